@@ -1,0 +1,222 @@
+"""Say everything that a run can be told: one frozen model a stage, for YAML, `--set`, the CLI and the Prefect form."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+BUILTIN = "builtin"
+Backend = Literal["jax", "tensorflow", "torch"]
+Precision = Literal["float32", "mixed_bfloat16"]
+
+
+class Settings(BaseModel):
+    """Frozen settings that refuse unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), validate_default=True)
+
+
+class CorpusConfig(Settings):
+    """Where the text is and how its lines are read."""
+
+    input: tuple[str, ...] = Field(
+        (BUILTIN,), description="Files, folders or globs of .txt and .jsonl, also .gz; or `builtin`, the docstrings here."
+    )
+    json_field: str = Field("text", description="Field of a JSON line that holds the text of one document.")
+    lines: Literal["paragraphs", "sentences"] = Field(
+        "paragraphs", description="A line is a paragraph, to be split into sentences, or already one sentence."
+    )
+    max_line_bytes: int = Field(1_000_000, ge=1, description="Longer lines are rejected and counted, bytes.")
+    strict: bool = Field(False, description="Refuse the corpus at the first line that is not UTF-8 or is too long.")
+
+
+class VocabularyConfig(Settings):
+    """How the WordPiece vocabulary is learnt."""
+
+    size: int = Field(30522, ge=6, description="Pieces in the vocabulary, the five special ones included.")
+    cased: bool = Field(False, description="Keep case and accents.")
+    min_character_count: int = Field(
+        1, ge=1, description="Characters seen less often are left out and become [UNK], occurrences."
+    )
+    file: str | None = Field(None, description="Use this vocab.txt and learn none.")
+
+
+class RecordsConfig(Settings):
+    """How documents become masked sentence pairs (Devlin et al. 2019, section 3.1 and appendix A.2)."""
+
+    sequence_length: int = Field(128, ge=8, description="Tokens of an instance, [CLS] and [SEP] included.")
+    max_predictions: int = Field(20, ge=1, description="Most masked tokens of an instance.")
+    masked_fraction: float = Field(0.15, gt=0, lt=1, description="Share of an instance's tokens to mask.")
+    whole_word: bool = Field(False, description="Mask all pieces of a chosen word.")
+    short_fraction: float = Field(0.1, ge=0, le=1, description="Share of passes with a random shorter length.")
+    duplication: int = Field(5, ge=1, description="Times each document is used, with other pairs and masks.")
+    held_out_fraction: float = Field(0.02, ge=0, lt=1, description="Share of documents kept for evaluation.")
+    shards: int = Field(4, ge=1, description="Files of training records.")
+
+
+class ModelConfig(Settings):
+    """The shape of the network."""
+
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field("base", description="A published size.")
+    num_layers: int | None = Field(None, ge=1, description="Encoder blocks; by default those of `size`.")
+    hidden_dim: int | None = Field(None, ge=1, description="Width of a token; by default that of `size`.")
+    num_heads: int | None = Field(None, ge=1, description="Attention heads; by default those of `size`.")
+    intermediate_dim: int | None = Field(None, ge=1, description="Width of the feed-forward; by default `size`'s.")
+    max_positions: int = Field(512, ge=8, description="Longest sequence the model can take, tokens.")
+    hidden_act: Literal["gelu", "gelu_tanh"] = Field("gelu", description="The erf GELU of 2018, or the tanh one.")
+    dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout after embeddings and sublayers.")
+    attention_dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout on attention probabilities.")
+
+
+class PretrainingConfig(Settings):
+    """How the model learns from records. Defaults: Devlin et al. 2019, appendix A.2."""
+
+    batch_size: int = Field(256, ge=1, description="Sequences of a step.")
+    total_steps: int = Field(1_000_000, ge=1, description="Optimizer steps.")
+    warmup_steps: int = Field(10_000, ge=0, description="Steps in which the learning rate rises from 0.")
+    learning_rate: float = Field(1e-4, gt=0, description="Highest learning rate.")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW decay; biases and layer norms are never decayed.")
+    clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
+    precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")
+    log_every_steps: int = Field(100, ge=1, description="Steps between two lines of log.jsonl.")
+    evaluate_every_steps: int = Field(1000, ge=1, description="Steps between two evaluations on held-out records.")
+    evaluate_instances: int = Field(1000, ge=1, description="Held-out instances of an evaluation, at most.")
+    checkpoint_every_steps: int = Field(1000, ge=1, description="Steps between two checkpoints.")
+    keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints to keep.")
+
+    @model_validator(mode="after")
+    def _check_durations(self):
+        _require_shorter("warmup_steps", self.warmup_steps, "total_steps", self.total_steps)
+        return self
+
+
+class TaskConfig(Settings):
+    """A table of texts with labels."""
+
+    name: str = Field(BUILTIN, description="Name shown in the report; `builtin` is the docstring task.")
+    train: str = Field(BUILTIN, description="Table to learn from: .tsv, .csv or .jsonl; or `builtin`.")
+    dev: str = Field(BUILTIN, description="Table to be measured on, in the same format; or `builtin`.")
+    header: bool = Field(True, description="The first line of a .tsv or .csv names the columns.")
+    text: str = Field("text", description="Column of the text: a name, or a number from 0 where there is no header.")
+    text_pair: str | None = Field(None, description="Column of a second text, for pairs.")
+    label: str = Field("label", description="Column of the label: a name, or a number from 0.")
+
+    @model_validator(mode="after")
+    def _check_builtin(self):
+        if (self.train == BUILTIN) != (self.dev == BUILTIN):
+            raise ValueError(
+                f"`train` and `dev` are both files or both `builtin`. Received: train={self.train}, dev={self.dev}. "
+                "Give the missing file."
+            )
+        return self
+
+
+class FinetuningConfig(Settings):
+    """How a pre-trained model learns a task. Defaults: Devlin et al. 2019, appendix A.3."""
+
+    batch_size: int = Field(32, ge=1, description="Examples of a step.")
+    epochs: int = Field(3, ge=1, description="Passes over the training table.")
+    max_train_examples: int | None = Field(None, ge=1, description="Use only the first so many rows of the table.")
+    sequence_length: int = Field(128, ge=8, description="Tokens of an example; longer ones are cut.")
+    learning_rate: float = Field(5e-5, gt=0, description="Highest learning rate.")
+    warmup_fraction: float = Field(0.1, ge=0, lt=1, description="Share of the steps in which the rate rises from 0.")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW decay; biases and layer norms are never decayed.")
+    clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
+    dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
+    precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")
+    seeds: tuple[int, ...] = Field((1, 2, 3), min_length=1, description="One run each; the report gives their mean.")
+    compare_random: bool = Field(True, description="Also fine-tune the same model from random weights.")
+
+
+class PipelineConfig(Settings):
+    """Everything from raw text to the report."""
+
+    name: str = Field("bert", description="Name of the run, shown in the report.")
+    runs: str = Field("runs", description="Folder in which every stage keeps its results.")
+    seed: int = Field(1, ge=0, description="Seed of every random choice.")
+    backend: Backend = Field("jax", description="Keras backend of the training stages.")
+    beam: tuple[str, ...] = Field((), description="Options for Apache Beam, such as --runner=FlinkRunner.")
+    corpus: CorpusConfig = Field(default_factory=CorpusConfig, description="The text.")
+    vocabulary: VocabularyConfig = Field(default_factory=VocabularyConfig, description="The vocabulary.")
+    records: RecordsConfig = Field(default_factory=RecordsConfig, description="The pre-training records.")
+    model: ModelConfig = Field(default_factory=ModelConfig, description="The model.")
+    pretraining: PretrainingConfig = Field(default_factory=PretrainingConfig, description="Pre-training.")
+    task: TaskConfig = Field(default_factory=TaskConfig, description="The task.")
+    finetuning: FinetuningConfig = Field(default_factory=FinetuningConfig, description="Fine-tuning.")
+
+    @model_validator(mode="after")
+    def _check_lengths(self):
+        for stage in ("records", "finetuning"):
+            length = getattr(self, stage).sequence_length
+            _require_shorter(f"{stage}.sequence_length", length, "model.max_positions", self.model.max_positions)
+        return self
+
+
+def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: type[Settings] = PipelineConfig) -> Settings:
+    """Read a YAML file and apply `key.sub=value` overrides.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: not YAML, an unknown key, or a value out of range; the message says which and what is valid.
+    """
+    values: Any = {}
+    if path is not None:
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"The configuration must be a file. Received: {path}. See configs/ for examples.")
+        values = _parse_yaml(Path(path).read_text(encoding="utf-8"), str(path)) or {}
+        if not isinstance(values, dict):
+            raise ValueError(f"A configuration must be `key: value` lines. Received: {path}. See configs/ for examples.")
+    for override in overrides:
+        _apply_override(values, override)
+    return make_config(kind, values, str(path or "--set"))
+
+
+def make_config(kind: type[Settings], values: dict, source: str) -> Settings:
+    """Build a configuration, turning what pydantic says into one line a person can act on."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ValueError("; ".join(_explain(kind, item, source) for item in error.errors())) from None
+
+
+def _parse_yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"A configuration must be plain YAML. Received: {source}: {' '.join(str(error).split())}.") from None
+
+
+def _apply_override(values: dict, override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise ValueError(f"An override must read key=value. Received: {override}. Try --set pretraining.total_steps=100.")
+    *parents, leaf = path.split(".")
+    for parent in parents:
+        values = values.setdefault(parent, {})
+        if not isinstance(values, dict):
+            raise ValueError(f"An override must name a setting inside a section. Received: {override}.")
+    values[leaf] = _parse_yaml(text, override)
+
+
+def _explain(kind: type[Settings], item: dict, source: str) -> str:
+    path = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        names = ", ".join(_fields_at(kind, item["loc"][:-1]))
+        return f"{source}: `{path}` is no known setting. Valid names: {names}."
+    message = item["msg"].removeprefix("Value error, ").rstrip(".")
+    place = f"`{path}`: " if path else ""
+    received = f" Received: {item['input']!r}." if item["type"] != "value_error" else ""
+    return f"{source}: {place}{message}.{received}"
+
+
+def _fields_at(kind: type[Settings], path: Sequence[str | int]) -> list[str]:
+    for part in path:
+        kind = kind.model_fields[str(part)].annotation
+    return list(kind.model_fields)
+
+
+def _require_shorter(name: str, value: int, limit_name: str, limit: int) -> None:
+    if value > limit:
+        raise ValueError(f"`{name}` must be at most `{limit_name}`. Received: {name}={value}, {limit_name}={limit}.")
