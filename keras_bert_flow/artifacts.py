@@ -1,0 +1,146 @@
+"""Name results by their content and publish them whole: content keys, locks, atomic folders.
+
+A stage's output is a folder named by a key: the digest of what it was made from. It is built under another name and
+renamed when it is complete, so a folder that carries its manifest is finished, whatever was killed and whenever.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
+CHUNK_BYTES = 1 << 20
+
+
+def content_key(stage: str, settings: Any, inputs: Mapping[str, str], rooms: tuple[str, ...]) -> str:
+    """Digest what a stage's result depends on.
+
+    Args:
+        stage: name of the stage.
+        settings: JSON-like values that the result depends on, and no others.
+        inputs: name of each input → digest of its content.
+        rooms: folders or files of this project, such as `keras_bert_flow/text`, whose code makes the result.
+    """
+    facts = {
+        "stage": stage,
+        "settings": settings,
+        "inputs": dict(inputs),
+        "version": package_version(),
+        "code": {room: code_digest(room) for room in rooms},
+    }
+    return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:KEY_LENGTH]
+
+
+def canonical_json(value: Any) -> str:
+    """Write a value the one way in which equal values are equal texts."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def package_version() -> str:
+    try:
+        return metadata.version("keras-bert-flow")
+    except metadata.PackageNotFoundError:  # run from a source tree that is not installed
+        return "source"
+
+
+@cache
+def code_digest(room: str) -> str:
+    """Digest the Python sources of a room, so that changed code never meets an old result."""
+    place = Path(__file__).parents[1] / room
+    digest = hashlib.sha256()
+    for path in sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def file_digest(path: str | Path) -> str:
+    """Return the sha256 of a file, reading it in pieces."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
+    """Yield a work folder that becomes `output` when the block ends without an error.
+
+    A second writer of the same output waits. A work folder left by a killed run is emptied first, or kept where the
+    stage is resumable. After an error a resumable stage keeps its work folder, another leaves nothing.
+
+    Raises:
+        FileExistsError: `output` exists; the caller looks first whether it is the result wanted.
+        OSError: the place cannot be written.
+    """
+    output = Path(output).absolute()
+    work = output.with_name(f".{output.name}.work")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with locked(output.with_name(f".{output.name}.lock")):
+        if output.exists():
+            raise FileExistsError(f"The output folder must be new. Received: {output}, which exists. Choose another one.")
+        if not resumable:
+            shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(exist_ok=True)
+        try:
+            yield work
+            sync_folder(work)
+            os.rename(work, output)
+            _sync(output.parent)
+        except BaseException:
+            if not resumable:
+                shutil.rmtree(work, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an advisory lock; the system frees it when the process dies, however it dies."""
+    while True:
+        with open(path, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_same_file(file, path):  # the holder before us removed it while we waited
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Replace a file in one step: readers see the old bytes or the new ones."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Push every file of a folder, and the folder, from the system's memory to the disk."""
+    for path in folder.rglob("*"):
+        _sync(path)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_same_file(file, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,94 @@
+"""Say for each stage what its result depends on: one content key a stage, cheap to compute before anything runs.
+
+A key names settings, digests of inputs and the code of the rooms that make the result (`artifacts.content_key`). What
+is not in a key (worker options, progress, the number of Beam workers) may not change a byte of the result.
+"""
+
+from pathlib import Path
+
+from keras_bert_flow.artifacts import content_key, file_digest
+from keras_bert_flow.config import BUILTIN, CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.records.manifest import manifest_digest, read_manifest
+from keras_bert_flow.text.builtin import builtin_digest
+from keras_bert_flow.text.inputs import find_inputs
+
+_TEXT_ROOMS = ("keras_bert_flow/text", "keras_bert_flow/records", "beam_jobs")
+_MODEL_ROOMS = ("keras_bert_flow/layers", "keras_bert_flow/models", "keras_bert_flow/conversion")
+_TRAINING_ROOMS = (*_MODEL_ROOMS, "keras_bert_flow/data", "keras_bert_flow/training", "keras_bert_flow/tasks")
+
+
+def corpus_key() -> str:
+    """Key of the built-in corpus and task, written out."""
+    return content_key("corpus", {}, {"packages": builtin_digest()}, ("keras_bert_flow/text/builtin",))
+
+
+def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig) -> str:
+    settings = {"corpus": _corpus_settings(corpus), "vocabulary": vocabulary.model_dump(exclude={"file"})}
+    inputs = corpus_digests(corpus) if vocabulary.file is None else {"file": file_digest(vocabulary.file)}
+    return content_key("vocabulary", settings, inputs, _TEXT_ROOMS)
+
+
+def records_key(corpus: CorpusConfig, records: RecordsConfig, vocabulary_file: Path, cased: bool, seed: int) -> str:
+    settings = {
+        "corpus": _corpus_settings(corpus),
+        "records": records.model_dump(),
+        "cased": cased,
+        "seed": seed,
+    }
+    inputs = corpus_digests(corpus) | {"vocabulary": file_digest(vocabulary_file)}
+    return content_key("records", settings, inputs, _TEXT_ROOMS)
+
+
+def pretraining_key(config: PipelineConfig, records: Path) -> str:
+    settings = config.model_dump(include={"model", "pretraining", "seed", "backend"})
+    return content_key("pretraining", settings, {"records": folder_digest(records)}, _TRAINING_ROOMS)
+
+
+def finetuning_key(config: PipelineConfig, model: Path) -> str:
+    settings = config.model_dump(include={"task", "finetuning", "backend"})
+    inputs = {"model": folder_digest(model)} | task_digests(config)
+    return content_key("finetuning", settings, inputs, _TRAINING_ROOMS)
+
+
+def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path) -> str:
+    settings = config.model_dump(exclude={"runs", "beam"})
+    inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | task_digests(config)
+    return content_key("evaluation", settings, inputs, ("keras_bert_flow/evaluation", *_TRAINING_ROOMS))
+
+
+def corpus_digests(corpus: CorpusConfig) -> dict[str, str]:
+    """Digest each input file by content; where a file lies and how it is named changes nothing."""
+    digests = sorted(file_digest(path) for path in find_inputs(corpus.input))
+    return {f"corpus-{number}": digest for number, digest in enumerate(digests)}
+
+
+def task_digests(config: PipelineConfig) -> dict[str, str]:
+    return {name: file_digest(getattr(config.task, name)) for name in ("train", "dev")}
+
+
+def folder_digest(folder: Path) -> str:
+    """Digest the files of a published folder by its manifest, or those of a model that others made by reading them."""
+    if (Path(folder) / "manifest.json").is_file():
+        return manifest_digest(read_manifest(folder))
+    names = sorted(path for path in Path(folder).iterdir() if path.is_file())
+    return ",".join(f"{path.name}:{file_digest(path)}" for path in names)
+
+
+def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConfig:
+    """Put the files of the written-out built-in corpus and task in the places of the word `builtin`."""
+    corpus, task = config.corpus, config.task
+    if BUILTIN in corpus.input:
+        files = tuple(str(corpus_folder / "corpus.txt") if item == BUILTIN else item for item in corpus.input)
+        corpus = corpus.model_copy(update={"input": files})
+    if task.train == BUILTIN:
+        files = {"train": str(corpus_folder / "train.tsv"), "dev": str(corpus_folder / "dev.tsv")}
+        task = task.model_copy(update=files | {"header": True, "text": "text", "text_pair": None, "label": "label"})
+    return config.model_copy(update={"corpus": corpus, "task": task})
+
+
+def needs_builtin(config: PipelineConfig) -> bool:
+    return BUILTIN in config.corpus.input or config.task.train == BUILTIN
+
+
+def _corpus_settings(corpus: CorpusConfig) -> dict:
+    return corpus.model_dump(exclude={"input"})

@@ -1,0 +1,122 @@
+"""Say in `manifest.json` what a published folder holds, and check the folder against it before it is used."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.artifacts import canonical_json, file_digest, package_version, write_atomically
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class FileSummary:
+    """One file of a folder; `records` is None where it holds none."""
+
+    name: str
+    file_bytes: int
+    sha256: str
+    records: int | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What was made, from what, and what came out.
+
+    Attributes:
+        stage: the kind of folder, such as `records`.
+        key: content key of the result.
+        config: resolved settings that it depends on.
+        inputs: digest of each input by name.
+        files: every file, manifest aside.
+        counters: the job's counts, such as documents and rejected inputs by reason.
+        version: of this package.
+    """
+
+    stage: str
+    key: str
+    config: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    files: tuple[FileSummary, ...]
+    counters: Mapping[str, Any]
+    version: str
+
+
+def write_manifest(
+    folder: str | Path,
+    stage: str,
+    key: str,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    counters: Mapping[str, Any],
+    files: Sequence[FileSummary] | None = None,
+) -> Manifest:
+    """Write the manifest of a folder whose files are complete; without `files` each is read for its digest."""
+    folder = Path(folder)
+    known = {summary.name: summary for summary in files or ()}
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    summaries = tuple(known.get(name) or _summarise(folder, name) for name in names if name != MANIFEST)
+    manifest = Manifest(stage, key, config, inputs, summaries, counters, package_version())
+    write_atomically(folder / MANIFEST, (json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n").encode())
+    return manifest
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Read the manifest of a published folder.
+
+    Raises:
+        FileNotFoundError: there is no manifest: the folder is not finished, or not one of ours.
+        ValueError: it is damaged.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"A published folder must hold {MANIFEST}. Received: {folder}, which has none. Build it again.")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        files = tuple(FileSummary(**file) for file in values.pop("files"))
+        return Manifest(files=files, **values)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ValueError(f"A manifest must be whole. Received: {path}, damaged. Build the folder again.") from None
+
+
+def check_folder(folder: str | Path, stage: str | None = None, digests: bool = True) -> Manifest:
+    """Check the files of a folder against its manifest.
+
+    Args:
+        stage: the kind of folder wanted; None takes any.
+        digests: also read every file and compare its sha256, not only its size.
+    Raises:
+        FileNotFoundError: the manifest or a file is missing.
+        ValueError: a file has another size or content, or the folder is of another kind.
+    """
+    manifest = read_manifest(folder)
+    if stage is not None and manifest.stage != stage:
+        raise ValueError(f"The folder must hold {stage}. Received: {folder}, which holds {manifest.stage}.")
+    for summary in manifest.files:
+        path = Path(folder) / summary.name
+        if not path.is_file():
+            raise FileNotFoundError(f"Every file of a manifest must be there. Received: {path}, missing. Build the folder again.")
+        whole = path.stat().st_size == summary.file_bytes and (not digests or file_digest(path) == summary.sha256)
+        if not whole:
+            raise ValueError(f"A file must be as its manifest says. Received: {path}, changed or damaged. Build the folder again.")
+    return manifest
+
+
+def is_published(folder: str | Path, key: str) -> bool:
+    """Tell whether a folder holds the finished result of this key, every file there and of the right size."""
+    try:
+        return check_folder(folder, digests=False).key == key
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def manifest_digest(manifest: Manifest) -> str:
+    """Digest the content of a folder, for use as an input of the next stage: its files, not where it lies."""
+    return canonical_json([(file.name, file.sha256) for file in manifest.files])
+
+
+def _summarise(folder: Path, name: str) -> FileSummary:
+    path = folder / name
+    return FileSummary(name, path.stat().st_size, file_digest(path))

@@ -1,0 +1,104 @@
+"""Write TFRecord files with an index of offsets beside them, and read any record of them, checked.
+
+A record is: length (uint64), masked CRC of the length (uint32), data, masked CRC of the data (uint32), little-endian;
+the CRC is CRC-32C. Source: tensorflow/core/lib/io/record_writer.h.
+"""
+
+import hashlib
+import mmap
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from keras_bert_flow.records.manifest import FileSummary
+
+INDEX_SUFFIX = ".index"
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_OVERHEAD_BYTES = _LENGTH.size + 2 * _CRC.size
+
+
+def write_tfrecords(path: str | Path, records: Iterable[bytes]) -> list[FileSummary]:
+    """Write records and their offsets, and return what a manifest says of both files.
+
+    The index is uint64, little-endian: the offset of each record and, last, the size of the file.
+    """
+    path = Path(path)
+    digest, offsets = hashlib.sha256(), [0]
+    with open(path, "wb") as file:
+        for record in records:
+            length = _LENGTH.pack(len(record))
+            framed = b"".join((length, _CRC.pack(masked_crc(length)), record, _CRC.pack(masked_crc(record))))
+            file.write(framed)
+            digest.update(framed)
+            offsets.append(offsets[-1] + len(framed))
+    index = np.array(offsets, "<u8").tobytes()
+    index_path = path.with_name(path.name + INDEX_SUFFIX)
+    index_path.write_bytes(index)
+    return [
+        FileSummary(path.name, offsets[-1], digest.hexdigest(), len(offsets) - 1),
+        FileSummary(index_path.name, len(index), hashlib.sha256(index).hexdigest(), None),
+    ]
+
+
+def masked_crc(data: bytes) -> int:
+    """CRC-32C, rotated and shifted so that the CRC of data holding CRCs stays good (record_writer.h)."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+class TFRecordFile:
+    """Random access to the records of one file.
+
+    Without an index beside it, as in files that others wrote, the offsets are read off the file once.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        with open(self.path, "rb") as file:
+            empty = not self.path.stat().st_size
+            self._bytes = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        index = self.path.with_name(self.path.name + INDEX_SUFFIX)
+        self._offsets = np.fromfile(index, "<u8") if index.exists() else self._scan()
+        if not len(self._offsets) or int(self._offsets[-1]) != len(self._bytes):
+            raise ValueError(f"A record file must end where its index says. Received: {self.path}. Rebuild the records.")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, position: int) -> bytes:
+        """Return one record.
+
+        Raises:
+            ValueError: its bytes do not have the checksum written with them; the message names file and record.
+        """
+        start, end = int(self._offsets[position]), int(self._offsets[position + 1])
+        length = self._bytes[start : start + _LENGTH.size]
+        data = self._bytes[start + _LENGTH.size + _CRC.size : end - _CRC.size]
+        length_crc = self._bytes[start + _LENGTH.size : start + _LENGTH.size + _CRC.size]
+        data_crc = self._bytes[end - _CRC.size : end]
+        whole = length == _LENGTH.pack(end - start - _OVERHEAD_BYTES)
+        if not whole or length_crc != _CRC.pack(masked_crc(length)) or data_crc != _CRC.pack(masked_crc(data)):
+            raise ValueError(
+                f"A record must have the checksum written with it. Received: record {position} of {self.path}, damaged. "
+                "Restore the file or rebuild the records."
+            )
+        return data
+
+    def __getstate__(self) -> dict:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__init__(state["path"])
+
+    def _scan(self) -> np.ndarray:
+        offsets = [0]
+        while offsets[-1] < len(self._bytes):
+            head = self._bytes[offsets[-1] : offsets[-1] + _LENGTH.size]
+            if len(head) < _LENGTH.size:
+                break  # the constructor then finds that the file does not end at a record
+            offsets.append(offsets[-1] + _LENGTH.unpack(head)[0] + _OVERHEAD_BYTES)
+        return np.array(offsets, "<u8")
