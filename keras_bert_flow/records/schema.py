@@ -3,50 +3,59 @@
 Source: google-research/bert, create_pretraining_data.py, `write_instance_to_example_files`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
 from keras_bert_flow.records.example import decode_example, encode_example
 
+FEATURE_KINDS = {  # numpy's letter for each type
+    "input_ids": "i",  # (sequence_length,)
+    "input_mask": "i",  # (sequence_length,), 1 for a token, 0 for padding
+    "segment_ids": "i",  # (sequence_length,)
+    "masked_lm_positions": "i",  # (max_predictions,)
+    "masked_lm_ids": "i",  # (max_predictions,)
+    "masked_lm_weights": "f",  # (max_predictions,), 1.0 for a prediction, 0.0 for filler
+    "next_sentence_labels": "i",  # (1,), 0 where B follows A, 1 where it is random
+}
 
-@dataclass(frozen=True)
-class PretrainingInstance:
-    """A masked pair of segments, without padding.
 
-    Attributes:
+def encode_record(
+    *,
+    token_ids: np.ndarray,
+    segment_ids: np.ndarray,
+    mask_positions: np.ndarray,
+    mask_ids: np.ndarray,
+    is_random_next: bool,
+    sequence_length: int,
+    max_predictions: int,
+) -> bytes:
+    """Pad a masked pair with zeros to the given lengths and serialise it.
+
+    Args:
         token_ids: int, (length,). [CLS] A [SEP] B [SEP], with some tokens replaced.
         segment_ids: int, (length,). 0 for [CLS] A [SEP], 1 for B [SEP].
-        mask_positions: int, (predictions,), ascending. Places of the masked tokens.
+        mask_positions: int, (predictions,). Places of the masked tokens.
         mask_ids: int, (predictions,). The original tokens there.
-        is_random_next: B is from another document: label 1, as in google-research/bert.
+        is_random_next: B is from another document.
+        sequence_length: tokens of a record, at least `length`.
+        max_predictions: predictions of a record, at least `predictions`.
     """
-
-    token_ids: np.ndarray
-    segment_ids: np.ndarray
-    mask_positions: np.ndarray
-    mask_ids: np.ndarray
-    is_random_next: bool
-
-
-def encode_instance(instance: PretrainingInstance, sequence_length: int, max_predictions: int) -> bytes:
-    """Pad an instance with zeros to the given lengths and serialise it as a `tf.train.Example`."""
-    length, predictions = len(instance.token_ids), len(instance.mask_ids)
     return encode_example(
         {
-            "input_ids": _pad(instance.token_ids, sequence_length),
-            "input_mask": _pad(np.ones(length, np.int64), sequence_length),
-            "segment_ids": _pad(instance.segment_ids, sequence_length),
-            "masked_lm_positions": _pad(instance.mask_positions, max_predictions),
-            "masked_lm_ids": _pad(instance.mask_ids, max_predictions),
-            "masked_lm_weights": _pad(np.ones(predictions, np.float32), max_predictions),
-            "next_sentence_labels": np.array([instance.is_random_next], np.int64),
+            "input_ids": _pad(token_ids, sequence_length),
+            "input_mask": _pad(np.ones(len(token_ids), np.int64), sequence_length),
+            "segment_ids": _pad(segment_ids, sequence_length),
+            "masked_lm_positions": _pad(mask_positions, max_predictions),
+            "masked_lm_ids": _pad(mask_ids, max_predictions),
+            "masked_lm_weights": _pad(np.ones(len(mask_ids), np.float32), max_predictions),
+            "next_sentence_labels": np.array([is_random_next], np.int64),
         }
     )
 
 
-def decode_instance(record: bytes) -> PretrainingInstance:
-    """Read a record back, without its padding.
+def decode_record(record: bytes) -> Mapping[str, np.ndarray]:
+    """Read the features of a record, those of FEATURE_KINDS by name, padding included.
 
     Raises:
         ValueError: a feature is missing or has another type; the message names it.
@@ -55,26 +64,7 @@ def decode_instance(record: bytes) -> PretrainingInstance:
     for name, kind in FEATURE_KINDS.items():
         if name not in features or features[name].dtype.kind != kind:
             raise ValueError(f"A record must hold the feature `{name}`. Received: {sorted(features)}. Rebuild the records.")
-    length = int(features["input_mask"].sum())
-    predictions = int(features["masked_lm_weights"].sum())
-    return PretrainingInstance(
-        token_ids=features["input_ids"][:length],
-        segment_ids=features["segment_ids"][:length],
-        mask_positions=features["masked_lm_positions"][:predictions],
-        mask_ids=features["masked_lm_ids"][:predictions],
-        is_random_next=bool(features["next_sentence_labels"][0]),
-    )
-
-
-FEATURE_KINDS = {
-    "input_ids": "i",
-    "input_mask": "i",
-    "segment_ids": "i",
-    "masked_lm_positions": "i",
-    "masked_lm_ids": "i",
-    "masked_lm_weights": "f",
-    "next_sentence_labels": "i",
-}
+    return features
 
 
 def _pad(values: np.ndarray, length: int) -> np.ndarray:

@@ -1,0 +1,87 @@
+"""Turn documents into masked pre-training records, in memory that does not grow with the corpus.
+
+    documents ──► token ids ──► pools of documents ──► pairs ──► masked records ──► sorted shards
+
+A random next segment comes from a document of the same pool: documents fall into pools by the digest of their text, so
+a pool is a random sample of the corpus, and no worker ever holds more than a pool or a shard.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import apache_beam as beam
+
+from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule, TokenizeDocuments
+from beam_jobs.reading import ReadCorpus
+from beam_jobs.results import COUNTERS, WriteResults, read_results
+from beam_jobs.running import run_pipeline
+from beam_jobs.sharding import WriteShards
+from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.config import CorpusConfig, RecordsConfig
+from keras_bert_flow.keys import corpus_digests, records_key
+from keras_bert_flow.records.manifest import FileSummary, is_published, write_manifest
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+
+VOCABULARY_FILE = "vocab.txt"
+
+
+def build_records(
+    corpus: CorpusConfig,
+    records: RecordsConfig,
+    vocabulary_file: str | Path,
+    cased: bool,
+    output: str | Path,
+    seed: int = 1,
+    options: Sequence[str] = (),
+) -> Path:
+    """Publish a folder of TFRecord files with `vocab.txt` and a manifest; at once where it is already there.
+
+    The bytes depend on the text, the vocabulary, the settings and the seed, and on nothing else.
+
+    Args:
+        corpus: the text.
+        records: lengths, masks and shards.
+        vocabulary_file: a vocab.txt.
+        cased: the vocabulary keeps case.
+        output: the folder.
+        seed: of every random choice.
+        options: Beam's options.
+    Raises:
+        FileNotFoundError: an input is missing.
+        ValueError: the vocabulary or the corpus is unusable; the message says why.
+    """
+    output, vocabulary_file = Path(output), Path(vocabulary_file)
+    tokenizer = WordPieceTokenizer.from_file(vocabulary_file, cased)
+    key = records_key(corpus, records, vocabulary_file, cased, seed)
+    if is_published(output, key):
+        return output
+    with publishing(output) as work:
+        files, counters = _run(corpus, RecordRule(records, tokenizer, seed), work, options)
+        (work / VOCABULARY_FILE).write_bytes(vocabulary_file.read_bytes())
+        config = records.model_dump() | {"cased": cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
+        write_manifest(work, "records", key, config, corpus_digests(corpus), counters, files)
+    return output
+
+
+def _run(
+    corpus: CorpusConfig, rule: RecordRule, folder: Path, options: Sequence[str]
+) -> tuple[list[FileSummary], dict[str, int]]:
+    def build(pipeline: beam.Pipeline) -> None:
+        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus)
+        tokenized = read.documents | "TokenizeDocuments" >> beam.ParDo(TokenizeDocuments(rule)).with_outputs(
+            COUNTERS, main="documents"
+        )
+        pools = tokenized.documents | "PoolDocuments" >> PoolDocuments(rule)
+        built = pools | "BuildRecords" >> beam.ParDo(BuildRecords(rule)).with_outputs(COUNTERS, main="records")
+        files = built.records | "WriteShards" >> WriteShards(folder, rule.config.shards, rule.seed)
+        counters = (read.counters, tokenized[COUNTERS], built[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
+        _ = {"results": files, COUNTERS: counters} | "WriteSummaries" >> WriteResults(folder)
+
+    run_pipeline(build, options)
+    results, counters = read_results(folder)
+    if not counters.get("instances_train"):
+        raise ValueError(
+            "A corpus must hold at least two documents with text, for pairs from different documents. "
+            f"Received: {', '.join(corpus.input)}, with {counters.get('documents', 0)}. Put blank lines between documents."
+        )
+    return [FileSummary(*summary) for summary in results], counters

@@ -1,0 +1,59 @@
+"""Bring small results of a pipeline home: one text file of JSON lines, the pipeline's single end.
+
+Beam's own metrics count a retried bundle twice and not every runner has them; what is summed as data is exact.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+
+COUNTERS = "counters"  # tag of the outputs that hold (name, number)
+_FILE = "results.jsonl"
+
+
+class WriteResults(beam.PTransform):
+    """Sum the counters and write them, and the results given with them, into a folder.
+
+    Args:
+        folder: where `read_results` will look; every worker must reach it.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self._prefix = str(folder / _FILE)
+
+    def expand(self, inputs: dict[str, beam.PCollection]) -> beam.PCollection:
+        results = inputs["results"] | "TagResults" >> beam.Map(lambda result: json.dumps(["result", result]))
+        counters = (
+            inputs[COUNTERS]
+            | "SumCounters" >> beam.CombinePerKey(sum)
+            | "TagCounters" >> beam.Map(lambda counter: json.dumps(["counter", counter]))
+        )
+        return (
+            (results, counters)
+            | "FlattenResults" >> beam.Flatten()
+            | "WriteResults" >> beam.io.WriteToText(self._prefix, shard_name_template="")
+        )
+
+
+def read_results(folder: Path) -> tuple[Iterator[Any], dict[str, int]]:
+    """Read what the pipeline wrote, remove the file, and return (results, counters by name)."""
+    path = folder / _FILE
+    results, counters = [], {}
+    with open(path, encoding="utf-8") as lines:
+        for kind, value in map(json.loads, lines):
+            if kind == "result":
+                results.append(value)
+            else:
+                counters[value[0]] = value[1]
+    path.unlink()
+    return results, dict(sorted(counters.items()))
+
+
+def tag_counters(counts: Iterable[tuple[str, int]]) -> Iterator[beam.pvalue.TaggedOutput]:
+    """Emit counts from a DoFn beside its main output."""
+    for name, number in counts:
+        yield beam.pvalue.TaggedOutput(COUNTERS, (name, number))

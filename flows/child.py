@@ -1,0 +1,102 @@
+"""Run a command as a child process that never outlives us: its lines to a function, our signals to it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+GRACE_SECONDS = 60.0  # from SIGTERM to SIGKILL: time to write a checkpoint
+DRAIN_SECONDS = 5.0  # for the last lines, should a grandchild still hold the pipe
+PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])")
+
+
+def run_child(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    on_line: Callable[[str], None],
+    grace_seconds: float = GRACE_SECONDS,
+) -> int:
+    """Run a command to its end.
+
+    SIGTERM, SIGINT or any other exception here sends SIGTERM to the child, then SIGKILL to its group after the grace.
+
+    Args:
+        environment: variables to add to ours.
+        on_line: takes each line of output, errors included, without colours; called from another thread.
+    Returns:
+        The exit status; the negative number of the signal that ended the child.
+    """
+    with _sigterm_raises():
+        child = start_child(command, PLAIN_OUTPUT | dict(environment), subprocess.PIPE)
+        reader = threading.Thread(target=_read_lines, args=(child.stdout, on_line), daemon=True)
+        reader.start()
+        try:
+            return child.wait()
+        finally:
+            stop_child(child, grace_seconds)
+            reader.join(DRAIN_SECONDS)
+
+
+def start_child(command: Sequence[str], environment: Mapping[str, str], output: int | IO[bytes]) -> subprocess.Popen:
+    """Start a command in a process group of its own that ends with this thread, however this thread ends."""
+    guard = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(os.getpid()))
+    return subprocess.Popen(
+        (*guard, *command),
+        env=os.environ | dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+    )
+
+
+def stop_child(child: subprocess.Popen, grace_seconds: float) -> None:
+    """Ask a child to stop, wait for the grace, then end whatever is left of its group."""
+    try:
+        if child.poll() is None:
+            child.terminate()
+            child.wait(grace_seconds)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with suppress(ProcessLookupError, PermissionError):  # nobody left; macOS says so by refusing
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:
+    """Hand over line by line; what a progress bar redraws with carriage returns is a line each time."""
+    with stream:
+        for chunk in stream:
+            for line in re.split(r"[\r\n]", _ANSI.sub("", chunk.decode("utf-8", "replace"))):
+                if line.strip():
+                    on_line(line.rstrip())
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit where it would end us at once, so that the child gets its grace.
+
+    Where someone else handles the signal, as Prefect's engine does by raising, theirs stays.
+    """
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    if not on_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _exit_for_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit_for_signal(number: int, frame: object) -> None:
+    sys.exit(128 + number)

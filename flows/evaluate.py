@@ -1,0 +1,48 @@
+"""The flow from fine-tuned models to the report."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.finished import find_finetuned, find_pretrained, find_records
+from flows.report import REPORT, show_report, show_stages
+from flows.settling import DEFAULT_CONFIG, settle_config
+from flows.stages import evaluation_stage
+from flows.tasks import evaluate_model, fill_builtin, perform
+from keras_bert_flow.config import Backend, PipelineConfig
+
+
+@flow(name="evaluate")
+def evaluate(
+    config_path: str = DEFAULT_CONFIG,
+    overrides: tuple[str, ...] = (),
+    config: PipelineConfig | None = None,
+    backend: Backend | None = None,
+    records: str | None = None,
+    pretrained: str | None = None,
+    finetuned: str | None = None,
+) -> str:
+    """Measure fine-tuned models and write the report.
+
+    Args:
+        config_path: Configuration file, relative to the checkout.
+        overrides: Settings that replace those of the file, such as name=first-try.
+        config: A filled-in configuration, used in place of the file.
+        backend: Keras backend, in place of the configured one.
+        records: Folder of records; by default the one that `preprocess` made for this configuration.
+        pretrained: Folder of pre-training; by default the one that `pretrain` made.
+        finetuned: Folder of fine-tuned models; by default the one that `finetune` made.
+    Returns:
+        The path of the report.
+    """
+    rows: list[dict[str, Any]] = []
+    settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
+    records_folder = Path(records).absolute() if records else find_records(settled)
+    pretrained_folder = Path(pretrained).absolute() if pretrained else find_pretrained(settled, records_folder)
+    finetuned_folder = Path(finetuned).absolute() if finetuned else find_finetuned(settled, pretrained_folder)
+    stage = evaluation_stage(settled, finetuned_folder, pretrained_folder, records_folder)
+    evaluation = perform(evaluate_model, stage, rows)
+    show_stages(rows)
+    show_report(evaluation)
+    return str(evaluation / REPORT)

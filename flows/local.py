@@ -1,0 +1,97 @@
+"""Run the whole pipeline here and now: the flow of the deployments, with no server to start and none left behind.
+
+The flow runs in a child process, so that Prefect reads its settings from the environment that we choose and hands over
+its last events when that process ends, while the server still listens.
+"""
+
+import importlib.util
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from flows.child import GRACE_SECONDS, run_child
+from flows.server import running_server
+from flows.stages import EXIT_USER_ERROR, StageError, source_path
+from keras_bert_flow.artifacts import write_atomically
+
+FLOW_GRACE_SECONDS = GRACE_SECONDS + 15.0  # the flow gives its stage the grace first
+SERVER_LOG = "keras-bert-flow-server.log"
+# Prefect speaks to its server only; what the stages say is printed by `_print_lines_of_ours`.
+QUIET = {
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+    "PREFECT_CLI_PROMPT": "false",
+}
+
+
+def run_locally(
+    config_path: str | Path,
+    overrides: Sequence[str] = (),
+    backend: str | None = None,
+    on_line: Callable[[str], None] = print,
+) -> Path:
+    """Run `bert-pipeline`, on the server that Prefect is set to use or else on one of our own.
+
+    Args:
+        overrides: `key.sub=value` settings.
+        on_line: takes each line of progress.
+    Returns:
+        The path of the report.
+    Raises:
+        ValueError: what the user has to mend, in one line.
+        StageError: anything else that failed.
+    """
+    if importlib.util.find_spec("prefect") is None:
+        raise ValueError("`kbf run` must have Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'")
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings()
+    own_server = running_server(settings.home / SERVER_LOG)
+    with nullcontext(settings.api.url) if settings.api.url else own_server as address:
+        parameters = {"config_path": str(config_path), "overrides": list(overrides), "backend": backend}
+        return _run_flow(parameters, QUIET | {"PREFECT_API_URL": address}, on_line)
+
+
+def main(parameters: str, outcome: str) -> int:
+    """Run the flow in this process, the child's: leave the report's path, or what went wrong, in a file."""
+    from flows.pipeline import bert_pipeline
+
+    _print_lines_of_ours()
+    try:
+        text, status = bert_pipeline(**json.loads(parameters)), 0
+    except (ValueError, FileNotFoundError) as error:
+        text, status = " ".join(str(error).split()), EXIT_USER_ERROR
+    except StageError as error:
+        text, status = " ".join(str(error).split()), 1
+    write_atomically(outcome, text.encode())
+    return status
+
+
+def _run_flow(parameters: dict, environment: dict[str, str], on_line: Callable[[str], None]) -> Path:
+    with tempfile.TemporaryDirectory(prefix="kbf-") as folder:
+        outcome = Path(folder) / "outcome"
+        command = (sys.executable, "-m", "flows.local", json.dumps(parameters), str(outcome))
+        status = run_child(command, environment | source_path(), on_line, FLOW_GRACE_SECONDS)
+        text = outcome.read_text(encoding="utf-8") if outcome.is_file() else "It left no word."
+    if status == EXIT_USER_ERROR:
+        raise ValueError(text)
+    if status != 0:
+        raise StageError(f"The flow ended with status {status}. {text}")
+    return Path(text)
+
+
+def _print_lines_of_ours() -> None:
+    """Print what flows and stages log as plain lines, and nothing of what Prefect logs about itself."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.addFilter(lambda record: Path(record.pathname).parent == Path(__file__).parent)
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addHandler(handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

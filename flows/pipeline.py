@@ -1,0 +1,45 @@
+"""The whole walk as one flow: from raw text to the report.
+
+The stages are tasks of one flow run, not subflows, so that Prefect shows them on one page: one graph, one log, each
+stage Completed, Cached or Failed.
+"""
+
+from typing import Any
+
+from prefect import flow
+
+from flows.finished import MODEL
+from flows.preprocess import make_records
+from flows.report import REPORT, show_report, show_stages
+from flows.settling import DEFAULT_CONFIG, settle_config
+from flows.stages import evaluation_stage, finetuning_stage, pretraining_stage
+from flows.tasks import evaluate_model, fill_builtin, finetune_model, perform, pretrain_model
+from keras_bert_flow.config import Backend, PipelineConfig
+
+
+@flow(name="bert-pipeline")
+def bert_pipeline(
+    config_path: str = DEFAULT_CONFIG,
+    overrides: tuple[str, ...] = (),
+    config: PipelineConfig | None = None,
+    backend: Backend | None = None,
+) -> str:
+    """Take raw text to an evaluated BERT, doing only what is not done yet.
+
+    Args:
+        config_path: Configuration file, relative to the checkout.
+        overrides: Settings that replace those of the file, such as pretraining.total_steps=100.
+        config: A filled-in configuration, used in place of the file.
+        backend: Keras backend, in place of the configured one.
+    Returns:
+        The path of the report.
+    """
+    rows: list[dict[str, Any]] = []
+    settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
+    records = make_records(settled, rows)
+    pretrained = perform(pretrain_model, pretraining_stage(settled, records), rows)
+    finetuned = perform(finetune_model, finetuning_stage(settled, pretrained / MODEL), rows)
+    evaluation = perform(evaluate_model, evaluation_stage(settled, finetuned, pretrained, records), rows)
+    show_stages(rows)
+    show_report(evaluation)
+    return str(evaluation / REPORT)

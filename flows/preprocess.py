@@ -1,0 +1,41 @@
+"""The flow from text to masked pre-training records."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.report import show_stages
+from flows.settling import DEFAULT_CONFIG, settle_config
+from flows.stages import records_stage, vocabulary_stage
+from flows.tasks import fill_builtin, learn_vocabulary, perform, write_records
+from keras_bert_flow.config import Backend, PipelineConfig
+
+
+@flow(name="preprocess")
+def preprocess(
+    config_path: str = DEFAULT_CONFIG,
+    overrides: tuple[str, ...] = (),
+    config: PipelineConfig | None = None,
+    backend: Backend | None = None,
+) -> str:
+    """Learn a vocabulary and write pre-training records.
+
+    Args:
+        config_path: Configuration file, relative to the checkout.
+        overrides: Settings that replace those of the file, such as records.duplication=2.
+        config: A filled-in configuration, used in place of the file.
+        backend: Keras backend, in place of the configured one.
+    Returns:
+        The folder of records.
+    """
+    rows: list[dict[str, Any]] = []
+    settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
+    records = make_records(settled, rows)
+    show_stages(rows)
+    return str(records)
+
+
+def make_records(config: PipelineConfig, rows: list[dict[str, Any]]) -> Path:
+    vocabulary = perform(learn_vocabulary, vocabulary_stage(config), rows)
+    return perform(write_records, records_stage(config, vocabulary), rows)

@@ -1,0 +1,40 @@
+"""The flow from records to a pre-trained model."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.finished import find_records
+from flows.report import show_stages
+from flows.settling import DEFAULT_CONFIG, settle_config
+from flows.stages import pretraining_stage
+from flows.tasks import fill_builtin, perform, pretrain_model
+from keras_bert_flow.config import Backend, PipelineConfig
+
+
+@flow(name="pretrain")
+def pretrain(
+    config_path: str = DEFAULT_CONFIG,
+    overrides: tuple[str, ...] = (),
+    config: PipelineConfig | None = None,
+    backend: Backend | None = None,
+    records: str | None = None,
+) -> str:
+    """Train a model on pre-training records, or go on from its last checkpoint.
+
+    Args:
+        config_path: Configuration file, relative to the checkout.
+        overrides: Settings that replace those of the file, such as pretraining.total_steps=100.
+        config: A filled-in configuration, used in place of the file.
+        backend: Keras backend, in place of the configured one.
+        records: Folder of records; by default the one that `preprocess` made for this configuration.
+    Returns:
+        The folder of pre-training, which holds `model/`.
+    """
+    rows: list[dict[str, Any]] = []
+    settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
+    folder = Path(records).absolute() if records else find_records(settled)
+    pretrained = perform(pretrain_model, pretraining_stage(settled, folder), rows)
+    show_stages(rows)
+    return str(pretrained)

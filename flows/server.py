@@ -1,0 +1,79 @@
+"""Keep a Prefect server for as long as one run lasts, and not a moment longer.
+
+Prefect's own temporary server outlives a run that is killed with -9; a child of ours does not (see `guard.py`).
+"""
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.child import start_child, stop_child
+
+START_SECONDS = 120.0  # 4 on an idle machine; the first start also makes the database
+STOP_SECONDS = 10.0
+POLL_SECONDS = 0.05
+SERVER_SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # another server may hold the same SQLite file for a moment
+    "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
+}
+
+
+@contextmanager
+def running_server(log_path: Path, environment: dict[str, str] | None = None) -> Iterator[str]:
+    """Start a server on a free port of this machine alone, yield the address of its API, and stop it.
+
+    Raises:
+        RuntimeError: the server ended or did not answer in time; the message names its log.
+    """
+    port = find_free_port()
+    command = (
+        sys.executable,
+        "-m",
+        "prefect",
+        "server",
+        "start",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--no-ui",
+    )
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with open(log_path, "ab") as log:
+        server = start_child(command, SERVER_SETTINGS | (environment or {}), log)
+    try:
+        address = f"http://127.0.0.1:{port}/api"
+        _wait_for(address, server, log_path)
+        yield address
+    finally:
+        stop_child(server, STOP_SECONDS)
+
+
+def find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_for(address: str, server: subprocess.Popen, log_path: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not _answers(address):
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(
+                f"Prefect's server must answer within {START_SECONDS:.0f} s. It did not; see {log_path}."
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=POLL_SECONDS * 20) as response:
+            return response.status == 200
+    except OSError:
+        return False

@@ -1,0 +1,62 @@
+"""Turn what a flow is given (a file, overrides, a filled-in form) into the one configuration that every stage reads."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from keras_bert_flow.artifacts import canonical_json, write_atomically
+from keras_bert_flow.config import BUILTIN, Backend, PipelineConfig, load_config
+
+DEFAULT_CONFIG = "configs/quickstart.yaml"
+DIGEST_LENGTH = 16  # hexadecimal digits, as in content keys
+
+
+def settle_config(
+    config_path: str,
+    overrides: Sequence[str] = (),
+    config: PipelineConfig | None = None,
+    backend: Backend | None = None,
+) -> PipelineConfig:
+    """Load and check the configuration of a run, its paths made absolute.
+
+    Args:
+        overrides: `key.sub=value` settings, the strongest but for `backend`.
+        config: a filled-in form, taken in place of the file.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: what is wrong with which setting.
+    """
+    path = config_path if config is None else write_config(config)
+    chosen = () if backend is None else (f"backend={backend}",)
+    return make_paths_absolute(load_config(path, (*overrides, *chosen)))
+
+
+def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
+    """Pin the paths to the present working directory, so that they mean the same in every child process."""
+    corpus, task, vocabulary = config.corpus, config.task, config.vocabulary
+    return config.model_copy(
+        update={
+            "runs": os.path.abspath(config.runs),
+            "corpus": corpus.model_copy(update={"input": tuple(_absolute(item) for item in corpus.input)}),
+            "task": task.model_copy(update={"train": _absolute(task.train), "dev": _absolute(task.dev)}),
+            "vocabulary": vocabulary.model_copy(update={"file": vocabulary.file and _absolute(vocabulary.file)}),
+        }
+    )
+
+
+def write_config(config: PipelineConfig) -> Path:
+    """Write a configuration among the runs, under a name made of its content."""
+    values = config.model_dump(mode="json")
+    digest = hashlib.sha256(canonical_json(values).encode()).hexdigest()[:DIGEST_LENGTH]
+    path = Path(config.runs) / "configs" / f"{digest}.yaml"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
+    return path
+
+
+def _absolute(path: str) -> str:
+    return path if path == BUILTIN or "://" in path else os.path.abspath(path)

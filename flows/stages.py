@@ -1,0 +1,149 @@
+"""Say for each stage which command makes which folder, and run it unless the folder is already there.
+
+Nothing here knows Prefect: the folders are the truth, and the same commands work by hand.
+"""
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import keras_bert_flow
+from flows.child import run_child
+from flows.settling import write_config
+from keras_bert_flow import keys
+from keras_bert_flow.artifacts import locked
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.records.manifest import is_published
+
+COMMAND = (sys.executable, "-m", "keras_bert_flow")
+EXIT_USER_ERROR = 2
+EXIT_CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: stopped on a signal after a checkpoint, run again to go on
+MAX_STARTS = 5
+
+
+class StageError(RuntimeError):
+    """A stage's command failed through no fault that its user can mend in the configuration."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A command and the folder that it publishes.
+
+    Attributes:
+        key: content key of the result, also the folder's name.
+        environment: variables that the command needs besides ours.
+    """
+
+    name: str
+    key: str
+    folder: Path
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def is_finished(self) -> bool:
+        return is_published(self.folder, self.key)
+
+
+def corpus_stage(config: PipelineConfig) -> Stage:
+    """Write out the built-in corpus and task; wanted only where `keys.needs_builtin(config)`."""
+    return _stage(config, "corpus", keys.corpus_key(), "corpus")
+
+
+def vocabulary_stage(config: PipelineConfig) -> Stage:
+    key = keys.vocabulary_key(config.corpus, config.vocabulary)
+    return _stage(config, "vocabulary", key, "vocab", "--config", write_config(config))
+
+
+def records_stage(config: PipelineConfig, vocabulary: Path) -> Stage:
+    file = vocabulary / "vocab.txt"
+    key = keys.records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed)
+    return _stage(config, "records", key, "records", "--config", write_config(config), "--vocab", file)
+
+
+def pretraining_stage(config: PipelineConfig, records: Path) -> Stage:
+    key = keys.pretraining_key(config, records)
+    return _stage(config, "pretraining", key, "pretrain", "--config", write_config(config), "--records", records)
+
+
+def finetuning_stage(config: PipelineConfig, model: Path) -> Stage:
+    key = keys.finetuning_key(config, model)
+    return _stage(config, "finetuning", key, "finetune", "--task", write_config(config), "--model", model)
+
+
+def evaluation_stage(config: PipelineConfig, finetuned: Path, pretrained: Path, records: Path) -> Stage:
+    key = keys.evaluation_key(config, finetuned, records)
+    inputs = ("--finetuned", finetuned, "--pretrained", pretrained, "--records", records)
+    return _stage(config, "evaluation", key, "evaluate", "--config", write_config(config), *inputs)
+
+
+def run_stage(stage: Stage, on_line: Callable[[str], None] = print) -> bool:
+    """Make the stage's folder, or find that it is already there.
+
+    Returns:
+        True where the folder was there, False where the command had to run.
+    Raises:
+        ValueError: the command says that its user has something to mend; the message is its line.
+        StageError: the command failed otherwise, was killed, or published nothing.
+    """
+    if stage.is_finished():
+        return True
+    _set_aside_damaged(stage, on_line)
+    status, last_line = EXIT_CHECKPOINTED, ""
+    for start in range(MAX_STARTS):
+        if start:
+            on_line(f"{stage.name}: stopped at a checkpoint, going on from it.")
+        status, last_line = _run_command(stage, on_line)
+        if status != EXIT_CHECKPOINTED:
+            break
+    if status == EXIT_USER_ERROR:
+        raise ValueError(last_line or f"`{stage.name}` refused its input and did not say why.")
+    if status != 0:
+        raise StageError(f"`{stage.name}` must end with status 0. {_describe(status)} Last line: {last_line}")
+    if not stage.is_finished():
+        raise StageError(f"`{stage.name}` must publish {stage.folder} with key {stage.key}. It ended without doing so.")
+    return False
+
+
+def source_path() -> dict[str, str]:
+    """Let the child find the very package that computed the key, where that is a source tree that is not installed."""
+    root = Path(keras_bert_flow.__file__).parents[1]
+    if not (root / "pyproject.toml").is_file():
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))}
+
+
+def _stage(config: PipelineConfig, name: str, key: str, *arguments: str | Path) -> Stage:
+    folder = Path(config.runs) / name / key
+    command = (*COMMAND, *map(str, arguments), "--output", str(folder))
+    return Stage(name, key, folder, command, source_path() | {"KERAS_BACKEND": config.backend})
+
+
+def _run_command(stage: Stage, on_line: Callable[[str], None]) -> tuple[int, str]:
+    lines: deque[str] = deque(maxlen=1)
+
+    def follow(line: str) -> None:
+        lines.append(line)
+        on_line(line)
+
+    status = run_child(stage.command, stage.environment, follow)
+    return status, lines[-1] if lines else ""
+
+
+def _set_aside_damaged(stage: Stage, on_line: Callable[[str], None]) -> None:
+    """Rename a folder that is no longer what was published, so that it can be made again and nothing is lost."""
+    folder = stage.folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.with_name(f".{folder.name}.lock")):  # held by a writer too, see `artifacts.publishing`
+        if folder.exists() and not stage.is_finished():
+            number = 1 + sum(1 for _ in folder.parent.glob(f"{folder.name}.damaged-*"))
+            aside = folder.rename(folder.with_name(f"{folder.name}.damaged-{number}"))
+            on_line(f"{stage.name}: {folder} is damaged; kept as {aside.name}, making it again.")
+
+
+def _describe(status: int) -> str:
+    if status == EXIT_CHECKPOINTED:
+        return f"It was stopped at a checkpoint {MAX_STARTS} times; run again to go on."
+    return f"It was killed by signal {-status}." if status < 0 else f"It ended with {status}."

@@ -1,0 +1,70 @@
+"""Write and read the text files of a model directory: config.json, vocab.txt, tokenizer_config.json, README.md."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+SPECIAL_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not JSON, or not an object.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"A model directory must hold {path.name}. Received: {path.parent}, without it.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}). Copy or save it again.") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: must be a JSON object. Received: {type(content).__name__}.")
+    return content
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON object, a field a line."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def check_vocabulary(path: Path, vocabulary_size: int) -> None:
+    """Raise ValueError unless `vocab.txt` has a line for each piece of the model."""
+    if not path.is_file():
+        raise FileNotFoundError(f"The vocabulary must be a file. Received: {path}.")
+    with open(path, "rb") as file:
+        num_pieces = sum(1 for _ in file)
+    if num_pieces != vocabulary_size:
+        raise ValueError(
+            f"{path}: must have as many lines as the model has pieces. Received: {num_pieces} lines, "
+            f"vocabulary_size={vocabulary_size}. Use the vocabulary that the model was made with."
+        )
+
+
+def write_vocabulary(folder: Path, vocabulary_path, cased: bool, max_positions: int) -> None:
+    """Copy `vocab.txt` and say in `tokenizer_config.json` how text becomes its pieces."""
+    if Path(vocabulary_path).resolve() != (folder / "vocab.txt").resolve():
+        shutil.copyfile(vocabulary_path, folder / "vocab.txt")
+    fields = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": not cased,
+        "model_max_length": max_positions,
+        "tokenize_chinese_chars": True,
+        "strip_accents": None,
+    }
+    write_json(folder / "tokenizer_config.json", fields | SPECIAL_TOKENS)
+
+
+def write_card(folder: Path, card: str | None, architecture: str, backbone) -> None:
+    """Write the model card: the one given, or a few lines on size and loading."""
+    default = (
+        f"# {architecture}\n\nA BERT written by keras-bert-flow: {backbone.num_layers} layers, "
+        f"{backbone.hidden_dim} wide, {backbone.num_heads} heads, {backbone.vocabulary_size:,} pieces, "
+        f"{backbone.count_params():,} parameters in the encoder.\n\n"
+        f'Load it with `keras_bert_flow.BertBackbone.from_preset("this folder")` or with '
+        f'`transformers.{architecture}.from_pretrained("this folder")`.\n'
+    )
+    (folder / "README.md").write_text(default if card is None else card, encoding="utf-8")

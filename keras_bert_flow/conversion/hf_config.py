@@ -1,0 +1,100 @@
+"""Translate between the constructor arguments of our models and the `config.json` of Hugging Face's BERT."""
+
+from typing import Any
+
+# Ours, Hugging Face's, and Hugging Face's default; None where a checkpoint must say it.
+FIELDS = (
+    ("vocabulary_size", "vocab_size", None),
+    ("num_layers", "num_hidden_layers", None),
+    ("num_heads", "num_attention_heads", None),
+    ("hidden_dim", "hidden_size", None),
+    ("intermediate_dim", "intermediate_size", None),
+    ("max_positions", "max_position_embeddings", 512),
+    ("num_segments", "type_vocab_size", 2),
+    ("dropout_rate", "hidden_dropout_prob", 0.1),
+    ("attention_dropout_rate", "attention_probs_dropout_prob", 0.1),
+    ("layer_norm_epsilon", "layer_norm_eps", 1e-12),
+    ("initializer_range", "initializer_range", 0.02),
+)
+# `gelu_new` is what Hugging Face calls the tanh form of google-research/bert; the others compute the same.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+}
+HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
+
+
+def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any]:
+    """Make the content of `config.json` from the arguments of a backbone."""
+    config = {"architectures": [architecture], "model_type": "bert"}
+    config |= {hf_name: settings[name] for name, hf_name, _ in FIELDS}
+    config["hidden_act"] = HF_ACTIVATIONS[settings["hidden_act"]]
+    # What follows never varies here; it is written because readers older than transformers 5 look for it.
+    return config | {
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "use_cache": True,
+        "dtype": "float32",
+    }
+
+
+def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the arguments of a backbone from the content of `config.json`.
+
+    Args:
+        source: the file's name, for messages.
+    Raises:
+        ValueError: not a BERT encoder, a size is missing, or something that we do not compute.
+    """
+    if config.get("model_type") != "bert":
+        raise ValueError(
+            f"{source}: `model_type` must be 'bert'. Received: model_type={config.get('model_type')!r}. "
+            "Convert the checkpoint to BERT first."
+        )
+    _refuse(config, "position_embedding_type", ("absolute",), source)
+    _refuse(config, "is_decoder", (False,), source)
+    _refuse(config, "add_cross_attention", (False,), source)
+    settings = {name: _number(config, hf_name, default, source) for name, hf_name, default in FIELDS}
+    hidden_act = config.get("hidden_act", "gelu")
+    if hidden_act not in ACTIVATIONS:
+        raise ValueError(
+            f"{source}: `hidden_act` must be one of {', '.join(ACTIVATIONS)}. Received: hidden_act={hidden_act!r}."
+        )
+    return settings | {"hidden_act": ACTIVATIONS[hidden_act]}
+
+
+def read_labels(config: dict[str, Any], source: str) -> tuple[str, ...] | None:
+    """Return the class names in the order of their ids; None where there are only `LABEL_0`, `LABEL_1` and so on."""
+    names = config.get("id2label")
+    if names is None:
+        return None
+    try:
+        ordered = [str(name) for _, name in sorted((int(key), name) for key, name in names.items())]
+        if sorted(int(key) for key in names) != list(range(len(names))):
+            raise ValueError
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(f"{source}: `id2label` must map 0, 1, 2 ... to names. Received: id2label={names!r}.") from None
+    if ordered == [f"LABEL_{index}" for index in range(len(ordered))]:
+        return None
+    return tuple(ordered)
+
+
+def _number(config: dict[str, Any], name: str, default: float | None, source: str) -> float:
+    value = config.get(name, default)
+    whole = default is None or isinstance(default, int)
+    is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if not is_number or value < int(whole):
+        rule = "a positive whole number" if whole else "a number"
+        raise ValueError(f"{source}: `{name}` must be {rule}. Received: {name}={value!r}.")
+    return value
+
+
+def _refuse(config: dict[str, Any], name: str, known: tuple, source: str) -> None:
+    value = config.get(name, known[0])
+    if value not in known:
+        raise ValueError(f"{source}: `{name}` must be {known[0]!r}. Received: {name}={value!r}. It is not supported.")

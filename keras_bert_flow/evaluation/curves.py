@@ -1,0 +1,138 @@
+"""Draw the losses of pre-training and fine-tuning over their steps, as SVG for a page."""
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keras_bert_flow.evaluation.summary import MODEL_NAMES
+
+INK = "#010203"  # a colour nothing else has, to be replaced by the page's text colour
+# Seen well on white and on near-black: contrast of at least 3 with both (WCAG 2.1, 1.4.11).
+COLOURS = ("#3a80c9", "#d0691b", "#2a9262", "#b5518f", "#8a7a2f", "#6f6fd0")
+STYLES = ("-", "--", "-.", ":")
+MAX_POINTS = 1000  # more than the pixels of a figure, and the page stays small
+FIGURE_INCHES = (7.6, 3.1)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a figure. Lines of one group share their colour and one entry of the legend."""
+
+    label: str
+    group: str
+    steps: tuple[float, ...]
+    values: tuple[float, ...]  # nan leaves a gap
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure."""
+
+    title: str
+    series: tuple[Series, ...]
+
+
+def loss_panels(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Panel]:
+    """Sort log lines into figures.
+
+    Args:
+        curves: name → parsed lines of a `log.jsonl`, each with `step` and some of the losses: every field whose name
+            ends in `loss`. A name of `<model>/<seed>`, such as `pretrained/1`, is a fine-tuning run and gives its
+            field `loss` to one figure of all of them; another name has a figure of its own, with every loss.
+    """
+    panels, runs = [], []
+    for name, lines in curves.items():
+        model, slash, seed = name.rpartition("/")
+        if slash:
+            group = MODEL_NAMES.get(model, model)
+            runs.append(_make_series(lines, "loss", f"{group}, seed {seed}", group))
+        else:
+            fields = dict.fromkeys(field for line in lines for field in line if field.endswith("loss"))
+            series = [_make_series(lines, field, field.replace("_", " "), field) for field in fields]
+            title = "Pre-training" if name == "pretraining" else name
+            panels.append(Panel(title, tuple(filter(_has_points, series))))
+    panels.append(Panel("Fine-tuning", tuple(filter(_has_points, runs))))
+    return [panel for panel in panels if panel.series]
+
+
+def draw_panel(panel: Panel, salt: str) -> str:
+    """Draw a figure as an `<svg>` element that names nothing outside itself.
+
+    Args:
+        panel: what to draw.
+        salt: makes the ids of this drawing differ from those of others on the page.
+    Raises:
+        ImportError: matplotlib, of the extra `plots`, is not installed.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    settings = {"svg.hashsalt": salt, "svg.fonttype": "none", "font.size": 9.5, "text.parse_math": False}
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    with rc_context({**settings, **dict.fromkeys(inked, INK)}):
+        figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        _draw_lines(axes, panel)
+        axes.set(title=panel.title, xlabel="steps", ylabel="loss, nats")
+        axes.grid(color=INK, alpha=0.12, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True)
+    return _inline(file.getvalue(), salt)
+
+
+def describe_panel(panel: Panel) -> str:
+    """Caption a figure: its last values, or what its lines are where there are many of a kind."""
+    if len({series.group for series in panel.series}) < len(panel.series):
+        return f"{panel.title}: one line a seed."
+    lasts = (f"{series.label} {series.values[-1]:.4f} at step {series.steps[-1]:,.0f}" for series in panel.series)
+    return f"{panel.title}: {'; '.join(lasts)}."
+
+
+def last_values(panels: Sequence[Panel]) -> list[list[str]]:
+    """Return figure, line, last step and last value of every line: what is said where nothing can be drawn."""
+    return [
+        [panel.title, series.label, f"{series.steps[-1]:,.0f}", f"{series.values[-1]:.4f}"]
+        for panel in panels
+        for series in panel.series
+    ]
+
+
+def _make_series(lines: Sequence[Mapping[str, Any]], field: str, label: str, group: str) -> Series:
+    points = [(line["step"], line[field]) for line in lines if line.get(field) is not None]
+    stride = math.ceil(len(points) / MAX_POINTS) or 1
+    points = points[::-1][::stride][::-1]  # counted from the end, to keep the last
+    return Series(label, group, tuple(step for step, _ in points), tuple(value for _, value in points))
+
+
+def _has_points(series: Series) -> bool:
+    return bool(series.steps)
+
+
+def _draw_lines(axes: Any, panel: Panel) -> None:
+    groups = list(dict.fromkeys(series.group for series in panel.series))
+    shown = set()
+    for series in panel.series:
+        place = groups.index(series.group)
+        axes.plot(
+            series.steps,
+            [value if math.isfinite(value) else math.nan for value in series.values],
+            color=COLOURS[place % len(COLOURS)],
+            linestyle=STYLES[place % len(STYLES)],
+            linewidth=1.4,
+            marker="." if len(series.steps) <= 30 else None,  # a single point draws no line
+            label="_" if series.group in shown else series.group.replace("_", " "),
+        )
+        shown.add(series.group)
+
+
+def _inline(svg: str, salt: str) -> str:
+    svg = svg[svg.index("<svg") :]  # the XML and DOCTYPE lines have no place in HTML
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)  # the date, and addresses on the web
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
+    svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{salt}-", svg)
+    return svg.replace(INK, "currentColor").strip()

@@ -1,0 +1,115 @@
+"""Write one HTML page that needs nothing but itself: text is escaped here, and style is inline."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+# Colours come as a pair, for light and for dark; the figures take theirs from `currentColor`.
+STYLE = """
+:root { color-scheme: light dark; --ink: #1d2127; --soft: #5b6470; --line: #d9dde3; --paper: #fff; --tint: #f4f6f8;
+  --shade: 44, 110, 180; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --soft: #9aa4b1; --line: #363c45; --paper: #16181c;
+  --tint: #1f2329; --shade: 90, 155, 225; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 58rem; padding: 2.5rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .6rem; }
+h2 { font-size: 1.1rem; margin: 2.6rem 0 .7rem; padding-bottom: .3rem; border-bottom: 1px solid var(--line); }
+p { margin: .5rem 0; max-width: 46rem; }
+.verdict { font-size: 1.1rem; }
+.note, figcaption { color: var(--soft); font-size: .88rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .92rem; margin: .4rem 0; font-variant-numeric: tabular-nums; }
+th, td { padding: .32rem 1.1rem .32rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
+tbody th { font-weight: 500; }
+.number { text-align: right; white-space: nowrap; padding: .32rem 0 .32rem 1.4rem; }
+.number + :not(.number) { padding-left: 1.4rem; }
+.cell { text-align: right; padding: .32rem .8rem; }
+.text { overflow-wrap: anywhere; min-width: 16rem; }
+figure { margin: 1rem 0; }
+figure svg { display: block; width: 100%; height: auto; }
+figure svg text { font-family: inherit !important; }
+code, pre { font: .85rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+pre { background: var(--tint); padding: 1rem; margin: .6rem 0; border-radius: 6px; white-space: pre-wrap; }
+summary { cursor: pointer; }
+@media print { :root { color-scheme: light; --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --tint: #f4f4f4;
+    --shade: 44, 110, 180; }
+  body { max-width: none; padding: 0; font-size: 10pt; }
+  h2 { break-after: avoid; } tr, figure { break-inside: avoid; } .wide { overflow: visible; }
+  details::details-content { content-visibility: visible; height: auto; } }
+"""
+
+
+def page(title: str, sections: Iterable[str]) -> str:
+    """Return the document; empty sections leave no trace."""
+    body = "\n".join(section for section in sections if section)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<main>\n<h1>{escape(title)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def section(title: str, *parts: str) -> str:
+    """Return a titled section; nothing where no part has content."""
+    content = "\n".join(part for part in parts if part)
+    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>" if content else ""
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    return f"<p{_css(kind)}>{escape(text)}</p>" if text else ""
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[str] | None = None) -> str:
+    """Return a table whose first column names the rows; nothing where there are no rows.
+
+    Args:
+        header: name of each column.
+        rows: cells, as text.
+        kinds: of each column: `number`, `text`, `code` or nothing; by default all but the first are numbers.
+    """
+    if not rows:
+        return ""
+    kinds = kinds or ["", *["number"] * (len(header) - 1)]
+    head = "".join(f'<th scope="col"{_css(kind)}>{escape(name)}</th>' for name, kind in zip(header, kinds, strict=True))
+    body = "\n".join(f"<tr>{''.join(map(_cell, row, kinds, range(len(row))))}</tr>" for row in rows)
+    return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
+
+
+def shaded_table(corner: str, names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+    """Return a square table of counts, each shaded by its share of its row."""
+    head = "".join(f'<th scope="col" class="cell">{escape(name)}</th>' for name in names)
+    rows = []
+    for name, row in zip(names, counts, strict=True):
+        total = sum(row) or 1
+        cells = "".join(
+            f'<td class="cell" style="background: rgba(var(--shade), {0.55 * count / total:.3f})">{count:,}</td>'
+            for count in row
+        )
+        rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
+    return (
+        f'<div class="wide"><table>\n<thead><tr><th scope="col">{escape(corner)}</th>{head}</tr></thead>\n<tbody>\n'
+        + "\n".join(rows)
+        + "\n</tbody>\n</table></div>"
+    )
+
+
+def figure(svg: str, caption: str) -> str:
+    """Return a drawing with its caption. The drawing is markup of our own making and is not escaped."""
+    return f'<figure role="group">\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>'
+
+
+def details(summary: str, text: str) -> str:
+    """Return preformatted text behind a line that opens it."""
+    return f"<details>\n<summary>{escape(summary)}</summary>\n<pre>{escape(text)}</pre>\n</details>" if text else ""
+
+
+def _cell(text: str, kind: str, column: int) -> str:
+    tag, scope = ("th", ' scope="row"') if column == 0 else ("td", "")
+    content = f"<code>{escape(text)}</code>" if kind == "code" else escape(text)
+    return f"<{tag}{scope}{_css(kind if kind != 'code' else '')}>{content}</{tag}>"
+
+
+def _css(kind: str) -> str:
+    return f' class="{kind}"' if kind in ("number", "text", "note", "verdict") else ""

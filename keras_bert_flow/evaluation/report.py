@@ -1,0 +1,190 @@
+"""Write a run's report: one HTML file that says what pre-training bought, and everything that leads to it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.evaluation.curves import Panel, describe_panel, draw_panel, last_values, loss_panels
+from keras_bert_flow.evaluation.page import details, figure, page, paragraph, section, shaded_table, table
+from keras_bert_flow.evaluation.summary import METRIC_NAMES, MODEL_NAMES, format_metric, result_rows, verdict
+
+# Key of `pretraining` in the results → what the reader sees, and how the value is written.
+PRETRAINING_ROWS = {
+    "masked_lm_loss": ("masked-LM loss, held out, nats", ".4f"),
+    "masked_lm_perplexity": ("masked-LM perplexity, held out", ",.1f"),
+    "masked_lm_accuracy": ("masked-LM accuracy, held out", ".1%"),
+    "unigram_accuracy": ("unigram baseline: always the commonest token", ".1%"),
+    "next_sentence_loss": ("next-sentence loss, held out, nats", ".4f"),
+    "next_sentence_accuracy": ("next-sentence accuracy, held out", ".1%"),
+    "steps": ("steps", ",.0f"),
+    "tokens": ("tokens", ",.0f"),
+    "tokens_per_second": ("tokens per second", ",.0f"),
+    "seconds": ("seconds", ",.1f"),
+}
+# Counter → the counter that it is a part of.
+SHARES = {"unknown_tokens": "tokens", "masked_tokens": "instance_tokens"}
+MAX_CLASSES = 40  # a wider confusion matrix is no longer read
+MAX_TEXT = 500  # characters of a shown example
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the report says.
+
+    Attributes:
+        title: of the page.
+        results: as in `metrics.json`; see `keras_bert_flow.evaluation.results`.
+        pretraining: figures of the pre-training, as in the results; empty to take those.
+        curves: parsed lines of each `log.jsonl`; see `keras_bert_flow.evaluation.curves.loss_panels`.
+        counters: the data's counts; a nested mapping counts by reason.
+        stages: stage, key, folder and seconds of each.
+        config: the resolved configuration, in JSON-like values.
+        versions: of what made the run, by name.
+        errors: text, perhaps text_pair, gold, predicted and probability of each.
+    """
+
+    title: str
+    results: Mapping[str, Any]
+    pretraining: Mapping[str, Any] = field(default_factory=dict)
+    curves: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    stages: Sequence[Mapping[str, Any]] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    errors: Sequence[Mapping[str, Any]] = ()
+
+
+def write_report(path: str | Path, report: Report) -> None:
+    """Write the report as one HTML file; equal reports are equal bytes."""
+    write_atomically(path, render_report(report).encode("utf-8", "backslashreplace"))
+
+
+def render_report(report: Report) -> str:
+    """Return the page; parts for which there is nothing to say are left out."""
+    return page(
+        report.title,
+        [
+            paragraph(verdict(report.results), "verdict"),
+            section("Result", *_describe_results(report.results)),
+            section("Pre-training", _describe_pretraining(report.pretraining or report.results.get("pretraining", {}))),
+            section("Losses", *_describe_curves(loss_panels(report.curves))),
+            section("Confusion", *_describe_confusion(report.results)),
+            section("Surest errors", _describe_errors(report.errors)),
+            section("Data", table(["what", "count", "share"], _count_rows(report.counters))),
+            section("Stages", _describe_stages(report.stages)),
+            section(
+                "Versions",
+                table(["name", "version"], [[*map(str, item)] for item in report.versions.items()], ["", ""]),
+            ),
+            section("Configuration", details("Resolved configuration, as YAML", _write_yaml(report.config))),
+        ],
+    )
+
+
+def _describe_results(results: Mapping[str, Any]) -> list[str]:
+    task = results["task"]
+    header, *rows = result_rows(results)
+    note = (
+        f"{task['train_examples']:,} training and {task['dev_examples']:,} dev examples, {len(task['labels'])} labels. "
+        "Mean ± standard deviation over the seeds. A collapsed run predicts one class only."
+    )
+    metrics = [name for name in METRIC_NAMES if name in results["models"]["pretrained"]]
+    runs = [
+        [
+            f"{MODEL_NAMES[name]}, seed {run['seed']}",
+            *(format_metric(run[metric], metric) for metric in metrics),
+            f"{run['seconds']:,.1f}",
+            "collapsed" if run["collapsed"] else "",
+        ]
+        for name in MODEL_NAMES
+        for run in results["models"].get(name, {"runs": []})["runs"]
+        if run["seed"] is not None
+    ]
+    columns = ["run", *(METRIC_NAMES[metric] for metric in metrics), "seconds", ""]
+    kinds = ["", *["number"] * (len(columns) - 2), ""]
+    return [table(header, rows), paragraph(note, "note"), table(columns, runs, kinds)]
+
+
+def _describe_pretraining(pretraining: Mapping[str, Any]) -> str:
+    rows = [
+        [name, format(pretraining[key], spec)]
+        for key, (name, spec) in PRETRAINING_ROWS.items()
+        if pretraining.get(key) is not None
+    ]
+    return table(["measure", "value"], rows)
+
+
+def _describe_curves(panels: Sequence[Panel]) -> list[str]:
+    if not panels:
+        return []
+    try:
+        return [
+            figure(draw_panel(panel, f"figure{number}"), describe_panel(panel))
+            for number, panel in enumerate(panels, 1)
+        ]
+    except ImportError:
+        note = "The curves need matplotlib: pip install 'keras-bert-flow[plots]'. These are their last values."
+        columns = ["figure", "line", "last step", "last value"]
+        return [paragraph(note, "note"), table(columns, last_values(panels), ["", "", "number", "number"])]
+
+
+def _describe_confusion(results: Mapping[str, Any]) -> list[str]:
+    names, counts = results["task"]["labels"], results["confusion"]
+    runs = len(results["models"]["pretrained"]["runs"])
+    note = f"Rows: label. Columns: prediction. Pre-trained, summed over {runs} run{'s' if runs > 1 else ''}."
+    if len(names) > MAX_CLASSES:
+        return [paragraph(f"{len(names)} classes are too many to show; the matrix is in metrics.json.", "note")]
+    return [shaded_table("label", names, counts), paragraph(note, "note")]
+
+
+def _describe_errors(errors: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        [_abridge(error), str(error["gold"]), str(error["predicted"]), f"{error['probability']:.3f}"]
+        for error in errors
+    ]
+    return table(["text", "label", "predicted", "probability"], rows, ["text", "", "", "number"])
+
+
+def _abridge(error: Mapping[str, Any]) -> str:
+    texts = [error["text"], *([error["text_pair"]] if error.get("text_pair") else [])]
+    return " ‖ ".join(text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…" for text in texts)
+
+
+def _count_rows(counters: Mapping[str, Any], prefix: str = "") -> list[list[str]]:
+    rows = []
+    for name, value in counters.items():
+        label = prefix + str(name).replace("_", " ")
+        if isinstance(value, Mapping):
+            rows += _count_rows(value, f"{label}: ")
+        else:
+            whole = counters.get(SHARES.get(name))
+            rows.append(
+                [
+                    label,
+                    _write_count(value),
+                    f"{value / whole:.2%} of {SHARES[name]}".replace("_", " ") if whole else "",
+                ]
+            )
+    return rows
+
+
+def _write_count(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _describe_stages(stages: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        [stage["stage"], stage["key"], stage["folder"], "" if stage["seconds"] is None else f"{stage['seconds']:,.1f}"]
+        for stage in stages
+    ]
+    return table(["stage", "content key", "folder", "seconds"], rows, ["", "code", "code", "number"])
+
+
+def _write_yaml(config: Mapping[str, Any]) -> str:
+    plain = json.loads(json.dumps(config))  # tuples become lists, which is how YAML writes both
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True) if plain else ""

@@ -1,0 +1,95 @@
+"""Let every token look at every real token."""
+
+import keras
+from keras import ops
+
+from keras_bert_flow.layers.initializers import truncated_normal
+
+# Far below any score yet finite: in a row with nothing to attend to it swallows the scores, and the softmax is
+# uniform instead of not-a-number. google-research/bert adds -10000, which is the same wherever a real key exists.
+MASKED_SCORE = -1e9
+
+
+def attention_bias(padding_mask):
+    """Turn a mask of keys into what is added to the scores.
+
+    Args:
+        padding_mask: int or bool, (batch, length). 1 for a real token.
+    Returns:
+        float32, (batch, 1, 1, length). 0 for a real key, `MASKED_SCORE` for padding.
+    """
+    is_real = ops.cast(padding_mask, "bool")[:, None, None, :]
+    return ops.where(is_real, 0.0, MASKED_SCORE)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class MultiHeadSelfAttention(keras.layers.Layer):
+    """Attend from every token to the real tokens of its row.
+
+    Query, key and value are one product. Its outputs are ordered (heads, 3, head_dim), so that cutting the last axis
+    of the kernel into equal parts gives whole heads to each device.
+
+    Call arguments:
+        inputs: float, (batch, length, hidden).
+        padding_mask: int or bool, (batch, length). 1 for a real token; masks keys, never queries.
+    Returns:
+        float, (batch, length, hidden).
+    Source: Vaswani et al. 2017, section 3.2; arXiv:1706.03762.
+    """
+
+    def __init__(self, hidden_dim, num_heads, attention_dropout_rate=0.1, initializer_range=0.02, **kwargs):
+        super().__init__(**kwargs)
+        if hidden_dim % num_heads:
+            raise ValueError(
+                f"`hidden_dim` must be divisible by `num_heads`. Received: hidden_dim={hidden_dim}, "
+                f"num_heads={num_heads}. Try hidden_dim={max(1, round(hidden_dim / num_heads)) * num_heads}."
+            )
+        self.hidden_dim = hidden_dim
+        self.num_heads = num_heads
+        self.head_dim = hidden_dim // num_heads
+        self.attention_dropout_rate = attention_dropout_rate
+        self.initializer_range = initializer_range
+        self.query_key_value = keras.layers.Dense(
+            3 * hidden_dim,
+            kernel_initializer=truncated_normal(initializer_range),
+            dtype=self.dtype_policy,
+            name="query_key_value",
+        )
+        self.dropout = keras.layers.Dropout(attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.output_dense = keras.layers.Dense(
+            hidden_dim, kernel_initializer=truncated_normal(initializer_range), dtype=self.dtype_policy, name="output"
+        )
+
+    def build(self, inputs_shape, padding_mask_shape=None):
+        batch, length, _ = inputs_shape
+        self.query_key_value.build(inputs_shape)
+        self.dropout.build((batch, self.num_heads, length, length))
+        self.output_dense.build((batch, length, self.hidden_dim))
+
+    def call(self, inputs, padding_mask, training=None):
+        length = ops.shape(inputs)[1]
+        query, key, value = self._split_heads(self.query_key_value(inputs), length)
+        scores = ops.matmul(query * self.head_dim**-0.5, key)  # (batch, heads, query, key)
+        scores = ops.cast(scores, "float32") + attention_bias(padding_mask)
+        probabilities = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
+        context = ops.matmul(self.dropout(probabilities, training=training), value)  # (batch, heads, query, head_dim)
+        context = ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.hidden_dim))
+        return self.output_dense(context)
+
+    def _split_heads(self, fused, length):
+        fused = ops.reshape(fused, (-1, length, self.num_heads, 3, self.head_dim))
+        query = ops.transpose(fused[:, :, :, 0, :], (0, 2, 1, 3))  # (batch, heads, length, head_dim)
+        key = ops.transpose(fused[:, :, :, 1, :], (0, 2, 3, 1))  # (batch, heads, head_dim, length)
+        value = ops.transpose(fused[:, :, :, 2, :], (0, 2, 1, 3))  # (batch, heads, length, head_dim)
+        return query, key, value
+
+    def compute_output_shape(self, inputs_shape, padding_mask_shape=None):
+        return inputs_shape
+
+    def get_config(self):
+        return super().get_config() | {
+            "hidden_dim": self.hidden_dim,
+            "num_heads": self.num_heads,
+            "attention_dropout_rate": self.attention_dropout_rate,
+            "initializer_range": self.initializer_range,
+        }

@@ -1,0 +1,81 @@
+"""Say who a token is, where it stands and which sentence it belongs to."""
+
+import keras
+from keras import ops
+
+from keras_bert_flow.layers.initializers import truncated_normal
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class BertEmbeddings(keras.layers.Layer):
+    """Add segment and position embeddings to token embeddings, normalise, drop out.
+
+    The token table is a layer of its own, because the masked-LM head projects through it as well.
+
+    Call arguments:
+        token_embeddings: float, (batch, length, hidden).
+        segment_ids: int, (batch, length).
+    Returns:
+        float, (batch, length, hidden).
+    Source: Devlin et al. 2019, section 3, figure 2; arXiv:1810.04805.
+    """
+
+    def __init__(
+        self,
+        max_positions=512,
+        num_segments=2,
+        dropout_rate=0.1,
+        layer_norm_epsilon=1e-12,
+        initializer_range=0.02,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.max_positions = max_positions
+        self.num_segments = num_segments
+        self.dropout_rate = dropout_rate
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.initializer_range = initializer_range
+        self.layer_norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
+        )
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, token_embeddings_shape, segment_ids_shape=None):
+        hidden_dim = token_embeddings_shape[-1]
+        self.position_embedding = self.add_weight(
+            shape=(self.max_positions, hidden_dim),
+            initializer=truncated_normal(self.initializer_range),
+            name="position_embedding",
+        )
+        self.segment_embedding = self.add_weight(
+            shape=(self.num_segments, hidden_dim),
+            initializer=truncated_normal(self.initializer_range),
+            name="segment_embedding",
+        )
+        self.layer_norm.build(token_embeddings_shape)
+        self.dropout.build(token_embeddings_shape)
+
+    def call(self, token_embeddings, segment_ids, training=None):
+        length = token_embeddings.shape[1]
+        if length is not None and length > self.max_positions:
+            raise ValueError(
+                f"A sequence must be at most `max_positions` long. Received: length={length}, "
+                f"max_positions={self.max_positions}. Cut the sequence or build the model with more positions."
+            )
+        # A product with one-hot rows, since the gradient of a gather would add thousands of rows into two.
+        segments = ops.one_hot(segment_ids, self.num_segments, dtype=self.compute_dtype)  # (batch, length, segments)
+        hidden = token_embeddings + ops.matmul(segments, self.segment_embedding)
+        hidden = hidden + self.position_embedding[: ops.shape(token_embeddings)[1]]
+        return self.dropout(self.layer_norm(hidden), training=training)
+
+    def compute_output_shape(self, token_embeddings_shape, segment_ids_shape=None):
+        return token_embeddings_shape
+
+    def get_config(self):
+        return super().get_config() | {
+            "max_positions": self.max_positions,
+            "num_segments": self.num_segments,
+            "dropout_rate": self.dropout_rate,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "initializer_range": self.initializer_range,
+        }

@@ -1,0 +1,140 @@
+"""Build the encoder that everything else stands on."""
+
+import keras
+
+from keras_bert_flow.layers.embeddings import BertEmbeddings
+from keras_bert_flow.layers.encoder import EncoderBlock
+from keras_bert_flow.layers.heads import Pooler
+from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.models.preset import load_preset, save_preset
+from keras_bert_flow.models.sizes import get_size
+
+INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class BertBackbone(keras.Model):
+    """Encode pairs of sentences in both directions.
+
+    Inputs, int32, (batch, length): `token_ids`, `segment_ids` (0 for the first sentence, 1 for the second) and
+    `padding_mask` (1 for a real token). Outputs: `sequence_output`, (batch, length, hidden), and `pooled_output`,
+    (batch, hidden).
+
+    Args:
+        dropout_rate: after the embeddings and after each sublayer.
+        attention_dropout_rate: on the attention probabilities.
+        hidden_act: `gelu` (erf, the 2018 checkpoints) or `gelu_tanh` (google-research's later code).
+        num_segments: 2 as in the released checkpoints; google-research's code defaults to 16.
+        dtype: a Keras dtype policy, such as "mixed_bfloat16"; by default the global one.
+    Raises:
+        ValueError: `hidden_dim` is not divisible by `num_heads`, or `hidden_act` is unknown.
+    Source: Devlin et al. 2019, section 3; arXiv:1810.04805.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_layers,
+        num_heads,
+        hidden_dim,
+        intermediate_dim,
+        max_positions=512,
+        num_segments=2,
+        hidden_act="gelu",
+        dropout_rate=0.1,
+        attention_dropout_rate=0.1,
+        layer_norm_epsilon=1e-12,
+        initializer_range=0.02,
+        dtype=None,
+        name="bert_backbone",
+    ):
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        token_embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            hidden_dim,
+            embeddings_initializer=truncated_normal(initializer_range),
+            # Keras would project in float32 under mixed precision, because embeddings do not autocast.
+            reverse_dtype=policy.compute_dtype,
+            dtype=policy,
+            name="token_embedding",
+        )
+        inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in INPUT_NAMES}
+        hidden = BertEmbeddings(
+            max_positions=max_positions,
+            num_segments=num_segments,
+            dropout_rate=dropout_rate,
+            layer_norm_epsilon=layer_norm_epsilon,
+            initializer_range=initializer_range,
+            dtype=policy,
+            name="embeddings",
+        )(token_embedding(inputs["token_ids"]), inputs["segment_ids"])
+        for index in range(num_layers):
+            hidden = EncoderBlock(
+                hidden_dim,
+                num_heads,
+                intermediate_dim,
+                hidden_act=hidden_act,
+                dropout_rate=dropout_rate,
+                attention_dropout_rate=attention_dropout_rate,
+                layer_norm_epsilon=layer_norm_epsilon,
+                initializer_range=initializer_range,
+                dtype=policy,
+                name=f"encoder_block_{index}",
+            )(hidden, inputs["padding_mask"])
+        pooler = Pooler(hidden_dim, initializer_range=initializer_range, dtype=policy, name="pooler")
+        super().__init__(inputs=inputs, outputs={"sequence_output": hidden, "pooled_output": pooler(hidden)}, name=name)
+        self.dtype_policy = policy
+        self.token_embedding = token_embedding
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.max_positions = max_positions
+        self.num_segments = num_segments
+        self.hidden_act = hidden_act
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.initializer_range = initializer_range
+
+    @classmethod
+    def from_size(cls, size, vocabulary_size, **overrides):
+        """Build a published size: tiny, mini, small, medium, base or large."""
+        return cls(vocabulary_size=vocabulary_size, **(get_size(size) | overrides))
+
+    @classmethod
+    def from_preset(cls, path, **overrides):
+        """Load from a model directory, ours or Hugging Face's; dropout rates, `dtype` and `name` may be overridden."""
+        return load_preset("backbone", path, **overrides)
+
+    def save_to_preset(self, path, **details):
+        """Write a model directory; see `conversion.model_directory.save_model_directory`."""
+        save_preset(self, path, **details)
+
+    def make_hidden_states_model(self):
+        """Return a model with the same weights that outputs a list: the embeddings, then the output of each block."""
+        names = ["embeddings"] + [f"encoder_block_{index}" for index in range(self.num_layers)]
+        return keras.Model(self.input, [self.get_layer(name).output for name in names], name="hidden_states")
+
+    def get_config(self):
+        return {
+            "vocabulary_size": self.vocabulary_size,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "max_positions": self.max_positions,
+            "num_segments": self.num_segments,
+            "hidden_act": self.hidden_act,
+            "dropout_rate": self.dropout_rate,
+            "attention_dropout_rate": self.attention_dropout_rate,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "initializer_range": self.initializer_range,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)

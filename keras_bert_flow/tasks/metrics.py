@@ -1,0 +1,96 @@
+"""Measure how well predicted classes agree with the labels, in one run and over several."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import confusion_matrix, f1_score, matthews_corrcoef
+
+METRICS = ("accuracy", "f1", "f1_positive", "matthews")
+
+
+def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> dict[str, float | bool]:
+    """Score the predictions of one run.
+
+    Args:
+        labels: int, (examples,). The classes the table gives.
+        predictions: int, (examples,). The classes the model chose.
+        num_classes: classes of the task; ids run from 0 to one less.
+    Returns:
+        accuracy: share of examples that agree, 0 to 1.
+        f1: mean of the classes' F1, unweighted (macro), over the classes that occur in `labels` or `predictions`, as in
+            scikit-learn: a class that does not occur has no F1.
+        f1_positive: F1 of class 1 (GLUE's F1, for MRPC and QQP); for two classes only.
+        matthews: Matthews correlation, -1 to 1; 0.0 where labels or predictions are all of one class.
+        collapsed: every prediction is the same class, though the labels are not.
+    Raises:
+        ValueError: the lengths differ, nothing is given, or an id is not a class.
+    """
+    labels, predictions = _as_ids(labels, predictions, num_classes)
+    metrics = {
+        "accuracy": float(np.mean(labels == predictions)),
+        "f1": float(f1_score(labels, predictions, average="macro", zero_division=0)),
+    }
+    if num_classes == 2:
+        metrics["f1_positive"] = float(f1_score(labels, predictions, labels=[1], average="macro", zero_division=0))
+    single = min(np.unique(labels).size, np.unique(predictions).size) == 1
+    # The formula divides 0 by 0 there; scikit-learn answers 0.0 too, but warns.
+    metrics["matthews"] = 0.0 if single else float(matthews_corrcoef(labels, predictions))
+    metrics["collapsed"] = bool(np.unique(predictions).size == 1 and np.unique(labels).size > 1)
+    return metrics
+
+
+def confusion(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> np.ndarray:
+    """Count examples by label and prediction.
+
+    Returns:
+        int, (num_classes, num_classes): row = label, column = prediction.
+    Raises:
+        ValueError: as `classification_metrics`.
+    """
+    labels, predictions = _as_ids(labels, predictions, num_classes)
+    return confusion_matrix(labels, predictions, labels=range(num_classes))
+
+
+def majority_class(train_label_ids: np.ndarray) -> int:
+    """Return the commonest class of the training table; the lowest id among equals."""
+    if np.size(train_label_ids) == 0:
+        raise ValueError("The majority class needs at least one label. Received: none. Read the training table first.")
+    return int(np.bincount(train_label_ids).argmax())
+
+
+def summarise_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Summarise each metric over runs that differ in their seed.
+
+    Returns:
+        metric → mean, standard_deviation (of the sample, n - 1; 0.0 for one run), minimum and maximum.
+    """
+    if not runs:
+        raise ValueError("A summary needs at least one run. Received: none. Give at least one seed.")
+    return {name: _summarise([float(run[name]) for run in runs]) for name in METRICS if name in runs[0]}
+
+
+def _summarise(values: list[float]) -> dict[str, float]:
+    return {
+        "mean": statistics.fmean(values),
+        "standard_deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "minimum": min(values),
+        "maximum": max(values),
+    }
+
+
+def _as_ids(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    labels, predictions = np.asarray(labels), np.asarray(predictions)
+    if labels.ndim != 1 or labels.shape != predictions.shape or labels.size == 0:
+        raise ValueError(
+            "`labels` and `predictions` must have one class for each example. "
+            f"Received: shapes {labels.shape} and {predictions.shape}. Predict every example of the table once."
+        )
+    for name, ids in (("labels", labels), ("predictions", predictions)):
+        if not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0 or ids.max() >= num_classes:
+            raise ValueError(
+                f"`{name}` must be class ids, integers from 0 to {num_classes - 1}. "
+                f"Received: {ids.dtype} from {ids.min()} to {ids.max()}. Take the argmax of the probabilities."
+            )
+    return labels, predictions

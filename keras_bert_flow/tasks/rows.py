@@ -1,0 +1,145 @@
+"""Read the rows of .tsv, .csv and .jsonl files, also .gz, and pick columns from them, naming the row of every fault."""
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
+
+
+def read_rows(path: str | Path, columns: list[str], header: bool) -> Iterator[Row]:
+    """Yield the values of the named columns, row by row.
+
+    Args:
+        path: the file; its ending names the format.
+        columns: names, or where `header` is False numbers from 0. The last one is the label.
+        header: the first line of a .tsv or .csv names the columns.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not of its format, or lacks a column.
+    """
+    path = str(path)
+    kind = Path(path.removesuffix(".gz")).suffix
+    if kind not in (".tsv", ".csv", ".jsonl"):
+        raise ValueError(
+            f"A table must end in .tsv, .csv or .jsonl, or in one of them and .gz. Received: {path}. Rename it."
+        )
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"A table must be a file. Received: {path}, which is none. Check the path.")
+    if kind == ".jsonl":
+        return _parse_jsonl(path, columns)
+    return _pick_columns(path, _parse_tsv(path) if kind == ".tsv" else _parse_csv(path), columns, header)
+
+
+def abridge(names: Iterable[str], limit: int = 20, width: int = 40) -> str:
+    """List names on one line, cutting long ones, and counting those beyond `limit`."""
+    names = [" ".join(name.split()) for name in names]
+    shown = [name if len(name) <= width else f"{name[:width]}..." for name in names[:limit]]
+    return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def _parse_tsv(path: str) -> Iterator[Row]:
+    for number, line in _read_lines(path):
+        if line.strip(" "):
+            yield number, line.split("\t")
+
+
+def _parse_csv(path: str) -> Iterator[Row]:
+    reader = csv.reader((line + "\n" for _, line in _read_lines(path)), strict=True)
+    while True:
+        number = reader.line_num + 1  # a quoted value may run over several lines: name the first
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, row {number}: a .csv must be quoted as in RFC 4180. Received: {error}. "
+                'Write "" for a quote inside quotes, or give a .tsv.'
+            ) from None
+        if len(values) > 1 or "".join(values).strip(" "):
+            yield number, values
+
+
+def _parse_jsonl(path: str, columns: list[str]) -> Iterator[Row]:
+    for number, line in _read_lines(path):
+        if not line.strip():
+            continue
+        fields = _parse_object(f"{path}, row {number}", line)
+        for column in columns:
+            if column not in fields:
+                raise ValueError(_missing(f"{path}, row {number}", column, fields))
+        *texts, label = [fields[column] for column in columns]
+        # A label of 1 or true is spelt as the file spells it.
+        yield number, [*texts, json.dumps(label) if isinstance(label, bool | int | float) else label]
+
+
+def _parse_object(place: str, line: str) -> dict:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"{place}: a line of .jsonl must be one JSON object. Received: {abridge([line])}. Correct the line."
+        )
+    return fields
+
+
+def _pick_columns(path: str, rows: Iterator[Row], columns: list[str], header: bool) -> Iterator[Row]:
+    number, first = next(rows, (1, []))
+    if not first:
+        return
+    names = [name.strip() for name in first] if header else [str(place) for place in range(len(first))]
+    places = [_find_column(f"{path}, row {number}", column, names, header) for column in columns]
+    if not header:
+        yield number, [first[place] for place in places]
+    for number, values in rows:
+        if len(values) != len(names):
+            raise ValueError(
+                f"{path}, row {number}: a row must have as many columns as the first one. "
+                f"Received: {len(values)}, not {len(names)}. Look for a missing or extra separator."
+            )
+        yield number, [values[place] for place in places]
+
+
+def _find_column(place: str, column: str, names: list[str], header: bool) -> int:
+    if column not in names:
+        remedy = (
+            " Where the first line is an example, turn `header` off." if header else " Without a header give a number."
+        )
+        raise ValueError(_missing(place, column, names) + remedy)
+    if names.count(column) > 1:
+        raise ValueError(
+            f"{place}: a column must be named once. Received: {column!r}, {names.count(column)} times. Rename one."
+        )
+    return names.index(column)
+
+
+def _missing(place: str, column: str, names: Iterable[str]) -> str:
+    return f"{place}: the table must have the columns asked for. Received: {column!r}. Columns here: {abridge(names)}."
+
+
+def _read_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line; only a line feed ends one, as U+2028 and its like occur inside texts."""
+    opener = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rb") as file:
+        try:
+            for number, line in enumerate(file, 1):
+                yield number, _decode(path, number, line)
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            raise ValueError(f"A .gz file must be whole gzip. Received: {path}. Fetch or compress it again.") from None
+
+
+def _decode(path: str, number: int, line: bytes) -> str:
+    try:
+        decoded = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}, row {number}: a table must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
+            "Convert it, for example with iconv -t utf-8."
+        ) from None
+    return decoded.removesuffix("\n").removesuffix("\r")

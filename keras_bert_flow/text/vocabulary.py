@@ -1,0 +1,62 @@
+"""Read, check and write `vocab.txt`: one piece a line, the line number is the id."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUATION = "##"
+
+
+def read_vocabulary(path: str | Path) -> tuple[str, ...]:
+    """Read the pieces of a vocabulary file in the order of their ids.
+
+    Lines end in LF or CRLF. Special pieces may stand anywhere: the vocabularies of 2018 have them at 0 and 100 to 103.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: not UTF-8, an empty line, a piece twice, or a special piece missing.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"The vocabulary must be a file. Received: {path}. `kbf vocab` learns one.")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A vocabulary must be UTF-8. Received: {path}, where byte {error.start} is not. "
+            "Convert it with iconv -t UTF-8."
+        ) from None
+    # Not splitlines(): a piece may be a character that Python takes for a line end, such as U+0085.
+    pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    check_vocabulary(pieces, str(path))
+    return tuple(pieces)
+
+
+def write_vocabulary(path: str | Path, pieces: Iterable[str]) -> None:
+    """Write the pieces, one a line, as every BERT tool reads them."""
+    pieces = tuple(pieces)
+    check_vocabulary(pieces, str(path))
+    Path(path).write_bytes("".join(f"{piece}\n" for piece in pieces).encode("utf-8"))
+
+
+def check_vocabulary(pieces: Sequence[str], source: str = "pieces") -> None:
+    """Raise ValueError unless ids and pieces are one to one and all special pieces are there."""
+    first_id: dict[str, int] = {}
+    for piece_id, piece in enumerate(pieces):
+        if not piece or "\n" in piece or "\r" in piece:
+            raise ValueError(
+                f"A vocabulary must have one piece on each line. Received: {source}, line {piece_id + 1}: {piece!r}. "
+                "Name an unused place [unused0]."
+            )
+        if piece in first_id:
+            raise ValueError(
+                f"A vocabulary must hold each piece once. Received: {source}, {piece!r} on lines "
+                f"{first_id[piece] + 1} and {piece_id + 1}. Rename one of them to [unused0]."
+            )
+        first_id[piece] = piece_id
+    missing = [piece for piece in SPECIAL_PIECES if piece not in first_id]
+    if missing:
+        raise ValueError(
+            f"A vocabulary must hold {' '.join(SPECIAL_PIECES)}. Received: {source}, without {' '.join(missing)}. "
+            "Put them in place of [unused] lines, or at the top before training."
+        )

@@ -1,0 +1,90 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.child import run_child, start_child, stop_child
+from tests.flows.conftest import ROOT
+
+SLEEPER = "import os, sys, time; print('pid', os.getpid(), flush=True); time.sleep(100)"
+CATCHER = """
+import os, signal, sys, time
+def stop(*_):
+    print("caught", flush=True)
+    open(sys.argv[1], "w").close()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+print("pid", os.getpid(), flush=True)
+time.sleep(100)
+"""
+PARENT = "import sys; from flows.child import run_child; run_child((sys.executable, *sys.argv[1:]), {}, print)"
+
+
+def wait_until(condition, seconds: float = 10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def start_parent(*arguments: str) -> tuple[subprocess.Popen, int]:
+    """Start a process that runs a child by `run_child`; return it and the child's process id."""
+    parent = subprocess.Popen(
+        (sys.executable, "-u", "-c", PARENT, *arguments), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    return parent, int(parent.stdout.readline().split()[1])
+
+
+def test_run_child_hands_over_plain_lines_and_the_status():
+    lines = []
+    code = r"import sys; print('\x1b[32mgreen\x1b[0m'); print('1%\r2%'); print('oh', file=sys.stderr); sys.exit(3)"
+    assert run_child((sys.executable, "-c", code), {}, lines.append) == 3
+    assert lines == ["green", "1%", "2%", "oh"]
+
+
+def test_run_child_adds_to_the_environment():
+    lines = []
+    code = "import os; print(os.environ['KERAS_BACKEND'], os.environ['NO_COLOR'], 'PATH' in os.environ)"
+    run_child((sys.executable, "-c", code), {"KERAS_BACKEND": "torch"}, lines.append)
+    assert lines == ["torch 1 True"]
+
+
+def test_run_child_returns_though_a_grandchild_holds_the_pipe():
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEPER!r}]); print('done')"
+    started = time.monotonic()
+    assert run_child((sys.executable, "-c", code), {}, lambda line: None) == 0
+    assert time.monotonic() - started < 10
+
+
+def test_child_dies_with_a_parent_killed_by_9():
+    parent, child = start_parent("-c", SLEEPER)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait(10)
+    wait_until(lambda: not is_alive(child))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_the_child_as_sigterm(number: int, tmp_path: Path):
+    parent, child = start_parent("-c", CATCHER, str(tmp_path / "caught"))
+    os.kill(parent.pid, number)
+    assert parent.wait(10) != 0
+    assert (tmp_path / "caught").exists()
+    assert not is_alive(child)
+
+
+def test_stop_child_kills_what_does_not_listen(tmp_path: Path):
+    ignore = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    code = "open(sys.argv[1], 'w'); time.sleep(100)"
+    child = start_child((sys.executable, "-c", ignore + code, str(tmp_path / "ready")), {}, subprocess.DEVNULL)
+    wait_until((tmp_path / "ready").exists)
+    stop_child(child, 0.2)
+    assert child.returncode == -signal.SIGKILL

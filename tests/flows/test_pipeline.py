@@ -1,0 +1,125 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.testing.utilities import prefect_test_harness
+from prefect.utilities.callables import parameter_schema
+
+from flows import stages
+from flows.evaluate import evaluate
+from flows.finetune import finetune
+from flows.pipeline import bert_pipeline
+from flows.preprocess import preprocess
+from flows.pretrain import pretrain
+from keras_bert_flow.config import load_config
+
+FLOWS = (preprocess, pretrain, finetune, evaluate, bert_pipeline)
+STAGES = ["vocab", "records", "pretrain", "finetune", "evaluate"]
+
+
+@pytest.fixture(scope="session")
+def prefect_server():
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
+@pytest.fixture
+def runs(prefect_server, tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to the folder of the tiny configuration, with a stand-in for the commands; return the folder of runs."""
+    monkeypatch.chdir(tiny_config.parent)
+    monkeypatch.setattr(stages, "COMMAND", (sys.executable, str(Path(__file__).with_name("fake_command.py"))))
+    return tiny_config.parent / "runs"
+
+
+def calls(runs: Path) -> list[str]:
+    return [line.split()[0] for line in (runs / "calls.txt").read_text().splitlines()]
+
+
+def artifacts_of(flow_run_id) -> dict:
+    run_filter = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run_id]))
+    with get_client(sync_client=True) as client:
+        return {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=run_filter)}
+
+
+def test_pipeline_runs_each_stage_once(runs: Path):
+    report = Path(bert_pipeline("tiny.yaml"))
+    assert report.is_file() and report.is_absolute()
+    assert calls(runs) == STAGES
+    assert bert_pipeline("tiny.yaml") == str(report)
+    assert calls(runs) == STAGES
+
+
+def test_second_run_shows_cached_stages_and_the_report(runs: Path):
+    bert_pipeline("tiny.yaml")
+    state = bert_pipeline("tiny.yaml", return_state=True)
+    artifacts = artifacts_of(state.state_details.flow_run_id)
+    assert "| ours | 0.9 |" in artifacts["report"].data
+    assert state.result() in artifacts["report"].data
+    table = json.loads(artifacts["stages"].data)
+    assert [row["stage"] for row in table] == ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
+    assert all(row["cached"] and row["seconds"] < 60 for row in table)
+
+
+def test_changed_setting_runs_only_what_depends_on_it(runs: Path):
+    bert_pipeline("tiny.yaml")
+    bert_pipeline("tiny.yaml", overrides=["finetuning.epochs=2"], backend=None)
+    assert calls(runs) == [*STAGES, "finetune", "evaluate"]
+
+
+def test_deleted_folder_is_made_again_though_prefect_remembers_it(runs: Path):
+    bert_pipeline("tiny.yaml")
+    bert_pipeline("tiny.yaml")
+    (evaluation,) = (path for path in (runs / "evaluation").iterdir() if path.is_dir())
+    evaluation.rename(runs / "gone")
+    bert_pipeline("tiny.yaml")
+    assert calls(runs) == [*STAGES, "evaluate"]
+
+
+def test_backend_reaches_the_commands(runs: Path):
+    bert_pipeline("tiny.yaml", backend="torch")
+    assert "pretrain torch" in (runs / "calls.txt").read_text()
+
+
+def test_form_takes_the_place_of_the_file(runs: Path):
+    form = load_config("tiny.yaml").model_dump(mode="json")
+    assert Path(bert_pipeline("absent.yaml", config=form)).is_file()
+
+
+def test_single_flows_follow_each_other(runs: Path):
+    preprocess("tiny.yaml")
+    pretrained = pretrain("tiny.yaml")
+    finetune("tiny.yaml", model=f"{pretrained}/model")
+    evaluate("tiny.yaml")
+    assert calls(runs) == STAGES
+    bert_pipeline("tiny.yaml")
+    assert calls(runs) == STAGES
+
+
+def test_single_flow_says_what_must_run_first(runs: Path):
+    with pytest.raises(FileNotFoundError, match="`vocabulary` must be finished first.*Run the flow `preprocess`"):
+        pretrain("tiny.yaml")
+
+
+def test_user_error_is_the_state_message_and_is_not_tried_again(runs: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FAKE_REFUSES", "records")
+    state = bert_pipeline("tiny.yaml", return_state=True)
+    assert state.is_failed()
+    assert "`batch_size` must be smaller. Received: 9. Try 8." in state.message
+    assert calls(runs) == ["vocab", "records"]
+
+
+def test_wrong_setting_is_the_state_message(runs: Path):
+    state = bert_pipeline("tiny.yaml", overrides=["records.shard=3"], return_state=True)
+    assert "`records.shard` is no known setting. Valid names:" in state.message
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_parameter_forms_are_described_and_need_nothing(flow):
+    schema = parameter_schema(flow).model_dump()
+    assert schema["required"] == []
+    assert all(parameter["description"] for parameter in schema["properties"].values())
+    assert schema["properties"]["overrides"]["type"] == "array"
+    assert "description" in schema["definitions"]["PretrainingConfig"]["properties"]["learning_rate"]

@@ -1,0 +1,114 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows import stages
+from flows.settling import settle_config
+from flows.stages import Stage, StageError, pretraining_stage, records_stage, run_stage, vocabulary_stage
+from keras_bert_flow.config import load_config
+
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_command.py")))
+COUNT = "import sys; open(sys.argv[1], 'a').write('x'); "
+
+
+@pytest.fixture
+def publishing_stage(tmp_path: Path) -> Stage:
+    folder = tmp_path / "runs" / "vocabulary" / "0123456789abcdef"
+    environment = {"KERAS_BACKEND": "jax"} | stages.source_path()
+    return Stage("vocabulary", folder.name, folder, (*FAKE, "vocab", "--output", str(folder)), environment)
+
+
+def make_stage(tmp_path: Path, code: str) -> Stage:
+    command = (sys.executable, "-c", COUNT + code, str(tmp_path / "starts"))
+    return Stage("records", "key", tmp_path / "runs" / "key", command)
+
+
+def starts(tmp_path: Path) -> int:
+    return len((tmp_path / "starts").read_text())
+
+
+def test_run_stage_runs_once(publishing_stage: Stage):
+    lines = []
+    (publishing_stage.folder.parents[1]).mkdir()
+    assert run_stage(publishing_stage, lines.append) is False
+    assert run_stage(publishing_stage, lines.append) is True
+    assert lines == ["vocab says hello"]
+
+
+def test_run_stage_makes_a_deleted_folder_again(publishing_stage: Stage):
+    (publishing_stage.folder.parents[1]).mkdir()
+    run_stage(publishing_stage)
+    publishing_stage.folder.rename(publishing_stage.folder.with_name("elsewhere"))
+    assert run_stage(publishing_stage) is False
+
+
+def test_run_stage_keeps_a_damaged_folder_aside(publishing_stage: Stage):
+    publishing_stage.folder.parents[1].mkdir()
+    run_stage(publishing_stage)
+    (publishing_stage.folder / "vocab.txt").unlink()
+    assert run_stage(publishing_stage) is False
+    assert publishing_stage.is_finished()
+    assert publishing_stage.folder.with_name("0123456789abcdef.damaged-1").is_dir()
+
+
+def test_user_error_is_the_line_of_the_command(tmp_path: Path):
+    stage = make_stage(tmp_path, "print('working'); print('Say which. Try 8.', file=sys.stderr); sys.exit(2)")
+    with pytest.raises(ValueError, match=r"^Say which\. Try 8\.$"):
+        run_stage(stage)
+    assert starts(tmp_path) == 1
+
+
+def test_failure_names_stage_status_and_last_line(tmp_path: Path):
+    with pytest.raises(StageError, match="`records` must end with status 0. It ended with 1. Last line: ZeroDivision"):
+        run_stage(make_stage(tmp_path, "1 / 0"))
+
+
+def test_killed_command_names_the_signal(tmp_path: Path):
+    with pytest.raises(StageError, match="killed by signal 9"):
+        run_stage(make_stage(tmp_path, "import os; os.kill(os.getpid(), 9)"))
+
+
+def test_status_75_goes_on_a_bounded_number_of_times(tmp_path: Path):
+    with pytest.raises(StageError, match="checkpoint 5 times; run again"):
+        run_stage(make_stage(tmp_path, "sys.exit(75)"))
+    assert starts(tmp_path) == stages.MAX_STARTS
+
+
+def test_command_that_publishes_nothing_is_an_error(tmp_path: Path):
+    with pytest.raises(StageError, match="ended without"):
+        run_stage(make_stage(tmp_path, "pass"))
+
+
+def test_config_paths_keep_their_meaning(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tiny_config.parent)
+    stage = vocabulary_stage(settle_config("tiny.yaml"))
+    written = load_config(stage.command[stage.command.index("--config") + 1])
+    assert written.corpus.input == (str(tiny_config.parent / "corpus.txt"),)
+    assert written.task.dev == str(tiny_config.parent / "dev.tsv")
+    assert stage.folder == tiny_config.parent / "runs" / "vocabulary" / stage.key
+
+
+def test_overrides_apply_to_a_filled_in_form(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tiny_config.parent)
+    settled = settle_config("absent.yaml", ["pretraining.total_steps=7"], load_config("tiny.yaml"), "torch")
+    assert (settled.pretraining.total_steps, settled.backend, settled.name) == (7, "torch", "tiny")
+
+
+def test_settings_change_the_keys_they_should(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tiny_config.parent)
+    monkeypatch.setattr(stages, "COMMAND", FAKE)
+
+    def keys_of(*overrides: str) -> list[str]:
+        config = settle_config("tiny.yaml", overrides)
+        vocabulary = vocabulary_stage(config)
+        run_stage(vocabulary)
+        records = records_stage(config, vocabulary.folder)
+        run_stage(records)
+        return [vocabulary.key, records.key, pretraining_stage(config, records.folder).key]
+
+    first = keys_of()
+    assert keys_of("runs=other") == first
+    assert keys_of("pretraining.learning_rate=1e-3")[:2] == first[:2]
+    assert keys_of("pretraining.learning_rate=1e-3")[2] != first[2]
+    assert keys_of("records.duplication=3")[1] != first[1]

@@ -1,0 +1,31 @@
+"""Every layer is buildable from shapes, serialisable and sound in mixed precision."""
+
+import numpy as np
+import pytest
+
+from keras_bert_flow.layers.attention import MultiHeadSelfAttention
+from keras_bert_flow.layers.embeddings import BertEmbeddings
+from keras_bert_flow.layers.encoder import EncoderBlock
+from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias, Pooler
+from tests.oracles.layer_contract import layer_contract
+
+RNG = np.random.default_rng(0)
+HIDDEN = RNG.normal(size=(3, 5, 12)).astype("float32")
+MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], "int32")
+POSITIONS = np.array([[4, 0], [1, 1], [0, 3]], "int32")
+
+
+@pytest.mark.parametrize(
+    ("layer", "inputs"),
+    [
+        (lambda: BertEmbeddings(max_positions=7, num_segments=3, name="embeddings"), (HIDDEN, MASK)),
+        (lambda: MultiHeadSelfAttention(12, 3, name="attention"), (HIDDEN, MASK)),
+        (lambda: EncoderBlock(12, 3, 20, hidden_act="gelu_tanh", name="block"), (HIDDEN, MASK)),
+        (lambda: Pooler(12, name="pooler"), (HIDDEN,)),
+        (lambda: MaskedTokenTransform(12, name="mlm_transform"), (HIDDEN, POSITIONS)),
+        (lambda: OutputBias(name="mlm"), (HIDDEN,)),
+    ],
+    ids=["embeddings", "attention", "encoder", "pooler", "mlm_transform", "bias"],
+)
+def test_layer_keeps_contract(layer, inputs):
+    layer_contract(layer(), *inputs)

@@ -1,0 +1,195 @@
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_bert_flow.tasks.tables import TaskTable, label_ids, label_names, read_table
+
+DATA = os.environ.get("KBF_TEST_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def message_of(error: type[Exception], call, *args, **kwargs) -> str:
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "Received: " in message
+    return message
+
+
+def table_of(*labels: str, path: str = "t.tsv") -> TaskTable:
+    return TaskTable(path, tuple(f"text {i}" for i in range(len(labels))), None, labels)
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "columns", "train", "dev", "labels"),
+    [
+        ("sst2", {"text": "0", "label": "1", "header": False}, 6920, 872, ("0", "1")),
+        ("cola", {"text": "3", "label": "1", "header": False}, 8551, 1043, ("0", "1")),
+        ("stsb", {"text": "sentence1", "text_pair": "sentence2", "label": "score"}, 5749, 1500, None),
+    ],
+)
+def test_read_table_reads_every_row_of_real_tables(name, columns, train, dev, labels):
+    tables = [read_table(Path(DATA) / name / f"{part}.tsv", **columns) for part in ("train", "dev")]
+    assert [len(table.texts) for table in tables] == [train, dev]
+    assert all((table.text_pairs is not None) == ("text_pair" in columns) for table in tables)
+    if labels:
+        assert label_names(tables[0]) == labels
+        assert label_ids(tables[1], labels).shape == (dev,)
+
+
+@needs_data
+def test_read_table_keeps_bare_quotes_of_glue():
+    table = read_table(Path(DATA) / "stsb/train.tsv", "sentence1", "sentence2", "score")
+    raw = (Path(DATA) / "stsb/train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    assert any('"' in text for text in table.texts)
+    assert list(table.texts) == [line.split("\t")[7] for line in raw]
+    assert list(table.text_pairs) == [line.split("\t")[8] for line in raw]
+
+
+def test_tsv_knows_no_quoting(tmp_path):
+    path = write(tmp_path, "t.tsv", 'text\tlabel\n"He said\t1\nso" he said\t0\n')
+    assert read_table(path).texts == ('"He said', 'so" he said')
+
+
+def test_csv_is_quoted_as_in_rfc_4180(tmp_path):
+    path = write(tmp_path, "t.csv", 'label,text\r\n1,"a, ""b""\r\nand c"\r\n\r\n0,d\r\n')
+    assert read_table(path) == TaskTable(str(path), ('a, "b"\nand c', "d"), None, ("1", "0"), (2, 5))
+
+
+def test_jsonl_takes_named_fields_and_spells_labels(tmp_path):
+    rows = [
+        {"b": "x", "a": "p", "y": 1},
+        {"a": "q", "b": "z", "y": True, "more": None},
+        {"a": "r", "b": "w", "y": " n "},
+    ]
+    path = write(tmp_path, "t.jsonl", "\n\n".join(map(json.dumps, rows)))
+    expected = TaskTable(str(path), ("p", "q", "r"), ("x", "z", "w"), ("1", "true", "n"), (1, 3, 5))
+    assert read_table(path, "a", "b", "y", header=False) == expected
+
+
+@pytest.mark.parametrize("ending", ["tsv", "csv"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_read_table_takes_every_way_to_end_lines(tmp_path, ending, mark, newline, last):
+    separator = {"tsv": "\t", "csv": ","}[ending]
+    lines = [["text", "label"], ["Grüße", "b"], [""], ["  "], ["a\u2028b\x85c", " a "]]
+    content = newline.join(separator.join(line) for line in lines) + newline * last
+    path = write(tmp_path, f"t.{ending}", mark + content.encode())
+    assert read_table(path) == TaskTable(str(path), ("Grüße", "a\u2028b\x85c"), None, ("b", "a"), (2, 5))
+
+
+@pytest.mark.parametrize("content", ["text\tlabel\na\t1\nb\t0\n", "\ufefftext\tlabel\na\t1\nb\t0"])
+def test_read_table_unpacks_gzip(tmp_path, content):
+    path = write(tmp_path, "t.tsv.gz", gzip.compress(content.encode()))
+    assert read_table(path).texts == ("a", "b")
+
+
+def test_read_table_picks_columns_by_number_without_header(tmp_path):
+    path = write(tmp_path, "t.tsv", "x\t1\ta\nx\t0\tb")
+    expected = TaskTable(str(path), ("a", "b"), None, ("1", "0"), (1, 2))
+    assert read_table(path, text="2", label="1", header=False) == expected
+
+
+def test_read_table_stops_after_max_examples(tmp_path):
+    path = write(tmp_path, "t.tsv", "text\tlabel\na\t1\nb\t0\nbroken\n")
+    assert read_table(path, max_examples=2).texts == ("a", "b")
+    assert "row 4" in message_of(ValueError, read_table, path, max_examples=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "parts"),
+    [
+        ("t.txt", "text\tlabel\na\t1\n", {}, [".tsv, .csv or .jsonl"]),
+        ("t.gz", "", {}, [".tsv, .csv or .jsonl"]),
+        ("t.tsv", "", {}, ["at least one example"]),
+        ("t.tsv", "\n \n", {}, ["at least one example"]),
+        ("t.tsv", "text\tlabel\n", {}, ["at least one example"]),
+        ("t.jsonl", "\n", {}, ["at least one example"]),
+        ("t.tsv", "\nsentence\tlabel\na\t1\n", {}, ["row 2", "'text'", "sentence, label", "`header`"]),
+        ("t.tsv", "a\t1\n", {"header": False}, ["row 1", "'text'", "Columns here: 0, 1", "number"]),
+        ("t.csv", '"a\nb",label\na,1\n', {}, ["row 1", "'text'", "a b, label"]),
+        ("t.jsonl", '{"text": "a", "label": 1}\n{"text": "a"}\n', {}, ["row 2", "'label'", "Columns here: text"]),
+        ("t.tsv", "text\ttext\tlabel\na\tb\t1\n", {}, ["row 1", "'text', 2 times"]),
+        ("t.tsv", "text\tlabel\na\t1\nb\t1\tc\n", {}, ["row 3", "Received: 3, not 2"]),
+        ("t.tsv", "a\t1\nb\n", {"text": "0", "label": "1", "header": False}, ["row 2", "Received: 1, not 2"]),
+        ("t.csv", 'text,label\n"a\nb",1\nc\n', {}, ["row 4", "Received: 1, not 2"]),
+        ("t.tsv", "text\tlabel\na\t1\n \t1\n", {}, ["row 3", "'text'", "must hold text"]),
+        ("t.tsv", "text\tlabel\na\t1\n\nb\t\n", {}, ["row 4", "'label'", "must hold text"]),
+        ("t.tsv", "text\tlabel\na\t1\n\t\n", {}, ["row 3", "'text'", "must hold text"]),
+        ("t.jsonl", '{"text": null, "label": 1}', {}, ["row 1", "'text'", "None"]),
+        ("t.jsonl", '{"text": 5, "label": 1}', {}, ["row 1", "'text'", "Received: 5"]),
+        ("t.jsonl", '{"text": "a", "label": null}', {}, ["row 1", "'label'", "None"]),
+        ("t.jsonl", '{"text": "a\\ud800", "label": 1}', {}, ["row 1", "'text'", "Unicode", "\\ud800"]),
+        ("t.jsonl", '{"text": "a"\n', {}, ["row 1", "one JSON object", '{"text": "a"']),
+        ("t.jsonl", "[1]\n", {}, ["row 1", "one JSON object", "[1]"]),
+        ("t.jsonl", "[" * 100_000, {}, ["row 1", "one JSON object", "[[[..."]),
+        ("t.tsv", b"text\tlabel\na\t1\nb\xe9\t1\n", {}, ["row 3", "UTF-8", "0xe9", "iconv"]),
+        ("t.tsv", "text\tlabel\na\t1\n".encode("utf-16"), {}, ["row 1", "UTF-8", "0xff"]),
+        ("t.csv", 'text,label\na,1\n"b,1\nc,1\n', {}, ["row 3", "RFC 4180"]),
+        ("t.csv", 'text,label\n"b"c,1\n', {}, ["row 2", "RFC 4180"]),
+        ("t.tsv.gz", b"text\tlabel\na\t1\n", {}, ["whole gzip"]),
+        ("t.tsv.gz", gzip.compress(b"text\tlabel\na\t1\n" * 1000)[:-20], {}, ["whole gzip"]),
+        ("t.tsv", "text\tlabel\na\t1\n", {"max_examples": 0}, ["`max_examples`", "0"]),
+        ("t.tsv", "text\tlabel\na\t1\n", {"label": "text"}, ["different columns", "text, text"]),
+        ("t.tsv", "text\tlabel\na\t1\n", {"text_pair": "text"}, ["different columns"]),
+    ],
+)
+def test_read_table_refuses(tmp_path, name, content, options, parts):
+    path = write(tmp_path, name, content)
+    message = message_of(ValueError, read_table, path, **options)
+    assert [part for part in parts if part not in message] == [], message
+    assert len(message) < 300 + len(str(path))
+
+
+@pytest.mark.parametrize("name", ["absent.tsv", "folder.tsv"])
+def test_read_table_needs_a_file(tmp_path, name):
+    (tmp_path / "folder.tsv").mkdir()
+    assert name in message_of(FileNotFoundError, read_table, tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (("10", "9", "-1", "9"), ("-1", "9", "10")),
+        (("10", "9", "b"), ("10", "9", "b")),
+        (("1.5", "0.25", "10.0"), ("0.25", "1.5", "10.0")),
+        (("1_0", "9"), ("1_0", "9")),  # int() would take it for ten
+        (("no", "Yes", "no"), ("Yes", "no")),
+    ],
+)
+def test_label_names_are_sorted(labels, names):
+    assert label_names(table_of(*labels)) == names
+
+
+def test_label_names_refuses_a_single_label():
+    message = message_of(ValueError, label_names, table_of("yes", "yes", path="train.tsv"))
+    assert "train.tsv" in message and "'yes'" in message
+
+
+def test_label_ids_number_labels_by_their_name():
+    ids = label_ids(table_of("10", "9", "-1", "9"), ("-1", "9", "10"))
+    assert ids.dtype == np.int32
+    assert ids.tolist() == [2, 1, 0, 1]
+
+
+def test_label_ids_refuses_a_label_that_training_never_had(tmp_path):
+    path = write(tmp_path, "dev.csv", 'text,label\n"a\nb",yes\n\nc,maybe\n')
+    message = message_of(ValueError, label_ids, read_table(path), ("no", "yes"))
+    assert f"{path}, row 5" in message and "'maybe'" in message and "Known labels: no, yes." in message
+    message = message_of(
+        ValueError, label_ids, table_of("a", "z", path="builtin"), tuple(f"label {i}" for i in range(99))
+    )
+    assert "builtin, row 1" in message and "and 79 more" in message

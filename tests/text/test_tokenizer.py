@@ -1,0 +1,171 @@
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_bert_flow.text import tokenizer as tokenizer_module
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from tests.oracles.google_tokenizer import google_pieces
+
+DATA = os.environ.get("KBF_TEST_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
+
+# Special pieces apart from each other and from 0, as in no published vocabulary.
+PIECES = [
+    "the",
+    "[SEP]",
+    "un",
+    "##aff",
+    "##able",
+    "[MASK]",
+    "[UNK]",
+    "##a",
+    "a",
+    "[",
+    "]",
+    "mask",
+    "[CLS]",
+    "[PAD]",
+    "İ",
+]
+
+
+def make_published(name):
+    file = {
+        "uncased": "uncased_L-12_H-768_A-12",
+        "cased": "cased_L-12_H-768_A-12",
+        "chinese": "chinese_L-12_H-768_A-12",
+    }
+    return WordPieceTokenizer.from_file(Path(DATA, "vocab", f"{file[name]}.vocab.txt"), cased=name == "cased")
+
+
+def read_lines(name, count):
+    return Path(DATA, "corpus", name).read_text(encoding="utf-8").split("\n")[:count]
+
+
+def test_tokenizer_names_its_special_ids():
+    tokenizer = WordPieceTokenizer(PIECES)
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (
+        13,
+        6,
+        12,
+        1,
+        5,
+    )
+    assert tokenizer.special_ids == (13, 6, 12, 1, 5)
+    assert tokenizer.vocabulary_size == 15
+    assert tokenizer.pieces == tuple(PIECES)
+
+
+def test_tokenizer_marks_the_pieces_that_start_a_word():
+    starts = WordPieceTokenizer(PIECES).starts_word
+    assert starts.dtype == bool
+    assert np.flatnonzero(~starts).tolist() == [3, 4, 7]
+
+
+def test_tokenizer_takes_the_longest_match():
+    ids = WordPieceTokenizer(PIECES).encode("The unaffable, unaa")
+    assert ids.dtype == np.int32
+    assert ids.tolist() == [0, 2, 3, 4, 6, 2, 7, 7]
+
+
+def test_tokenizer_does_not_protect_special_pieces_in_text():
+    assert WordPieceTokenizer(PIECES).encode("[MASK]").tolist() == [9, 11, 10]
+
+
+def test_tokenizer_keeps_case_and_accents_if_cased():
+    assert WordPieceTokenizer(PIECES, cased=True).encode("İ The the").tolist() == [14, 6, 0]
+
+
+def test_tokenizer_encodes_nothing_to_nothing():
+    ids = WordPieceTokenizer(PIECES).encode(" \u200b\n")
+    assert ids.shape == (0,)
+    assert ids.dtype == np.int32
+    assert WordPieceTokenizer(PIECES).encode_batch([]) == []
+
+
+@pytest.mark.parametrize(("length", "expected"), [(199, 199), (200, 200), (201, 1)])
+def test_tokenizer_gives_up_on_words_over_200_characters(length, expected):
+    ids = WordPieceTokenizer(PIECES).encode("a" * length)
+    assert len(ids) == expected
+    assert (ids[0] == 6) == (length > 200)
+
+
+def test_tokenizer_encodes_a_batch_like_single_texts():
+    tokenizer = WordPieceTokenizer(PIECES)
+    texts = ["the unaffable", "", "a"]
+    assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [
+        tokenizer.encode(text).tolist() for text in texts
+    ]
+
+
+def test_tokenizer_decodes_pieces_to_words():
+    tokenizer = WordPieceTokenizer(PIECES)
+    ids = [12, 0, *tokenizer.encode("unaffable a"), 1]
+    assert tokenizer.decode(ids) == "[CLS] the unaffable a [SEP]"
+    assert tokenizer.decode(np.array(ids), skip_special=True) == "the unaffable a"
+    assert tokenizer.decode([]) == ""
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_tokenizer_survives_pickling(cased):
+    tokenizer = WordPieceTokenizer(PIECES, cased)
+    expected = tokenizer.encode("The unaffable İ").tolist()
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy.encode("The unaffable İ").tolist() == expected
+    assert (copy.cased, copy.special_ids) == (cased, tokenizer.special_ids)
+
+
+def test_tokenizer_is_right_beyond_its_memory(monkeypatch):
+    monkeypatch.setattr(tokenizer_module, "MAX_REMEMBERED_WORDS", 1)
+    tokenizer = WordPieceTokenizer(PIECES)
+    assert tokenizer.encode("the unaffable a unaffable").tolist() == [0, 2, 3, 4, 8, 2, 3, 4]
+    assert len(tokenizer._word_ids) == 1
+
+
+def test_tokenizer_refuses_pieces_without_specials():
+    with pytest.raises(ValueError, match=r"without \[PAD\]"):
+        WordPieceTokenizer(["a"])
+
+
+def test_tokenizer_imports_no_backend():
+    code = "import sys, keras_bert_flow.text.tokenizer, keras_bert_flow.text.builtin, keras_bert_flow.text.sentences\n"
+    code += "sys.exit(bool({'keras', 'tensorflow', 'jax', 'torch', 'scipy', 'apache_beam'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "corpus", "count"),
+    [
+        ("uncased", "wiki_en_dev.txt", 700),
+        ("cased", "wiki_en_dev.txt", 700),
+        ("uncased", "bert_sample_text.txt", None),
+        ("cased", "bert_sample_text.txt", None),
+        ("chinese", "bert_sample_text.txt", None),
+        ("chinese", "wiki_zh.txt", None),
+        ("uncased", "wiki_zh.txt", None),
+    ],
+)
+def test_tokenizer_equals_the_original_on_real_text(name, corpus, count):
+    tokenizer = make_published(name)
+    vocabulary = {piece: piece_id for piece_id, piece in enumerate(tokenizer.pieces)}
+    for line in read_lines(corpus, count):
+        expected = [vocabulary[piece] for piece in google_pieces(line, vocabulary, tokenizer.cased)]
+        assert tokenizer.encode(line).tolist() == expected
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_tokenizer_equals_transformers_on_plain_english(name, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = make_published(name)
+    (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.pieces), encoding="utf-8")
+    theirs = transformers.BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=not tokenizer.cased)
+    lines = read_lines("wiki_en_dev.txt", 500)
+    expected = theirs(lines, add_special_tokens=False)["input_ids"]
+    assert [ids.tolist() for ids in tokenizer.encode_batch(lines)] == [list(ids) for ids in expected]
