@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-GRACE_SECONDS = 60.0  # from SIGTERM to SIGKILL: time to write a checkpoint
+GRACE_SECONDS = 25.0  # from SIGTERM to SIGKILL: time to write a checkpoint, within the 30 s of Prefect's worker
 DRAIN_SECONDS = 5.0  # for the last lines, should a grandchild still hold the pipe
 PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
 

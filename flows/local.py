@@ -10,15 +10,14 @@ import logging
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from flows.child import GRACE_SECONDS, run_child
-from flows.server import running_server
+from flows.server import chosen_server, running_server
 from flows.stages import EXIT_USER_ERROR, StageError, source_path
 from keras_bert_flow.artifacts import write_atomically
 
-FLOW_GRACE_SECONDS = GRACE_SECONDS + 15.0  # the flow gives its stage the grace first
+FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow gives its stage the grace first
 SERVER_LOG = "keras-bert-flow-server.log"
 # Prefect speaks to its server only; what the stages say is printed by `_print_lines_of_ours`.
 QUIET = {
@@ -51,9 +50,9 @@ def run_locally(
     from prefect.settings import get_current_settings
 
     settings = get_current_settings()
-    own_server = running_server(settings.home / SERVER_LOG)
-    with nullcontext(settings.api.url) if settings.api.url else own_server as address:
-        parameters = {"config_path": str(config_path), "overrides": list(overrides), "backend": backend}
+    chosen = settings.api.url
+    parameters = {"config_path": str(config_path), "overrides": list(overrides), "backend": backend}
+    with chosen_server(chosen) if chosen else running_server(settings.home / SERVER_LOG) as address:
         return _run_flow(parameters, QUIET | {"PREFECT_API_URL": address}, on_line)
 
 

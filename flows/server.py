@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from flows.child import start_child, stop_child
 START_SECONDS = 120.0  # 4 on an idle machine; the first start also makes the database
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.05
+ANSWER_SECONDS = 10.0
 SERVER_SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # another server may hold the same SQLite file for a moment
@@ -55,6 +57,25 @@ def running_server(log_path: Path, environment: dict[str, str] | None = None) ->
         stop_child(server, STOP_SECONDS)
 
 
+@contextmanager
+def chosen_server(address: str) -> Iterator[str]:
+    """Yield the address of the server that Prefect is set to use, once something answers there.
+
+    Raises:
+        ValueError: nothing answers.
+    """
+    try:
+        urllib.request.urlopen(f"{address}/health", timeout=ANSWER_SECONDS).close()
+    except urllib.error.HTTPError:
+        pass  # an answer, if not of the kind that a server of one's own gives
+    except (OSError, ValueError):
+        raise ValueError(
+            f"`PREFECT_API_URL` must be the address of a server. Received: {address}, where none answers. "
+            "Start it with `prefect server start`, or unset the variable to run without."
+        ) from None
+    yield address
+
+
 def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -72,8 +93,9 @@ def _wait_for(address: str, server: subprocess.Popen, log_path: Path) -> None:
 
 
 def _answers(address: str) -> bool:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
     try:
-        with urllib.request.urlopen(f"{address}/health", timeout=POLL_SECONDS * 20) as response:
+        with direct.open(f"{address}/health", timeout=ANSWER_SECONDS) as response:
             return response.status == 200
     except OSError:
         return False

@@ -94,6 +94,8 @@ def perform(step: Task, stage: Stage, rows: list[dict[str, Any]]) -> Path:
     state = step(stage, return_state=True)
     folder = state.result()
     seconds, cached = round(time.monotonic() - started, 1), state.name == CACHED
+    if not cached:
+        log.info("%s: done in %s s", stage.name, seconds)
     rows.append({"stage": stage.name, "key": stage.key, "cached": cached, "seconds": seconds, "folder": folder})
     return Path(folder)
 

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
 
 # Far below any score yet finite: in a row with nothing to attend to it swallows the scores, and the softmax is
@@ -55,7 +56,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="query_key_value",
         )
-        self.dropout = keras.layers.Dropout(attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.dropout = Dropout(attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.output_dense = keras.layers.Dense(
             hidden_dim, kernel_initializer=truncated_normal(initializer_range), dtype=self.dtype_policy, name="output"
         )

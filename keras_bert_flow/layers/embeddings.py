@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
 
 
@@ -38,7 +39,7 @@ class BertEmbeddings(keras.layers.Layer):
         self.layer_norm = keras.layers.LayerNormalization(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
-        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
     def build(self, token_embeddings_shape, segment_ids_shape=None):
         hidden_dim = token_embeddings_shape[-1]

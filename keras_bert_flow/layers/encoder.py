@@ -4,6 +4,7 @@ import keras
 
 from keras_bert_flow.layers.activations import get_activation
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
+from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
 
 
@@ -77,7 +78,7 @@ class EncoderBlock(keras.layers.Layer):
         )
 
     def _make_dropout(self, name):
-        return keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy, name=name)
+        return Dropout(self.dropout_rate, dtype=self.dtype_policy, name=name)
 
     def _make_layer_norm(self, name):
         return keras.layers.LayerNormalization(epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)

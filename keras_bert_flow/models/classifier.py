@@ -2,9 +2,10 @@
 
 import keras
 
+from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
-from keras_bert_flow.models.defaults import default_optimizer, token_accuracy, token_loss
+from keras_bert_flow.models.defaults import make_adamw, token_accuracy, token_loss
 from keras_bert_flow.models.preset import load_preset, save_preset
 
 
@@ -33,13 +34,13 @@ class BertTextClassifier(keras.Model):
             )
         inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in INPUT_NAMES}
         pooled = backbone(inputs)["pooled_output"]
-        pooled = keras.layers.Dropout(dropout_rate, dtype=backbone.dtype_policy, name="classifier_dropout")(pooled)
+        dropout = Dropout(dropout_rate, dtype=backbone.dtype_policy, name="classifier_dropout")
         logits = keras.layers.Dense(
             num_classes,
             kernel_initializer=truncated_normal(backbone.initializer_range),
             dtype="float32",
             name="classifier",
-        )(pooled)
+        )(dropout(pooled))
         super().__init__(inputs=inputs, outputs=logits, name=name)
         self.dtype_policy = backbone.dtype_policy
         self.backbone = backbone
@@ -50,7 +51,7 @@ class BertTextClassifier(keras.Model):
     def compile(self, optimizer=None, loss=None, *, metrics=None, weighted_metrics=None, **kwargs):
         """Compile; what is left out is AdamW at 5e-5, the cross-entropy and the accuracy."""
         super().compile(
-            optimizer=default_optimizer(self, learning_rate=5e-5) if optimizer is None else optimizer,
+            optimizer=make_adamw(learning_rate=5e-5) if optimizer is None else optimizer,
             loss=token_loss() if loss is None else loss,
             metrics=metrics,
             weighted_metrics=[token_accuracy()] if weighted_metrics is None else weighted_metrics,

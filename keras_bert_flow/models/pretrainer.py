@@ -5,7 +5,7 @@ import keras
 from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
-from keras_bert_flow.models.defaults import default_optimizer, token_accuracy, token_loss
+from keras_bert_flow.models.defaults import make_adamw, token_accuracy, token_loss
 from keras_bert_flow.models.preset import load_preset, save_preset
 
 
@@ -46,7 +46,7 @@ class BertPretrainer(keras.Model):
     def compile(self, optimizer=None, loss=None, *, metrics=None, weighted_metrics=None, **kwargs):
         """Compile; what is left out is AdamW at 1e-4, the two cross-entropies and their accuracies."""
         super().compile(
-            optimizer=default_optimizer(self, learning_rate=1e-4) if optimizer is None else optimizer,
+            optimizer=make_adamw(learning_rate=1e-4) if optimizer is None else optimizer,
             loss={"mlm": token_loss(), "nsp": token_loss()} if loss is None else loss,
             metrics=metrics,
             weighted_metrics={"mlm": [token_accuracy()], "nsp": [token_accuracy()]}

@@ -159,6 +159,7 @@ def _read_topics() -> list[tuple[str, str]]:
 
 def _find_prose(docstring: str) -> list[str]:
     """Return the paragraphs that are prose, each on one line."""
+    docstring = docstring.encode("utf-8", "ignore").decode("utf-8")  # a lone surrogate is no text
     paragraphs = (" ".join(" ".join(block).split()) for block in _split_blocks(docstring))
     paragraphs = (_ROLE.sub(r"\1", paragraph).replace("::", ":") for paragraph in paragraphs)
     return [paragraph for paragraph in paragraphs if _is_prose(paragraph)]
@@ -227,5 +228,5 @@ def _is_new(text: str, seen: set[bytes]) -> bool:
 
 
 def _digest(*parts: str | bytes) -> bytes:
-    data = b"\n".join(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part for part in parts)
+    data = b"\n".join(part.encode("utf-8") if isinstance(part, str) else part for part in parts)
     return hashlib.blake2b(data, digest_size=16).digest()

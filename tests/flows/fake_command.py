@@ -1,7 +1,9 @@
 """Stand in for `python -m keras_bert_flow`: publish what the next stage needs, at once, and count the calls."""
 
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 from keras_bert_flow.artifacts import publishing
@@ -26,6 +28,10 @@ def main(name: str, *arguments: str) -> int:
     if name == os.environ.get("FAKE_REFUSES"):
         print("`batch_size` must be smaller. Received: 9. Try 8.", file=sys.stderr)
         return 2
+    if name == os.environ.get("FAKE_SLEEPS"):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+        (output.parents[1] / "asleep").write_text(str(os.getpid()))
+        time.sleep(120)
     with publishing(output) as folder:
         for file_name, content in FILES[name].items():
             (folder / file_name).parent.mkdir(exist_ok=True)

@@ -29,6 +29,7 @@ def test_each_deployment_names_a_flow():
     assert all(isinstance(flow, Flow) for flow in flows)
     assert [flow.name for flow in flows] == FLOWS
     assert {(deployment["name"], deployment["work_pool"]["name"]) for deployment in deployments} == {("local", "local")}
+    assert all("schedules" in deployment for deployment in deployments)  # without it, a terminal is asked for some
 
 
 def test_deployments_hold_no_absolute_path():
@@ -82,9 +83,7 @@ def test_worker_runs_the_pipeline(environment: dict[str, str], tiny_config: Path
 def test_worker_shows_what_the_user_has_to_mend(environment: dict[str, str]):
     run = ("deployment", "run", "bert-pipeline/local", "-p", "config_path=absent.yaml", "--watch")
     prefect(environment, *run, status=1)
-    request = urllib.request.Request(
-        environment["PREFECT_API_URL"] + "/flow_runs/filter", b"{}", {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    address, kind = f"{environment['PREFECT_API_URL']}/flow_runs/filter", {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(address, b"{}", kind), timeout=30) as answer:
         (flow_run,) = json.load(answer)
     assert "The configuration must be a file. Received: absent.yaml." in flow_run["state"]["message"]

@@ -1,53 +1,117 @@
+"""Whole runs of `run_locally`, in processes of their own, with a stand-in for the commands of the stages."""
+
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
 
 from flows.local import SERVER_LOG
+from flows.server import find_free_port, running_server
 from tests.flows.conftest import ROOT
 from tests.flows.test_child import is_alive, wait_until
 
-RUN = "import sys; from flows.local import run_locally; print(run_locally(sys.argv[1]))"
+RUN = "import sys; from flows.local import run_locally; print(run_locally(*sys.argv[1:]))"
+STAGES = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home for Prefect, which makes its database once."""
+    return tmp_path_factory.mktemp("prefect")
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give Prefect a home of its own and no server."""
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    return tmp_path / "prefect"
+def start(home: Path, tiny_config: Path):
+    """Return a function that starts a run with no server set."""
+
+    def start_run(config: str = "tiny.yaml", **settings: str) -> subprocess.Popen:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        path = os.pathsep.join((str(ROOT / "tests" / "flows" / "standin"), str(ROOT)))
+        environment |= {"PREFECT_HOME": str(home), "PYTHONPATH": path} | settings
+        return subprocess.Popen(
+            (sys.executable, "-c", RUN, config),
+            cwd=tiny_config.parent,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start_run
 
 
-def test_run_locally_leaves_no_process_and_gives_one_clean_line(home: Path):
-    run = subprocess.run(
-        (sys.executable, "-c", RUN, "absent.yaml"), cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    lines = run.stderr.strip().splitlines()
-    assert lines[-1].startswith("ValueError: The configuration must be a file. Received: absent.yaml.")
-    assert run.stdout == ""
-    assert (home / SERVER_LOG).is_file()
-    assert processes_of(home) == []
-
-
-def test_run_locally_killed_by_9_leaves_no_process(home: Path, tiny_config: Path):
-    run = subprocess.Popen((sys.executable, "-c", RUN, str(tiny_config)), cwd=ROOT, stdout=subprocess.PIPE)
-    wait_until(lambda: len(processes_of(home)) >= 3, 60)  # the run, its server, its flow
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait(10)
-    wait_until(lambda: processes_of(home) == [])
-
-
-def processes_of(home: Path) -> list[psutil.Process]:
+def processes_of(home: Path) -> list[int]:
     """Find the living processes that were given this home, whoever their parent is by now."""
     found = []
     for process in psutil.process_iter():
         try:
             if process.environ().get("PREFECT_HOME") == str(home) and is_alive(process.pid):
-                found.append(process)
+                found.append(process.pid)
         except psutil.Error:
             continue
-    return [process for process in found if process.pid != os.getpid()]
+    return found
+
+
+def test_run_says_what_the_stages_say_and_leaves_no_process(start, home: Path, tiny_config: Path):
+    said, complained = start().communicate(timeout=180)
+    *lines, report = said.splitlines()
+    assert Path(report).is_file() and report.startswith(str(tiny_config.parent))
+    assert [line.split()[0] for line in lines if line.endswith(": running")] == STAGES
+    assert "vocab says hello" in lines
+    assert complained == ""
+    assert (home / SERVER_LOG).is_file()
+    assert processes_of(home) == []
+
+
+def test_run_says_that_the_chosen_server_does_not_answer(start):
+    _, complained = start(PREFECT_API_URL=f"http://127.0.0.1:{find_free_port()}/api").communicate(timeout=60)
+    assert (
+        complained.strip().splitlines()[-1].startswith("ValueError: `PREFECT_API_URL` must be the address of a server.")
+    )
+
+
+@pytest.mark.slow
+def test_run_uses_the_chosen_server(start, home: Path, tmp_path: Path):
+    with running_server(tmp_path / "server.log", {"PREFECT_HOME": str(tmp_path / "other")}) as address:
+        said, _ = start(PREFECT_API_URL=address).communicate(timeout=180)
+        assert Path(said.splitlines()[-1]).is_file()
+        with urllib.request.urlopen(urllib.request.Request(f"{address}/flow_runs/count", method="POST")) as answer:
+            assert answer.read() == b"1"
+
+
+@pytest.mark.slow
+def test_user_error_is_one_line(start, home: Path):
+    said, complained = start(FAKE_REFUSES="records").communicate(timeout=180)
+    assert complained.strip().splitlines()[-1] == "ValueError: `batch_size` must be smaller. Received: 9. Try 8."
+    assert "Traceback" not in said
+    assert processes_of(home) == []
+
+
+@pytest.mark.slow
+def test_run_killed_by_9_leaves_no_process_and_can_be_run_again(start, home: Path, tiny_config: Path):
+    run = start(FAKE_SLEEPS="pretrain")
+    wait_until((tiny_config.parent / "runs" / "asleep").exists, 120)
+    assert len(processes_of(home)) == 4  # the run, its server, its flow, the stage
+    os.kill(run.pid, signal.SIGKILL)
+    run.communicate(timeout=30)
+    wait_until(lambda: processes_of(home) == [])
+    said, _ = start().communicate(timeout=180)
+    assert Path(said.splitlines()[-1]).is_file()
+    calls = (tiny_config.parent / "runs" / "calls.txt").read_text().split()[::2]
+    assert calls == ["vocab", "records", "pretrain", "pretrain", "finetune", "evaluate"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_run_that_is_stopped_stops_the_stage_first(start, home: Path, tiny_config: Path, number: int):
+    run = start(FAKE_SLEEPS="pretrain")
+    wait_until((tiny_config.parent / "runs" / "asleep").exists, 120)
+    os.kill(run.pid, number)
+    run.communicate(timeout=60)
+    assert run.returncode != 0
+    assert processes_of(home) == []

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
+from prefect.states import Failed
 from prefect.testing.utilities import prefect_test_harness
 from prefect.utilities.callables import parameter_schema
 
@@ -14,6 +15,8 @@ from flows.finetune import finetune
 from flows.pipeline import bert_pipeline
 from flows.preprocess import preprocess
 from flows.pretrain import pretrain
+from flows.stages import StageError
+from flows.tasks import may_pass_next_time, write_records
 from keras_bert_flow.config import load_config
 
 FLOWS = (preprocess, pretrain, finetune, evaluate, bert_pipeline)
@@ -44,20 +47,23 @@ def artifacts_of(flow_run_id) -> dict:
         return {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=run_filter)}
 
 
-def test_pipeline_runs_each_stage_once(runs: Path):
-    report = Path(bert_pipeline("tiny.yaml"))
-    assert report.is_file() and report.is_absolute()
-    assert calls(runs) == STAGES
-    assert bert_pipeline("tiny.yaml") == str(report)
-    assert calls(runs) == STAGES
+def logs_of(flow_run_id) -> list[str]:
+    with get_client(sync_client=True) as client:
+        return [log.message for log in client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run_id])))]
 
 
 def test_second_run_shows_cached_stages_and_the_report(runs: Path):
-    bert_pipeline("tiny.yaml")
     state = bert_pipeline("tiny.yaml", return_state=True)
+    report = Path(state.result())
+    assert report.is_file() and report.is_absolute()
+    assert calls(runs) == STAGES
+    assert {f"{name} says hello" for name in STAGES} <= set(logs_of(state.state_details.flow_run_id))
+    state = bert_pipeline("tiny.yaml", return_state=True)
+    assert state.result() == str(report)
+    assert calls(runs) == STAGES
     artifacts = artifacts_of(state.state_details.flow_run_id)
     assert "| ours | 0.9 |" in artifacts["report"].data
-    assert state.result() in artifacts["report"].data
+    assert str(report) in artifacts["report"].data
     table = json.loads(artifacts["stages"].data)
     assert [row["stage"] for row in table] == ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
     assert all(row["cached"] and row["seconds"] < 60 for row in table)
@@ -78,14 +84,10 @@ def test_deleted_folder_is_made_again_though_prefect_remembers_it(runs: Path):
     assert calls(runs) == [*STAGES, "evaluate"]
 
 
-def test_backend_reaches_the_commands(runs: Path):
-    bert_pipeline("tiny.yaml", backend="torch")
-    assert "pretrain torch" in (runs / "calls.txt").read_text()
-
-
-def test_form_takes_the_place_of_the_file(runs: Path):
+def test_form_takes_the_place_of_the_file_and_backend_reaches_the_commands(runs: Path):
     form = load_config("tiny.yaml").model_dump(mode="json")
-    assert Path(bert_pipeline("absent.yaml", config=form)).is_file()
+    assert Path(bert_pipeline("absent.yaml", config=form, backend="torch")).is_file()
+    assert "pretrain torch" in (runs / "calls.txt").read_text()
 
 
 def test_single_flows_follow_each_other(runs: Path):
@@ -109,6 +111,13 @@ def test_user_error_is_the_state_message_and_is_not_tried_again(runs: Path, monk
     assert state.is_failed()
     assert "`batch_size` must be smaller. Received: 9. Try 8." in state.message
     assert calls(runs) == ["vocab", "records"]
+
+
+@pytest.mark.parametrize(
+    ("error", "again"), [(StageError("killed"), True), (OSError("full"), True), (ValueError(), False)]
+)
+def test_only_what_may_pass_is_tried_again(error: Exception, again: bool):
+    assert may_pass_next_time(write_records, None, Failed(data=error)) is again
 
 
 def test_wrong_setting_is_the_state_message(runs: Path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
+from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.embeddings import BertEmbeddings
 from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias, Pooler
@@ -24,8 +25,9 @@ POSITIONS = np.array([[4, 0], [1, 1], [0, 3]], "int32")
         (lambda: Pooler(12, name="pooler"), (HIDDEN,)),
         (lambda: MaskedTokenTransform(12, name="mlm_transform"), (HIDDEN, POSITIONS)),
         (lambda: OutputBias(name="mlm"), (HIDDEN,)),
+        (lambda: Dropout(0.5, name="dropout"), (HIDDEN,)),
     ],
-    ids=["embeddings", "attention", "encoder", "pooler", "mlm_transform", "bias"],
+    ids=["embeddings", "attention", "encoder", "pooler", "mlm_transform", "bias", "dropout"],
 )
 def test_layer_keeps_contract(layer, inputs):
     layer_contract(layer(), *inputs)

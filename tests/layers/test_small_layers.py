@@ -6,6 +6,7 @@ import pytest
 from scipy.special import erf
 
 from keras_bert_flow.layers.activations import get_activation
+from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.embeddings import BertEmbeddings
 from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.heads import gather_positions
@@ -44,3 +45,20 @@ def test_initializer_stays_within_two_deviations():
     # Of 40,000 draws cut at 2 sigma the standard deviation is 0.88 sigma, known to 0.4 %.
     assert np.abs(draws).max() <= 0.04 + 1e-6
     assert 0.0170 < draws.std() < 0.0182
+
+
+def test_dropout_drops_and_scales_in_training_only():
+    layer = Dropout(0.25, name="dropout")
+    ones = np.ones((200, 200), "float32")
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer(ones, training=False)), ones)
+    first, second = (keras.ops.convert_to_numpy(layer(ones, training=True)) for _ in range(2))
+    np.testing.assert_allclose(np.unique(first), [0, 4 / 3], rtol=1e-6)
+    # The share of 40,000 coins has a standard deviation of 0.0022; five of them.
+    assert abs((first == 0).mean() - 0.25) < 0.011
+    assert (first != second).any()
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_dropout_refuses_other_rates(rate):
+    with pytest.raises(ValueError, match=f"Received: rate={rate}"):
+        Dropout(rate)

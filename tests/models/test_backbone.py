@@ -98,40 +98,40 @@ def test_backbone_runs_norms_in_float32_under_bfloat16():
     np.testing.assert_allclose(outputs[0, 0], (row[0, 0] - row.mean()) / row.std(), atol=0.008)
 
 
-VARIABLE_PATHS = """
-token_embedding/embeddings
-embeddings/position_embedding
-embeddings/segment_embedding
-embeddings/layer_norm/gamma
-embeddings/layer_norm/beta
-encoder_block_0/attention/query_key_value/kernel
-encoder_block_0/attention/query_key_value/bias
-encoder_block_0/attention/output/kernel
-encoder_block_0/attention/output/bias
-encoder_block_0/attention_layer_norm/gamma
-encoder_block_0/attention_layer_norm/beta
-encoder_block_0/intermediate/kernel
-encoder_block_0/intermediate/bias
-encoder_block_0/output/kernel
-encoder_block_0/output/bias
-encoder_block_0/output_layer_norm/gamma
-encoder_block_0/output_layer_norm/beta
-pooler/dense/kernel
-pooler/dense/bias
-mlm_transform/dense/kernel
-mlm_transform/dense/bias
-mlm_transform/layer_norm/gamma
-mlm_transform/layer_norm/beta
-mlm/bias
-nsp/kernel
-nsp/bias
-""".split()
-SEED_PATHS = """
-embeddings/dropout/seed_generator/seed_generator_state
-encoder_block_0/attention/dropout/seed_generator/seed_generator_state
-encoder_block_0/attention_dropout/seed_generator/seed_generator_state
-encoder_block_0/output_dropout/seed_generator/seed_generator_state
-""".split()
+VARIABLE_PATHS = [
+    "token_embedding/embeddings",
+    "embeddings/position_embedding",
+    "embeddings/segment_embedding",
+    "embeddings/layer_norm/gamma",
+    "embeddings/layer_norm/beta",
+    "encoder_block_0/attention/query_key_value/kernel",
+    "encoder_block_0/attention/query_key_value/bias",
+    "encoder_block_0/attention/output/kernel",
+    "encoder_block_0/attention/output/bias",
+    "encoder_block_0/attention_layer_norm/gamma",
+    "encoder_block_0/attention_layer_norm/beta",
+    "encoder_block_0/intermediate/kernel",
+    "encoder_block_0/intermediate/bias",
+    "encoder_block_0/output/kernel",
+    "encoder_block_0/output/bias",
+    "encoder_block_0/output_layer_norm/gamma",
+    "encoder_block_0/output_layer_norm/beta",
+    "pooler/dense/kernel",
+    "pooler/dense/bias",
+    "mlm_transform/dense/kernel",
+    "mlm_transform/dense/bias",
+    "mlm_transform/layer_norm/gamma",
+    "mlm_transform/layer_norm/beta",
+    "mlm/bias",
+    "nsp/kernel",
+    "nsp/bias",
+]
+SEED_PATHS = [
+    "embeddings/dropout/seed_generator/seed_generator_state",
+    "encoder_block_0/attention/dropout/seed_generator/seed_generator_state",
+    "encoder_block_0/attention_dropout/seed_generator/seed_generator_state",
+    "encoder_block_0/output_dropout/seed_generator/seed_generator_state",
+]
 
 
 def test_variable_paths_are_pinned():

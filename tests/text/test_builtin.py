@@ -106,6 +106,12 @@ def test_builtin_documents_take_the_help_topics(projects):
     ]
 
 
+def test_builtin_documents_hold_no_lone_surrogates(projects, tmp_path):
+    (projects / "keras" / "odd.py").write_text('"""A lone surrogate \\ud800 cannot be written to any file."""\n')
+    assert dict(builtin_documents())["keras.odd"] == "A lone surrogate cannot be written to any file."
+    assert write_builtin_corpus(tmp_path).stat().st_size > 0
+
+
 def test_builtin_task_keeps_modules_apart_and_names_no_project(projects):
     giveaway = '"""This text says that it belongs to NumPy, so it is too easy."""\n'
     (projects / "numpy" / "giveaway.py").write_text(giveaway)

@@ -1,0 +1,101 @@
+"""Feed pre-training records to `model.fit`: order is a pure function of (seed, epoch, index), so resuming is a slice."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import grain
+import numpy as np
+
+from keras_bert_flow.records.manifest import Manifest, check_folder
+from keras_bert_flow.records.schema import decode_record
+from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile
+
+READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
+
+
+class PretrainingRecords:
+    """The records of one part of a published folder, by number.
+
+    Args:
+        folder: what `kbf records` made.
+        part: `train` or `held_out`.
+        verify: compare the sha256 of every file with the manifest first.
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is changed or damaged.
+    """
+
+    def __init__(self, folder: str | Path, part: str = "train", verify: bool = True):
+        self.manifest: Manifest = check_folder(folder, "records", digests=verify)
+        names = [file.name for file in self.manifest.files if file.name.startswith(f"{part}-")]
+        self._files = [TFRecordFile(Path(folder) / name) for name in names if not name.endswith(INDEX_SUFFIX)]
+        self._ends = np.cumsum([len(file) for file in self._files])
+        self._vocabulary_size = self.manifest.config["vocabulary_size"]
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
+        """Return the features of a record.
+
+        Raises:
+            ValueError: it is damaged, or holds ids beyond the vocabulary.
+        """
+        file = int(np.searchsorted(self._ends, index, side="right"))
+        position = index - (int(self._ends[file - 1]) if file else 0)
+        features = decode_record(self._files[file][position])
+        largest = max(features["input_ids"].max(), features["masked_lm_ids"].max())
+        if largest >= self._vocabulary_size or features["input_ids"].min() < 0:
+            raise ValueError(
+                f"Token ids must be below the vocabulary's size, {self._vocabulary_size}. Received: {largest} in record "
+                f"{position} of {self._files[file].path}. Rebuild the records with the model's vocabulary."
+            )
+        return features
+
+    @property
+    def sequence_length(self) -> int:
+        return self.manifest.config["sequence_length"]
+
+
+def pretraining_dataset(
+    records: str | Path | PretrainingRecords, batch_size: int, seed: int = 1, start_step: int = 0
+) -> grain.IterDataset:
+    """Return endless shuffled batches (x, y, sample_weight) for `BertPretrainer`; use with `steps_per_epoch`.
+
+    Args:
+        records: a published folder, or one already opened.
+        batch_size: sequences of a batch.
+        seed: of the order; each pass over the records has another order.
+        start_step: batches to leave out at the start, at no cost.
+    """
+    records = records if isinstance(records, PretrainingRecords) else PretrainingRecords(records)
+    dataset = grain.MapDataset.source(records).seed(seed).shuffle().repeat().batch(batch_size)
+    return dataset.map(to_model_batch)[start_step:].to_iter_dataset(READING)
+
+
+def ordered_batches(records: PretrainingRecords, batch_size: int, limit: int) -> Iterator[tuple]:
+    """Yield the first `limit` records in order, the last batch filled up with rows of weight 0."""
+    total = min(limit, len(records))
+    for start in range(0, total, batch_size):
+        rows = [records[min(start + offset, total - 1)] for offset in range(batch_size)]
+        batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        is_real = (np.arange(start, start + batch_size) < total).astype("float32")
+        x, y, weights = to_model_batch(batch)
+        yield x, y, {"mlm": weights["mlm"] * is_real[:, None], "nsp": weights["nsp"] * is_real}
+
+
+def to_model_batch(features: Mapping[str, np.ndarray]) -> tuple[dict, dict, dict]:
+    """Rename the features of a batch to the model's inputs, labels and sample weights.
+
+    Shapes: token_ids, segment_ids, padding_mask (batch, length); mask_positions, `mlm` labels and weights
+    (batch, masks_per_sequence); `nsp` labels and weights (batch,).
+    """
+    x = {
+        "token_ids": features["input_ids"].astype("int32"),
+        "segment_ids": features["segment_ids"].astype("int32"),
+        "padding_mask": features["input_mask"].astype("int32"),
+        "mask_positions": features["masked_lm_positions"].astype("int32"),
+    }
+    nsp = features["next_sentence_labels"][:, 0].astype("int32")
+    y = {"mlm": features["masked_lm_ids"].astype("int32"), "nsp": nsp}
+    return x, y, {"mlm": features["masked_lm_weights"], "nsp": np.ones(len(nsp), "float32")}

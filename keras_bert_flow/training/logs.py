@@ -1,0 +1,31 @@
+"""Keep `log.jsonl`, one line a stretch of steps, without a gap or a repeat over any number of restarts."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.artifacts import write_atomically
+
+LOG_FILE = "log.jsonl"
+
+
+def append_log(folder: Path, line: Mapping[str, Any]) -> None:
+    """Add one line; every line has `step`, the steps done by then."""
+    with open(folder / LOG_FILE, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Read the lines, leaving out one that a killed run has not finished; none where there is no log."""
+    path = Path(folder) / LOG_FILE
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def rewind_log(folder: Path, step: int) -> None:
+    """Drop the lines after a step: they belong to work that was lost and will be done again."""
+    lines = [line for line in read_log(folder) if line["step"] <= step]
+    write_atomically(Path(folder) / LOG_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())

@@ -1,0 +1,146 @@
+"""Pre-train a BERT from records to a model directory."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.config import ModelConfig, PipelineConfig
+from keras_bert_flow.conversion.model_directory import save_model_directory
+from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
+from keras_bert_flow.keys import folder_digest, pretraining_key
+from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.records.manifest import is_published, write_manifest
+from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.loop import Borders, train
+from keras_bert_flow.training.optimizers import adamw
+from keras_bert_flow.training.precision import arithmetic, seed_everything
+from keras_bert_flow.training.validation import score_pretraining
+
+VOCABULARY_FILE = "vocab.txt"
+
+
+def pretrain(
+    config: PipelineConfig, records: str | Path, output: str | Path, report: Callable[[Mapping[str, Any]], None] = print
+) -> Path:
+    """Publish a folder with `model/`, `log.jsonl` and `metrics.json`; at once where it is already there.
+
+    A run that was killed goes on from its newest checkpoint, to the same weights, bit for bit.
+
+    Args:
+        config: its sections `model` and `pretraining`, and the seed, count.
+        records: what `kbf records` made.
+        output: the folder.
+        report: called with every line of the log.
+    Raises:
+        FileNotFoundError: a file of the records is missing.
+        ValueError: the records are damaged or do not fit the model, or a checkpoint is of another run.
+        Interrupted: SIGTERM came; run again to go on.
+    """
+    output, key = Path(output), pretraining_key(config, Path(records))
+    if is_published(output, key):
+        return output
+    training = PretrainingRecords(records)
+    held_out = PretrainingRecords(records, "held_out", verify=False)
+    _check_fit(config, training)
+    seed_everything(config.seed)
+    with publishing(output, resumable=True) as work:
+        with arithmetic(config.pretraining.precision):
+            model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"])
+        metrics = _train(model, config, training, held_out, work, key, report)
+        (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+        cased = training.manifest.config["cased"]
+        save_model_directory(
+            model, work / "model", Path(records) / VOCABULARY_FILE, cased, card=write_card(config, metrics)
+        )
+        shutil.rmtree(work / "checkpoints")
+        settings = config.model_dump(mode="json", include={"name", "seed", "backend", "model", "pretraining"})
+        write_manifest(work, "pretraining", key, settings, {"records": folder_digest(Path(records))}, {})
+    return output
+
+
+def make_pretrainer(shape: ModelConfig, vocabulary_size: int) -> BertPretrainer:
+    """Build a model with new weights from its configuration."""
+    sizes = {name: getattr(shape, name) for name in ("num_layers", "hidden_dim", "num_heads", "intermediate_dim")}
+    backbone = BertBackbone.from_size(
+        shape.size,
+        vocabulary_size,
+        max_positions=shape.max_positions,
+        hidden_act=shape.hidden_act,
+        dropout_rate=shape.dropout_rate,
+        attention_dropout_rate=shape.attention_dropout_rate,
+        **{name: value for name, value in sizes.items() if value is not None},
+    )
+    return BertPretrainer(backbone)
+
+
+def _train(model, config: PipelineConfig, training, held_out, work: Path, key: str, report) -> dict[str, Any]:
+    settings = config.pretraining
+    model.compile(
+        optimizer=adamw(
+            settings.learning_rate,
+            settings.total_steps,
+            settings.warmup_steps,
+            settings.weight_decay,
+            settings.clip_norm,
+        ),
+        jit_compile="auto",
+    )
+    scores: dict[str, float] = {}
+
+    def evaluate() -> dict[str, float]:
+        scores.update(
+            score_pretraining(model, ordered_batches(held_out, settings.batch_size, settings.evaluate_instances))
+        )
+        return {f"held_out_{name}": value for name, value in scores.items()}
+
+    tokens_per_step = settings.batch_size * training.sequence_length
+    identity = {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
+    seconds = train(
+        model,
+        lambda step: pretraining_dataset(training, settings.batch_size, config.seed, step),
+        Borders(
+            settings.total_steps,
+            settings.log_every_steps,
+            settings.evaluate_every_steps,
+            settings.checkpoint_every_steps,
+        ),
+        work,
+        Checkpoints(work / "checkpoints", identity, settings.keep_checkpoints),
+        evaluate,
+        tokens_per_step,
+        report,
+    )
+    if not scores:  # the last checkpoint was of the last step: a kill came between it and the model directory
+        evaluate()
+    tokens = tokens_per_step * settings.total_steps
+    return scores | {
+        "steps": settings.total_steps,
+        "tokens": tokens,
+        "seconds": round(seconds, 1),
+        "tokens_per_second": round(tokens / seconds),
+        "parameters": model.count_params(),
+    }
+
+
+def _check_fit(config: PipelineConfig, training: PretrainingRecords) -> None:
+    if not len(training):
+        raise ValueError("There must be records to train on. Received: none. Give the corpus more documents.")
+    if training.sequence_length > config.model.max_positions:
+        raise ValueError(
+            f"Records must fit the model's {config.model.max_positions} positions. Received: records of "
+            f"{training.sequence_length} tokens. Raise model.max_positions or rebuild the records."
+        )
+
+
+def write_card(config: PipelineConfig, metrics: Mapping[str, Any]) -> str:
+    """Write the model card: what the model is and what was measured."""
+    lines = [f"# {config.name}", "", f"A BERT of size `{config.model.size}`, pre-trained with keras-bert-flow.", ""]
+    lines += ["| measure | value |", "|---|---|"]
+    lines += [f"| {name.replace('_', ' ')} | {value:,.4g} |" for name, value in sorted(metrics.items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,45 @@
+"""Measure a pre-trainer on held-out records, exactly: sums over all predictions, in float64, on any backend."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+
+def score_pretraining(model, batches: Iterable[tuple]) -> dict[str, float]:
+    """Score masked tokens and next sentences.
+
+    Args:
+        model: a `BertPretrainer`.
+        batches: (x, y, sample_weight) of equal shapes.
+    Returns:
+        `masked_lm_loss` (nats per masked token), `masked_lm_perplexity`, `masked_lm_accuracy`, `unigram_accuracy` (of
+        always guessing the commonest of these tokens: the best that ignores the context can do),
+        `next_sentence_loss`, `next_sentence_accuracy`; empty where there is no batch.
+    """
+    sums: Counter = Counter()
+    tokens: Counter = Counter()
+    for x, y, weights in batches:
+        logits = model.predict_on_batch(x)
+        for output, name in (("mlm", "masked_lm"), ("nsp", "next_sentence")):
+            _add_scores(sums, name, np.asarray(logits[output]), y[output], weights[output])
+        tokens.update(y["mlm"][weights["mlm"] > 0].tolist())
+    if not tokens:
+        return {}
+    scores = {}
+    for name in ("masked_lm", "next_sentence"):
+        scores[f"{name}_loss"] = sums[f"{name}_loss"] / sums[f"{name}_weight"]
+        scores[f"{name}_accuracy"] = sums[f"{name}_correct"] / sums[f"{name}_weight"]
+    scores["masked_lm_perplexity"] = float(np.exp(scores["masked_lm_loss"]))
+    scores["unigram_accuracy"] = max(tokens.values()) / tokens.total()
+    return scores
+
+
+def _add_scores(sums: Counter, name: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+    chosen = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    largest = logits.max(axis=-1)
+    total = np.exp(logits - largest[..., None]).sum(axis=-1, dtype=np.float64)
+    losses = np.log(total) + largest - chosen
+    sums[f"{name}_loss"] += float((losses * weights).sum())
+    sums[f"{name}_correct"] += float(((logits.argmax(axis=-1) == labels) * weights).sum())
+    sums[f"{name}_weight"] += float(weights.sum())
