@@ -58,8 +58,7 @@ class BertBackbone(keras.Model):
             dtype=policy,
             name="token_embedding",
         )
-        inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in INPUT_NAMES}
-        hidden = BertEmbeddings(
+        embeddings = BertEmbeddings(
             max_positions=max_positions,
             num_segments=num_segments,
             dropout_rate=dropout_rate,
@@ -67,9 +66,9 @@ class BertBackbone(keras.Model):
             initializer_range=initializer_range,
             dtype=policy,
             name="embeddings",
-        )(token_embedding(inputs["token_ids"]), inputs["segment_ids"])
-        for index in range(num_layers):
-            hidden = EncoderBlock(
+        )
+        blocks = [
+            EncoderBlock(
                 hidden_dim,
                 num_heads,
                 intermediate_dim,
@@ -80,9 +79,17 @@ class BertBackbone(keras.Model):
                 initializer_range=initializer_range,
                 dtype=policy,
                 name=f"encoder_block_{index}",
-            )(hidden, inputs["padding_mask"])
+            )
+            for index in range(num_layers)
+        ]
         pooler = Pooler(hidden_dim, initializer_range=initializer_range, dtype=policy, name="pooler")
+
+        inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in INPUT_NAMES}
+        hidden = embeddings(token_embedding(inputs["token_ids"]), inputs["segment_ids"])
+        for block in blocks:
+            hidden = block(hidden, inputs["padding_mask"])
         super().__init__(inputs=inputs, outputs={"sequence_output": hidden, "pooled_output": pooler(hidden)}, name=name)
+
         self.dtype_policy = policy
         self.token_embedding = token_embedding
         self.vocabulary_size = vocabulary_size

@@ -18,6 +18,7 @@ from flows.pretrain import pretrain
 from flows.stages import StageError
 from flows.tasks import may_pass_next_time, write_records
 from keras_bert_flow.config import load_config
+from tests.flows.test_child import wait_until
 
 FLOWS = (preprocess, pretrain, finetune, evaluate, bert_pipeline)
 STAGES = ["vocab", "records", "pretrain", "finetune", "evaluate"]
@@ -57,7 +58,8 @@ def test_second_run_shows_cached_stages_and_the_report(runs: Path):
     report = Path(state.result())
     assert report.is_file() and report.is_absolute()
     assert calls(runs) == STAGES
-    assert {f"{name} says hello" for name in STAGES} <= set(logs_of(state.state_details.flow_run_id))
+    said = {f"{name} says hello" for name in STAGES}
+    wait_until(lambda: said <= set(logs_of(state.state_details.flow_run_id)))  # Prefect sends logs every 2 s
     state = bert_pipeline("tiny.yaml", return_state=True)
     assert state.result() == str(report)
     assert calls(runs) == STAGES

@@ -1,0 +1,182 @@
+"""Fine-tune a model on a task, once a seed, and the same model from random weights beside it."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert_flow.artifacts import publishing, write_atomically
+from keras_bert_flow.config import PipelineConfig, TaskConfig
+from keras_bert_flow.conversion.model_directory import load_classifier, save_model_directory
+from keras_bert_flow.data.tasks import TaskInputs, encode_texts, task_dataset
+from keras_bert_flow.keys import finetuning_key, folder_digest
+from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.classifier import BertTextClassifier
+from keras_bert_flow.records.manifest import is_published, write_manifest
+from keras_bert_flow.tasks.tables import TaskTable, label_ids, label_names, read_table
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.loop import Borders, train
+from keras_bert_flow.training.optimizers import adamw
+from keras_bert_flow.training.precision import arithmetic, seed_everything
+
+PRETRAINED, RANDOM = "pretrained", "random"
+RUN_FILE = "run.json"
+LOGS_A_RUN = 20
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task's two tables, encoded."""
+
+    names: tuple[str, ...]
+    train: TaskInputs
+    train_labels: np.ndarray
+    dev: TaskInputs
+    dev_labels: np.ndarray
+
+
+def finetune(
+    config: PipelineConfig, model: str | Path, output: str | Path, report: Callable[[Mapping[str, Any]], None] = print
+) -> Path:
+    """Publish a folder with `<start>/seed-<n>/`: `model/`, `log.jsonl` and `run.json`; at once where it is there.
+
+    `<start>` is `pretrained` and, unless told not to compare, `random`: the same shape from new weights. A killed run
+    goes on where it was.
+
+    Args:
+        config: its sections `task` and `finetuning` count.
+        model: a model directory, ours or Hugging Face's.
+        output: the folder.
+        report: called with every line of a log.
+    Raises:
+        FileNotFoundError: a table or the model is missing.
+        ValueError: a table or the model is unusable; the message says why.
+        Interrupted: SIGTERM came; run again to go on.
+    """
+    output, model = Path(output), Path(model)
+    tokenizer, cased = read_tokenizer(model)
+    data = read_task(config, tokenizer)
+    key = finetuning_key(config, model)
+    if is_published(output, key):
+        return output
+    with publishing(output, resumable=True) as work, arithmetic(config.finetuning.precision):
+        classifier = None
+        for start, seed in list_runs(config):
+            folder = work / start / f"seed-{seed}"
+            if (folder / RUN_FILE).is_file():
+                continue
+            classifier = _start_run(classifier, model, data.names, config, start, seed)
+            seconds = _train_run(classifier, data, config, folder, f"{key} {start} {seed}", seed, report)
+            save_model_directory(classifier, folder / "model", model / "vocab.txt", cased)
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            run = {"start": start, "seed": seed, "seconds": round(seconds, 1)}
+            write_atomically(folder / RUN_FILE, json.dumps(run).encode())
+        settings = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
+        write_manifest(work, "finetuning", key, settings, {"model": folder_digest(model)}, {})
+    return output
+
+
+def list_runs(config: PipelineConfig) -> Iterator[tuple[str, int]]:
+    """Yield (start, seed) of every run."""
+    for start in (PRETRAINED, RANDOM) if config.finetuning.compare_random else (PRETRAINED,):
+        for seed in config.finetuning.seeds:
+            yield start, seed
+
+
+def read_tokenizer(model: Path) -> tuple[WordPieceTokenizer, bool]:
+    """Return the tokenizer of a model directory, and whether it keeps case."""
+    settings = model / "tokenizer_config.json"
+    values = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    cased = not values.get("do_lower_case", True)
+    return WordPieceTokenizer.from_file(model / "vocab.txt", cased), cased
+
+
+def read_task(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData:
+    """Read and encode both tables; the names of the classes are those of the training table."""
+    train_table = read_task_table(config.task, config.task.train, config.finetuning.max_train_examples)
+    dev_table = read_task_table(config.task, config.task.dev)
+    names = label_names(train_table)
+    length = config.finetuning.sequence_length
+    return TaskData(
+        names=names,
+        train=encode_texts(tokenizer, train_table.texts, train_table.text_pairs, length),
+        train_labels=label_ids(train_table, names),
+        dev=encode_texts(tokenizer, dev_table.texts, dev_table.text_pairs, length),
+        dev_labels=label_ids(dev_table, names),
+    )
+
+
+def read_task_table(task: TaskConfig, path: str, max_examples: int | None = None) -> TaskTable:
+    return read_table(path, task.text, task.text_pair, task.label, task.header, max_examples)
+
+
+def predict_probabilities(classifier, inputs: TaskInputs, batch_size: int) -> np.ndarray:
+    """Return float32, (examples, classes); the last batch is filled up, so that every batch has one shape."""
+    rows = []
+    for start in range(0, len(inputs), batch_size):
+        chosen = np.minimum(np.arange(start, start + batch_size), len(inputs) - 1)
+        rows.append(np.asarray(classifier.predict_on_batch(inputs.take(chosen)), np.float32))
+    logits = np.concatenate(rows)[: len(inputs)]
+    odds = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return odds / odds.sum(axis=-1, keepdims=True)
+
+
+def _start_run(classifier, model: Path, names, config: PipelineConfig, start: str, seed: int) -> BertTextClassifier:
+    """Return a compiled classifier in its first state; one that is compiled already takes the state of a new one."""
+    seed_everything(seed)
+    rates = {name: config.finetuning.dropout_rate for name in ("dropout_rate", "attention_dropout_rate")}
+    fresh = load_classifier(model, labels=names, **rates)
+    if start == RANDOM:
+        backbone = BertBackbone.from_config(fresh.backbone.get_config())
+        fresh = BertTextClassifier(backbone, len(names), dropout_rate=rates["dropout_rate"], labels=names)
+    if classifier is None:
+        return fresh
+    for variable, first in zip(classifier.variables, fresh.variables, strict=True):
+        variable.assign(first)
+    return classifier
+
+
+def _train_run(classifier, data: TaskData, config: PipelineConfig, folder: Path, key: str, seed: int, report) -> float:
+    settings = config.finetuning
+    folder.mkdir(parents=True, exist_ok=True)
+    steps_an_epoch = -(-len(data.train) // settings.batch_size)
+    total_steps = settings.epochs * steps_an_epoch
+    _compile(classifier, config, total_steps)
+    identity = {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
+
+    def evaluate() -> dict[str, float]:
+        probabilities = predict_probabilities(classifier, data.dev, settings.batch_size)
+        chosen = probabilities[np.arange(len(data.dev)), data.dev_labels]
+        return {
+            "dev_loss": float(-np.log(np.maximum(chosen, np.finfo(np.float32).tiny)).mean()),
+            "dev_accuracy": float((probabilities.argmax(axis=-1) == data.dev_labels).mean()),
+        }
+
+    return train(
+        classifier,
+        lambda step: task_dataset(data.train, data.train_labels, settings.batch_size, seed, step),
+        Borders(total_steps, max(1, total_steps // LOGS_A_RUN), steps_an_epoch, steps_an_epoch),
+        folder,
+        Checkpoints(folder / "checkpoints", identity, keep=1),
+        evaluate,
+        settings.batch_size * data.train.token_ids.shape[1],
+        lambda line: report({"run": str(folder.relative_to(folder.parents[1]))} | dict(line)),
+    )
+
+
+def _compile(classifier, config: PipelineConfig, total_steps: int) -> None:
+    """Compile once; a classifier that is compiled has its optimizer set back instead."""
+    settings = config.finetuning
+    if classifier.compiled:
+        for variable in classifier.optimizer.variables:
+            variable.assign(keras.ops.zeros_like(variable.value))
+        return
+    warmup_steps = int(settings.warmup_fraction * total_steps)
+    optimizer = adamw(settings.learning_rate, total_steps, warmup_steps, settings.weight_decay, settings.clip_norm)
+    classifier.compile(optimizer=optimizer)
