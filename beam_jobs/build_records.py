@@ -79,9 +79,10 @@ def _run(
 
     run_pipeline(build, options)
     results, counters = read_results(folder)
-    if not counters.get("instances_train"):
+    if counters.get("documents_train", 0) < 2 or not counters.get("instances_train"):
         raise ValueError(
-            "A corpus must hold at least two documents with text, for pairs from different documents. "
-            f"Received: {', '.join(corpus.input)}, with {counters.get('documents', 0)}. Put blank lines between documents."
+            "A corpus must hold two or more different documents to train on, for pairs from different documents. "
+            f"Received: {', '.join(corpus.input)}, with {counters.get('documents_train', 0)} to train on and "
+            f"{counters.get('documents_held_out', 0)} held out. Put blank lines between documents."
         )
     return [FileSummary(*summary) for summary in results], counters

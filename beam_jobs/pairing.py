@@ -83,15 +83,11 @@ class PoolDocuments(beam.PTransform):
 
 
 def choose_pool(document: TokenizedDocument, total: int, rule: RecordRule) -> tuple[tuple[str, int], TokenizedDocument]:
-    is_held_out = keyed_fraction(rule.seed, "held out", document.id) < rule.config.held_out_fraction
-    pools = max(1, total // DOCUMENTS_A_POOL)
-    if is_held_out:
-        return (HELD_OUT, 0 if rule.config.held_out_fraction * pools < 1 else _pool_of(document, pools, rule)), document
-    return (TRAIN, _pool_of(document, pools, rule)), document
-
-
-def _pool_of(document: TokenizedDocument, pools: int, rule: RecordRule) -> int:
-    return keyed_number(rule.seed, "pool", document.id) % pools
+    held_out_fraction = rule.config.held_out_fraction
+    is_held_out = keyed_fraction(rule.seed, "held out", document.id) < held_out_fraction
+    part, share = (HELD_OUT, held_out_fraction) if is_held_out else (TRAIN, 1 - held_out_fraction)
+    pools = max(1, int(total * share) // DOCUMENTS_A_POOL)
+    return (part, keyed_number(rule.seed, "pool", document.id) % pools), document
 
 
 class BuildRecords(beam.DoFn):
@@ -107,7 +103,7 @@ class BuildRecords(beam.DoFn):
         (part, _), documents = pool
         received = sorted(documents, key=lambda document: document.id)
         unique = {document.id: document.sentences for document in received}
-        counts = Counter({"duplicate_documents": len(received) - len(unique)})
+        counts = Counter({"duplicate_documents": len(received) - len(unique), f"documents_{part}": len(unique)})
         copies = self._rule.config.duplication if part == TRAIN else 1
         for document_id, sentences in unique.items():
             others = [other for other_id, other in unique.items() if other_id != document_id]

@@ -31,7 +31,7 @@ class ReadCorpus(beam.PTransform):
             strict=corpus.strict,
         )
 
-    def expand(self, pipeline: beam.Pipeline) -> beam.pvalue.DoOutputsTuple:
+    def expand(self, pipeline):  # returns two collections, for which Beam has no type hint
         return (
             pipeline
             | "ListFiles" >> beam.Create(self._paths)

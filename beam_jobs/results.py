@@ -25,7 +25,7 @@ class WriteResults(beam.PTransform):
         super().__init__()
         self._prefix = str(folder / _FILE)
 
-    def expand(self, inputs: dict[str, beam.PCollection]) -> beam.PCollection:
+    def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         results = inputs["results"] | "TagResults" >> beam.Map(lambda result: json.dumps(["result", result]))
         counters = (
             inputs[COUNTERS]

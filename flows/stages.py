@@ -76,7 +76,7 @@ def finetuning_stage(config: PipelineConfig, model: Path) -> Stage:
 def evaluation_stage(config: PipelineConfig, finetuned: Path, pretrained: Path, records: Path) -> Stage:
     key = keys.evaluation_key(config, finetuned, records)
     inputs = ("--finetuned", finetuned, "--pretrained", pretrained, "--records", records)
-    return _stage(config, "evaluation", key, "evaluate", "--config", write_config(config), *inputs)
+    return _stage(config, "evaluation", key, "report", "--config", write_config(config), *inputs)
 
 
 def run_stage(stage: Stage, on_line: Callable[[str], None] = print) -> bool:

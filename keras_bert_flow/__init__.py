@@ -1,0 +1,42 @@
+"""From raw text to an evaluated BERT, on whichever Keras backend you run.
+
+Public names are loaded when they are first used (PEP 562), so importing the package imports no backend.
+"""
+
+import importlib
+
+_HOMES = {
+    "BertBackbone": "models.backbone",
+    "BertPretrainer": "models.pretrainer",
+    "BertTextClassifier": "models.classifier",
+    "PipelineConfig": "config",
+    "PretrainingRecords": "data.pretraining",
+    "WarmupLinearDecay": "training.optimizers",
+    "WordPieceTokenizer": "text.tokenizer",
+    "adamw": "training.optimizers",
+    "encode_texts": "data.tasks",
+    "finetune": "training.finetune",
+    "learn_vocabulary": "text.learner",
+    "load_config": "config",
+    "normalize_text": "text.normalization",
+    "pretrain": "training.pretrain",
+    "pretraining_dataset": "data.pretraining",
+    "read_table": "tasks.tables",
+    "split_sentences": "text.sentences",
+    "task_dataset": "data.tasks",
+    "write_evaluation": "evaluation.evaluate",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'keras_bert_flow' has no attribute '{name}'. Public names: {', '.join(__all__)}.")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -86,7 +86,7 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
             raise FileExistsError(f"The output folder must be new. Received: {output}, which exists. Choose another one.")
         if not resumable:
             shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(exist_ok=True)
+        work.mkdir(exist_ok=resumable)  # where rmtree failed, old files must not be published
         try:
             yield work
             sync_folder(work)

@@ -15,7 +15,8 @@ Precision = Literal["float32", "mixed_bfloat16"]
 class Settings(BaseModel):
     """Frozen settings that refuse unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), validate_default=True)
+    # YAML reads `text: 3` as a number; a column may be named so
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), validate_default=True, coerce_numbers_to_str=True)
 
 
 class CorpusConfig(Settings):
@@ -112,6 +113,11 @@ class TaskConfig(Settings):
             )
         return self
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """How the tables are laid out, as arguments of `read_table`."""
+        return self.model_dump(include={"header", "text", "text_pair", "label"})
+
 
 class FinetuningConfig(Settings):
     """How a pre-trained model learns a task. Defaults: Devlin et al. 2019, appendix A.3."""
@@ -165,7 +171,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: ty
     if path is not None:
         if not Path(path).is_file():
             raise FileNotFoundError(f"The configuration must be a file. Received: {path}. See configs/ for examples.")
-        values = _parse_yaml(Path(path).read_text(encoding="utf-8"), str(path)) or {}
+        values = _parse_yaml(Path(path).read_bytes(), str(path)) or {}
         if not isinstance(values, dict):
             raise ValueError(f"A configuration must be `key: value` lines. Received: {path}. See configs/ for examples.")
     for override in overrides:
@@ -181,7 +187,7 @@ def make_config(kind: type[Settings], values: dict, source: str) -> Settings:
         raise ValueError("; ".join(_explain(kind, item, source) for item in error.errors())) from None
 
 
-def _parse_yaml(text: str, source: str) -> Any:
+def _parse_yaml(text: str | bytes, source: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -10,7 +10,7 @@ from keras_bert_flow.artifacts import content_key, file_digest
 from keras_bert_flow.config import BUILTIN, CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.records.manifest import manifest_digest, read_manifest
 from keras_bert_flow.text.builtin import builtin_digest
-from keras_bert_flow.text.inputs import find_inputs
+from keras_bert_flow.text.inputs import find_inputs, is_jsonl
 
 _TEXT_ROOMS = ("keras_bert_flow/text", "keras_bert_flow/records", "beam_jobs")
 _MODEL_ROOMS = ("keras_bert_flow/layers", "keras_bert_flow/models", "keras_bert_flow/conversion")
@@ -45,20 +45,20 @@ def pretraining_key(config: PipelineConfig, records: Path) -> str:
 
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:
-    settings = config.model_dump(include={"task", "finetuning", "backend"})
+    settings = _without_paths(config.model_dump(include={"task", "finetuning", "backend"}))
     inputs = {"model": folder_digest(model)} | task_digests(config)
     return content_key("finetuning", settings, inputs, _TRAINING_ROOMS)
 
 
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path) -> str:
-    settings = config.model_dump(exclude={"runs", "beam"})
+    settings = _without_paths(config.model_dump(exclude={"runs", "beam"}))
     inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | task_digests(config)
     return content_key("evaluation", settings, inputs, ("keras_bert_flow/evaluation", *_TRAINING_ROOMS))
 
 
 def corpus_digests(corpus: CorpusConfig) -> dict[str, str]:
-    """Digest each input file by content; where a file lies and how it is named changes nothing."""
-    digests = sorted(file_digest(path) for path in find_inputs(corpus.input))
+    """Digest each input file by content and format; where a file lies and how it is named changes nothing."""
+    digests = sorted(("jsonl:" if is_jsonl(path) else "") + file_digest(path) for path in find_inputs(corpus.input))
     return {f"corpus-{number}": digest for number, digest in enumerate(digests)}
 
 
@@ -92,3 +92,14 @@ def needs_builtin(config: PipelineConfig) -> bool:
 
 def _corpus_settings(corpus: CorpusConfig) -> dict:
     return corpus.model_dump(exclude={"input"})
+
+
+def _without_paths(settings: dict) -> dict:
+    """Drop where inputs lie; what they hold is digested apart."""
+    paths = {"corpus": {"input"}, "task": {"train", "dev"}, "vocabulary": {"file"}}
+    return {
+        section: {name: value for name, value in values.items() if name not in paths[section]}
+        if section in paths
+        else values
+        for section, values in settings.items()
+    }

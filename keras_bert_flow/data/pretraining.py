@@ -1,4 +1,4 @@
-"""Feed pre-training records to `model.fit`: order is a pure function of (seed, epoch, index), so resuming is a slice."""
+"""Feed pre-training records to `model.fit`: order is a function of (seed, epoch, index), so resuming is a slice."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +11,7 @@ from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile
 
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
+ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
 
 
 class PretrainingRecords:
@@ -69,8 +70,19 @@ def pretraining_dataset(
         start_step: batches to leave out at the start, at no cost.
     """
     records = records if isinstance(records, PretrainingRecords) else PretrainingRecords(records)
-    dataset = grain.MapDataset.source(records).seed(seed).shuffle().repeat().batch(batch_size)
+    dataset = shuffle_endlessly(grain.MapDataset.source(records), seed).batch(batch_size)
     return dataset.map(to_model_batch)[start_step:].to_iter_dataset(READING)
+
+
+def shuffle_endlessly(dataset: grain.MapDataset, seed: int) -> grain.MapDataset:
+    """Repeat a data set in another order for each pass.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not len(dataset):
+        raise ValueError("There must be something to train on. Received: none. Give more text.")
+    return dataset.seed(seed).shuffle().repeat(ROWS // len(dataset))
 
 
 def ordered_batches(records: PretrainingRecords, batch_size: int, limit: int) -> Iterator[tuple]:

@@ -1,12 +1,14 @@
 """Feed the texts of a task table to `model.fit`: encoded once, then shuffled by number."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import grain
 import numpy as np
 
-from keras_bert_flow.data.pretraining import READING
+from keras_bert_flow.data.pretraining import READING, shuffle_endlessly
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 LENGTH_STEP = 8  # sequences are as long as the longest text needs, rounded up to this
@@ -64,8 +66,26 @@ def task_dataset(
         seed: of the order; each pass over the examples has another order.
         start_step: batches to leave out at the start, at no cost.
     """
-    batches = grain.MapDataset.range(len(inputs)).seed(seed).shuffle().repeat().batch(batch_size)[start_step:]
+    batches = shuffle_endlessly(grain.MapDataset.range(len(inputs)), seed).batch(batch_size)[start_step:]
     return batches.map(lambda rows: (inputs.take(rows), labels[rows])).to_iter_dataset(READING)
+
+
+def read_tokenizer(model: Path) -> WordPieceTokenizer:
+    """Return the tokenizer of a model directory; its `tokenizer_config.json` says whether it keeps case."""
+    settings = model / "tokenizer_config.json"
+    values = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    return WordPieceTokenizer.from_file(model / "vocab.txt", cased=not values.get("do_lower_case", True))
+
+
+def predict_probabilities(classifier, inputs: TaskInputs, batch_size: int) -> np.ndarray:
+    """Return float32, (examples, classes); the last batch is filled up, so that every batch has one shape."""
+    rows = []
+    for start in range(0, len(inputs), batch_size):
+        chosen = np.minimum(np.arange(start, start + batch_size), len(inputs) - 1)
+        rows.append(np.asarray(classifier.predict_on_batch(inputs.take(chosen)), np.float32))
+    logits = np.concatenate(rows)[: len(inputs)]
+    odds = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return odds / odds.sum(axis=-1, keepdims=True)
 
 
 def _join(tokenizer: WordPieceTokenizer, first, second, sequence_length: int) -> tuple[np.ndarray, int]:

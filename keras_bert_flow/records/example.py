@@ -23,13 +23,16 @@ def encode_example(features: Mapping[str, np.ndarray]) -> bytes:
     for name, values in features.items():
         feature = example.features.feature[name]
         if values.dtype.kind in "iub":
-            feature.int64_list.value.extend(values.tolist())
+            values_of = feature.int64_list
+            values = values + 0  # protobuf is going to refuse booleans
         elif values.dtype.kind == "f":
-            feature.float_list.value.extend(values.tolist())
+            values_of = feature.float_list
         elif values.dtype.kind in "OS":
-            feature.bytes_list.value.extend(values.tolist())
+            values_of = feature.bytes_list
         else:
             raise TypeError(f"A feature must hold integers, floats or bytes. Received: {name} of {values.dtype}.")
+        values_of.SetInParent()  # an empty feature has a type too
+        values_of.value.extend(values.tolist())
     return example.SerializeToString(deterministic=True)
 
 

@@ -52,12 +52,19 @@ def write_manifest(
     inputs: Mapping[str, str],
     counters: Mapping[str, Any],
     files: Sequence[FileSummary] | None = None,
+    without: str | None = None,
 ) -> Manifest:
-    """Write the manifest of a folder whose files are complete; without `files` each is read for its digest."""
+    """Write the manifest of a folder whose files are complete.
+
+    Args:
+        files: what is known already; other files are read for their digests.
+        without: a folder in it that is about to be removed.
+    """
     folder = Path(folder)
     known = {summary.name: summary for summary in files or ()}
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    summaries = tuple(known.get(name) or _summarise(folder, name) for name in names if name != MANIFEST)
+    names = [name for name in names if name != MANIFEST and Path(name).parts[0] != without]
+    summaries = tuple(known.get(name) or _summarise(folder, name) for name in names)
     manifest = Manifest(stage, key, config, inputs, summaries, counters, package_version())
     write_atomically(folder / MANIFEST, (json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n").encode())
     return manifest
@@ -72,7 +79,9 @@ def read_manifest(folder: str | Path) -> Manifest:
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"A published folder must hold {MANIFEST}. Received: {folder}, which has none. Build it again.")
+        raise FileNotFoundError(
+            f"A published folder must hold {MANIFEST}. Received: {folder}, which has none. Build it again."
+        )
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         files = tuple(FileSummary(**file) for file in values.pop("files"))
@@ -97,10 +106,14 @@ def check_folder(folder: str | Path, stage: str | None = None, digests: bool = T
     for summary in manifest.files:
         path = Path(folder) / summary.name
         if not path.is_file():
-            raise FileNotFoundError(f"Every file of a manifest must be there. Received: {path}, missing. Build the folder again.")
+            raise FileNotFoundError(
+                f"Every file of a manifest must be there. Received: {path}, missing. Build the folder again."
+            )
         whole = path.stat().st_size == summary.file_bytes and (not digests or file_digest(path) == summary.sha256)
         if not whole:
-            raise ValueError(f"A file must be as its manifest says. Received: {path}, changed or damaged. Build the folder again.")
+            raise ValueError(
+                f"A file must be as its manifest says. Received: {path}, changed or damaged. Build the folder again."
+            )
     return manifest
 
 

@@ -19,6 +19,7 @@ INDEX_SUFFIX = ".index"
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _OVERHEAD_BYTES = _LENGTH.size + 2 * _CRC.size
+_MAX_OFFSET = 2**64 - 1
 
 
 def write_tfrecords(path: str | Path, records: Iterable[bytes]) -> list[FileSummary]:
@@ -64,7 +65,10 @@ class TFRecordFile:
         index = self.path.with_name(self.path.name + INDEX_SUFFIX)
         self._offsets = np.fromfile(index, "<u8") if index.exists() else self._scan()
         if not len(self._offsets) or int(self._offsets[-1]) != len(self._bytes):
-            raise ValueError(f"A record file must end where its index says. Received: {self.path}. Rebuild the records.")
+            raise ValueError(
+                f"A record file must end where its index, or else its last record, says. Received: {self.path}. "
+                "Restore the file or rebuild the records."
+            )
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -73,14 +77,18 @@ class TFRecordFile:
         """Return one record.
 
         Raises:
+            IndexError: there is no such record.
             ValueError: its bytes do not have the checksum written with them; the message names file and record.
         """
+        if not 0 <= position < len(self):
+            raise IndexError(f"A record's number must be below {len(self)}. Received: {position} of {self.path}.")
         start, end = int(self._offsets[position]), int(self._offsets[position + 1])
         length = self._bytes[start : start + _LENGTH.size]
         data = self._bytes[start + _LENGTH.size + _CRC.size : end - _CRC.size]
         length_crc = self._bytes[start + _LENGTH.size : start + _LENGTH.size + _CRC.size]
         data_crc = self._bytes[end - _CRC.size : end]
-        whole = length == _LENGTH.pack(end - start - _OVERHEAD_BYTES)
+        data_bytes = end - start - _OVERHEAD_BYTES  # negative where the index is damaged
+        whole = data_bytes >= 0 and length == _LENGTH.pack(data_bytes)
         if not whole or length_crc != _CRC.pack(masked_crc(length)) or data_crc != _CRC.pack(masked_crc(data)):
             raise ValueError(
                 f"A record must have the checksum written with it. Received: record {position} of {self.path}, damaged. "
@@ -97,8 +105,9 @@ class TFRecordFile:
     def _scan(self) -> np.ndarray:
         offsets = [0]
         while offsets[-1] < len(self._bytes):
-            head = self._bytes[offsets[-1] : offsets[-1] + _LENGTH.size]
-            if len(head) < _LENGTH.size:
+            head = self._bytes[offsets[-1] : offsets[-1] + _LENGTH.size + _CRC.size]
+            length = head[: _LENGTH.size]
+            if len(head) < _LENGTH.size + _CRC.size or head[_LENGTH.size :] != _CRC.pack(masked_crc(length)):
                 break  # the constructor then finds that the file does not end at a record
-            offsets.append(offsets[-1] + _LENGTH.unpack(head)[0] + _OVERHEAD_BYTES)
+            offsets.append(min(offsets[-1] + _LENGTH.unpack(length)[0] + _OVERHEAD_BYTES, _MAX_OFFSET))
         return np.array(offsets, "<u8")

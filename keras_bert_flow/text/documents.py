@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from keras_bert_flow.text.inputs import open_input
+from keras_bert_flow.text.inputs import is_jsonl, open_input
 from keras_bert_flow.text.sentences import split_sentences
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_AROUND_BYTES = len(BYTE_ORDER_MARK) + len(b"\r\n")  # what a line may have around its text
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def read_documents(path: str, rule: ReadingRule, count: Callable[[str], None]) -
     """
     with open_input(path) as file:
         lines = _read_lines(file, path, rule, count)
-        paragraphs = _split_jsonl(lines, path, rule, count) if ".jsonl" in path else _split_text(lines)
+        paragraphs = _split_jsonl(lines, path, rule, count) if is_jsonl(path) else _split_text(lines)
         for texts in paragraphs:
             document = make_document(texts, rule.split_lines)
             if document.sentences:
@@ -88,7 +89,8 @@ def _split_jsonl(
             text = json.loads(line)[rule.json_field]
             if not isinstance(text, str):
                 raise TypeError
-        except (ValueError, TypeError, KeyError):
+            text.encode()  # half of a surrogate pair, which JSON can write and UTF-8 cannot, is no text
+        except (ValueError, TypeError, KeyError, RecursionError):
             _reject("not_json_with_text", f"hold a JSON object with the text field `{rule.json_field}`", path, number, rule, count)
             continue
         yield text.splitlines()
@@ -103,7 +105,7 @@ def _read_lines(
         count("lines_read")
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
-        if len(line.rstrip(b"\r\n")) > rule.max_line_bytes:
+        if len(line.removesuffix(b"\n").removesuffix(b"\r")) > rule.max_line_bytes:
             _reject("too_long", f"have at most {rule.max_line_bytes:,} bytes", path, number, rule, count)
             continue
         try:
@@ -115,10 +117,10 @@ def _read_lines(
 def _read_line(file: BinaryIO, path: str, max_line_bytes: int) -> bytes:
     """Read one line with its end, empty after the last; one over `max_line_bytes` comes cut, but still too long."""
     try:
-        line = file.readline(max_line_bytes + 2)  # room for the line's end
+        line = file.readline(max_line_bytes + _AROUND_BYTES)
         rest = line
         while rest and not rest.endswith(b"\n"):
-            rest = file.readline(max_line_bytes + 2)
+            rest = file.readline(max_line_bytes + _AROUND_BYTES)
         return line
     except (EOFError, OSError, zlib.error) as error:  # gzip raises each of these for a cut or damaged file
         raise ValueError(f"A corpus file must be whole. Received: {path}, damaged: {error}. Restore the file.") from error

@@ -2,6 +2,7 @@
 
 import glob
 import gzip
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -16,7 +17,8 @@ def find_inputs(patterns: Sequence[str]) -> list[str]:
         FileNotFoundError: a pattern matches nothing, or a folder holds no corpus file.
         ValueError: a file is of another kind.
     """
-    found = sorted({path for pattern in patterns for path in _expand(pattern)})
+    paths = sorted({path for pattern in patterns for path in _expand(pattern)})
+    found = sorted({os.path.realpath(path): path for path in paths}.values())  # each file once, however it was named
     for path in found:
         if not path.endswith(SUFFIXES):
             raise ValueError(f"A corpus file must end in one of {', '.join(SUFFIXES)}. Received: {path}. Rename or convert it.")
@@ -28,11 +30,17 @@ def open_input(path: str) -> BinaryIO:
     return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
 
 
+def is_jsonl(path: str) -> bool:
+    """Tell whether each line of a corpus file is a document in JSON."""
+    return path.removesuffix(".gz").endswith(".jsonl")
+
+
 def _expand(pattern: str) -> Iterable[str]:
     if Path(pattern).is_dir():
         matches = [str(path) for path in Path(pattern).rglob("*") if path.is_file() and path.name.endswith(SUFFIXES)]
     else:
-        matches = [path for path in glob.glob(pattern, recursive=True) if Path(path).is_file()]
+        names = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # a name may hold brackets
+        matches = [path for path in names if Path(path).is_file()]
     if not matches:
         raise FileNotFoundError(f"An input must be a file, a folder or a glob that matches. Received: {pattern}. Check the path.")
     return matches

@@ -24,4 +24,4 @@ def keyed_number(*key: str | int | bytes, digest_bytes: int = 8) -> int:
 
 def keyed_fraction(*key: str | int) -> float:
     """Map a key to a number in [0, 1), evenly."""
-    return keyed_number(*key) / 2**64
+    return (keyed_number(*key) >> 11) / 2**53  # a float holds 53 bits; more would round up to 1.0

@@ -1,10 +1,11 @@
 """Save and restore everything that training is, whole or not at all.
 
 A checkpoint is a folder `step-00000500`: `state.safetensors` (weights, optimizer, dropout seeds) and
-`train_state.json` (step, identity of the run, sha256 of the state). It is written under another name, pushed to the
-disk, then renamed. Keras' own files leave out the dropout seeds and are overwritten in place.
+`train_state.json` (step, identity of the run, digests of the state and of itself). It is written under another name,
+pushed to the disk, then renamed. Keras' own files leave out the dropout seeds and are overwritten in place.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from keras_bert_flow.artifacts import file_digest, sync_folder
+from keras_bert_flow.artifacts import canonical_json, file_digest, sync_folder
 
 STATE_FILE = "state.safetensors"
 TRAIN_STATE_FILE = "train_state.json"
@@ -31,51 +32,61 @@ class Checkpoints:
 
     Args:
         folder: made at the first save.
-        identity: what the run is; a checkpoint of another run is refused.
+        identity: what the run is, as JSON; a checkpoint of another run is refused.
         keep: how many of the newest to keep.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], keep: int = 2):
         self._folder = folder
-        self._identity = dict(identity)
+        self._identity = json.loads(json.dumps(identity))  # as it comes back from a file
         self._keep = keep
 
     def save(self, model, step: int, progress: Mapping[str, Any]) -> None:
-        """Save the state after `step` steps; `progress` is any JSON that should come back with it."""
+        """Save the state after `step` steps; `progress` is any JSON that should come back with it.
+
+        Raises:
+            ValueError: a weight is not a number.
+            OSError: the disk is full, or the place cannot be written.
+        """
+        state = _read_state(model)
+        _check_finite(state, step)
         self._folder.mkdir(parents=True, exist_ok=True)
         temporary = self._folder / f".{uuid.uuid4().hex}.tmp"
         temporary.mkdir()
         try:
-            save_file(_read_state(model), temporary / STATE_FILE)
+            save_file(state, temporary / STATE_FILE)
             facts = {
                 "step": step,
                 "identity": self._identity,
                 "progress": dict(progress),
-                "sha256": file_digest(temporary / STATE_FILE),
+                "state_sha256": file_digest(temporary / STATE_FILE),
             }
+            facts["sha256"] = _digest(facts)
             (temporary / TRAIN_STATE_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
             sync_folder(temporary)
-            os.rename(temporary, self._folder / f"step-{step:08d}")
+            final = self._folder / f"step-{step:08d}"
+            shutil.rmtree(final, ignore_errors=True)  # damaged, or the run would have gone on from it
+            os.rename(temporary, final)
+        except SafetensorError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise OSError(f"A checkpoint must be written whole. Received: {self._folder}: {error}.") from None
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         sync_folder(self._folder)
-        self._prune()
+        self._prune(final)
 
     def restore(self, model) -> tuple[int, dict[str, Any]]:
         """Bring the model to the newest whole checkpoint, and return (step, progress); (0, {}) where there is none.
 
         Raises:
-            ValueError: every checkpoint is damaged, or they are of another run.
+            ValueError: every checkpoint is damaged, or they are of another run, or of another model.
         """
         folders = self._list()
         for folder in folders:
             try:
-                facts = json.loads((folder / TRAIN_STATE_FILE).read_text(encoding="utf-8"))
-                if facts["sha256"] != file_digest(folder / STATE_FILE):
-                    raise ValueError("its sha256 differs")
-                state = load_file(folder / STATE_FILE)
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                facts, state = _read_checkpoint(folder)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
                 _logger.warning("Checkpoint %s is damaged (%s); trying the one before.", folder, error)
                 continue
             self._check_identity(facts["identity"], folder)
@@ -89,19 +100,51 @@ class Checkpoints:
         return 0, {}
 
     def _check_identity(self, found: Mapping[str, Any], folder: Path) -> None:
-        changed = [name for name in {**found, **self._identity} if found.get(name) != self._identity.get(name)]
-        if changed:
+        before, now = _flatten(found), _flatten(self._identity)
+        names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
+        if names:
+            changes = ", ".join(f"{name} ({before.get(name)}, now {now.get(name)})" for name in names)
             raise ValueError(
-                f"A run must go on as it began. Received: {folder} with another {', '.join(sorted(changed))}. "
+                f"A run must go on as it began. Received: {folder} with another {changes}. "
                 "Undo the change, or choose another output folder."
             )
 
     def _list(self) -> list[Path]:
         return sorted(self._folder.glob("step-*"), reverse=True)
 
-    def _prune(self) -> None:
-        for folder in [*self._list()[self._keep :], *self._folder.glob(".*.tmp")]:
+    def _prune(self, newest: Path) -> None:
+        folders = self._list()
+        first = folders.index(newest)  # those after it are damaged, or the run would have gone on from them
+        for folder in [*folders[:first], *folders[first + self._keep :], *self._folder.glob(".*.tmp")]:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    facts = json.loads((folder / TRAIN_STATE_FILE).read_text(encoding="utf-8"))
+    if facts.pop("sha256") != _digest(facts):
+        raise ValueError(f"{TRAIN_STATE_FILE} has changed")
+    if facts["state_sha256"] != file_digest(folder / STATE_FILE):
+        raise ValueError(f"{STATE_FILE} has changed")
+    return facts, load_file(folder / STATE_FILE)
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(facts).encode()).hexdigest()
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for name, value in values.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _check_finite(state: Mapping[str, np.ndarray], step: int) -> None:
+    names = [name for name, array in state.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+    if names:
+        raise ValueError(
+            f"Weights must be numbers. Received: {', '.join(names)}, not so at step {step}. Lower the learning rate."
+        )
 
 
 def _list_variables(model) -> dict[str, Any]:
@@ -129,7 +172,9 @@ def _write_state(model, state: Mapping[str, np.ndarray], folder: Path) -> None:
     variables = _list_variables(model)
     differing = sorted(_list_differences(variables, state))
     if differing:
-        raise ValueError(f"A checkpoint must fit the model. Received: {folder}, which differs in {', '.join(differing)}.")
+        raise ValueError(
+            f"A checkpoint must fit the model. Received: {folder}, which differs in {', '.join(differing)}."
+        )
     for path, variable in variables.items():
         variable.assign(state[path])
 

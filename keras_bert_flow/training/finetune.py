@@ -11,15 +11,20 @@ import keras
 import numpy as np
 
 from keras_bert_flow.artifacts import publishing, write_atomically
-from keras_bert_flow.config import PipelineConfig, TaskConfig
+from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_classifier, save_model_directory
-from keras_bert_flow.data.tasks import TaskInputs, encode_texts, task_dataset
+from keras_bert_flow.data.tasks import (
+    TaskInputs,
+    encode_texts,
+    predict_probabilities,
+    read_tokenizer,
+    task_dataset,
+)
 from keras_bert_flow.keys import finetuning_key, folder_digest
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.records.manifest import is_published, write_manifest
-from keras_bert_flow.tasks.tables import TaskTable, label_ids, label_names, read_table
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.tasks.tables import label_ids, label_names, read_table
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import adamw
@@ -60,7 +65,7 @@ def finetune(
         Interrupted: SIGTERM came; run again to go on.
     """
     output, model = Path(output), Path(model)
-    tokenizer, cased = read_tokenizer(model)
+    tokenizer = read_tokenizer(model)
     data = read_task(config, tokenizer)
     key = finetuning_key(config, model)
     if is_published(output, key):
@@ -69,14 +74,15 @@ def finetune(
         classifier = None
         for start, seed in list_runs(config):
             folder = work / start / f"seed-{seed}"
-            if (folder / RUN_FILE).is_file():
+            if _is_finished(folder, key):
+                shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # a kill may have come before
                 continue
             classifier = _start_run(classifier, model, data.names, config, start, seed)
             seconds = _train_run(classifier, data, config, folder, f"{key} {start} {seed}", seed, report)
-            save_model_directory(classifier, folder / "model", model / "vocab.txt", cased)
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-            run = {"start": start, "seed": seed, "seconds": round(seconds, 1)}
+            save_model_directory(classifier, folder / "model", model / "vocab.txt", tokenizer.cased)
+            run = {"start": start, "seed": seed, "seconds": round(seconds, 1), "key": key}
             write_atomically(folder / RUN_FILE, json.dumps(run).encode())
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         settings = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
         write_manifest(work, "finetuning", key, settings, {"model": folder_digest(model)}, {})
     return output
@@ -89,18 +95,12 @@ def list_runs(config: PipelineConfig) -> Iterator[tuple[str, int]]:
             yield start, seed
 
 
-def read_tokenizer(model: Path) -> tuple[WordPieceTokenizer, bool]:
-    """Return the tokenizer of a model directory, and whether it keeps case."""
-    settings = model / "tokenizer_config.json"
-    values = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
-    cased = not values.get("do_lower_case", True)
-    return WordPieceTokenizer.from_file(model / "vocab.txt", cased), cased
-
-
-def read_task(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData:
+def read_task(config: PipelineConfig, tokenizer) -> TaskData:
     """Read and encode both tables; the names of the classes are those of the training table."""
-    train_table = read_task_table(config.task, config.task.train, config.finetuning.max_train_examples)
-    dev_table = read_task_table(config.task, config.task.dev)
+    train_table = read_table(
+        config.task.train, **config.task.columns, max_examples=config.finetuning.max_train_examples
+    )
+    dev_table = read_table(config.task.dev, **config.task.columns)
     names = label_names(train_table)
     length = config.finetuning.sequence_length
     return TaskData(
@@ -112,19 +112,15 @@ def read_task(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData
     )
 
 
-def read_task_table(task: TaskConfig, path: str, max_examples: int | None = None) -> TaskTable:
-    return read_table(path, task.text, task.text_pair, task.label, task.header, max_examples)
-
-
-def predict_probabilities(classifier, inputs: TaskInputs, batch_size: int) -> np.ndarray:
-    """Return float32, (examples, classes); the last batch is filled up, so that every batch has one shape."""
-    rows = []
-    for start in range(0, len(inputs), batch_size):
-        chosen = np.minimum(np.arange(start, start + batch_size), len(inputs) - 1)
-        rows.append(np.asarray(classifier.predict_on_batch(inputs.take(chosen)), np.float32))
-    logits = np.concatenate(rows)[: len(inputs)]
-    odds = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return odds / odds.sum(axis=-1, keepdims=True)
+def _is_finished(folder: Path, key: str) -> bool:
+    if not (folder / RUN_FILE).is_file():
+        return False
+    if json.loads((folder / RUN_FILE).read_text(encoding="utf-8")).get("key") != key:
+        raise ValueError(
+            f"A run must go on as it began. Received: {folder}, made with other settings, data or code. "
+            "Undo the change, or choose another output folder."
+        )
+    return True
 
 
 def _start_run(classifier, model: Path, names, config: PipelineConfig, start: str, seed: int) -> BertTextClassifier:

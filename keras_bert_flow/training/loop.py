@@ -4,6 +4,7 @@ The data set is sliced at the step where a stretch begins, so a resumed run sees
 Endless data with `steps_per_epoch` keeps TensorFlow from running a step too many at its end.
 """
 
+import itertools
 import signal
 import threading
 import time
@@ -74,13 +75,13 @@ def train(
         while step < borders.total_steps:
             started_at = time.perf_counter()
             end = borders.next_after(step)
-            history = model.fit(make_dataset(step), steps_per_epoch=end - step, epochs=1, verbose=0).history
+            history = _fit(model, make_dataset, step, end)
             fit_seconds = time.perf_counter() - started_at
             line = {"step": end} | {name: float(values[-1]) for name, values in history.items()}
-            _check_finite(line)
             line["tokens_per_second"] = round(tokens_per_step * (end - step) / fit_seconds)
             if borders.is_due(end, borders.evaluate_every_steps):
                 line |= evaluate()
+            _check_finite(line)
             elapsed_seconds += time.perf_counter() - started_at
             line["elapsed_seconds"] = round(elapsed_seconds, 2)
             step = end
@@ -93,9 +94,22 @@ def train(
     return elapsed_seconds
 
 
+def _fit(model, make_dataset: Callable[[int], Any], step: int, end: int) -> Mapping[str, list[float]]:
+    try:
+        return model.fit(make_dataset(step), steps_per_epoch=end - step, shuffle=False, verbose=0).history
+    except Exception:
+        # TensorFlow buries an error of the input under pages of its own; the same batches raise it as it was.
+        for _ in itertools.islice(make_dataset(step), end - step):
+            pass
+        raise
+
+
 def _check_finite(line: Mapping[str, float]) -> None:
-    if not np.isfinite(line["loss"]):
-        raise ValueError(f"The loss must be a number. Received: {line['loss']} by step {line['step']}. Lower the learning rate.")
+    for name, value in line.items():
+        if not np.isfinite(value):
+            raise ValueError(
+                f"The {name} must be a number. Received: {value} by step {line['step']}. Lower the learning rate."
+            )
 
 
 @contextmanager

@@ -23,6 +23,8 @@ from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.validation import score_pretraining
 
 VOCABULARY_FILE = "vocab.txt"
+CHECKPOINTS = "checkpoints"
+SETTINGS = {"name", "seed", "backend", "model", "pretraining"}
 
 
 def pretrain(
@@ -46,21 +48,11 @@ def pretrain(
     if is_published(output, key):
         return output
     training = PretrainingRecords(records)
-    held_out = PretrainingRecords(records, "held_out", verify=False)
     _check_fit(config, training)
-    seed_everything(config.seed)
     with publishing(output, resumable=True) as work:
-        with arithmetic(config.pretraining.precision):
-            model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"])
-        metrics = _train(model, config, training, held_out, work, key, report)
-        (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
-        cased = training.manifest.config["cased"]
-        save_model_directory(
-            model, work / "model", Path(records) / VOCABULARY_FILE, cased, card=write_card(config, metrics)
-        )
-        shutil.rmtree(work / "checkpoints")
-        settings = config.model_dump(mode="json", include={"name", "seed", "backend", "model", "pretraining"})
-        write_manifest(work, "pretraining", key, settings, {"records": folder_digest(Path(records))}, {})
+        if not is_published(work, key):  # it is where a kill came between the manifest and the folder's final name
+            _build(config, Path(records), training, work, key, report)
+        shutil.rmtree(work / CHECKPOINTS, ignore_errors=True)
     return output
 
 
@@ -77,6 +69,20 @@ def make_pretrainer(shape: ModelConfig, vocabulary_size: int) -> BertPretrainer:
         **{name: value for name, value in sizes.items() if value is not None},
     )
     return BertPretrainer(backbone)
+
+
+def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report) -> None:
+    held_out = PretrainingRecords(records, "held_out", verify=False)
+    seed_everything(config.seed)
+    with arithmetic(config.pretraining.precision):
+        model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"])
+    metrics = _train(model, config, training, held_out, work, key, report)
+    (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    cased = training.manifest.config["cased"]
+    save_model_directory(model, work / "model", records / VOCABULARY_FILE, cased, card=write_card(config, metrics))
+    settings = config.model_dump(mode="json", include=SETTINGS)
+    inputs = {"records": folder_digest(records)}
+    write_manifest(work, "pretraining", key, settings, inputs, {}, without=CHECKPOINTS)
 
 
 def _train(model, config: PipelineConfig, training, held_out, work: Path, key: str, report) -> dict[str, Any]:
@@ -100,7 +106,8 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
         return {f"held_out_{name}": value for name, value in scores.items()}
 
     tokens_per_step = settings.batch_size * training.sequence_length
-    identity = {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
+    identity = config.model_dump(mode="json", include=SETTINGS - {"name"})
+    identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
     seconds = train(
         model,
         lambda step: pretraining_dataset(training, settings.batch_size, config.seed, step),
@@ -111,7 +118,7 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
             settings.checkpoint_every_steps,
         ),
         work,
-        Checkpoints(work / "checkpoints", identity, settings.keep_checkpoints),
+        Checkpoints(work / CHECKPOINTS, identity, settings.keep_checkpoints),
         evaluate,
         tokens_per_step,
         report,

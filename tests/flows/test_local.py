@@ -103,7 +103,7 @@ def test_run_killed_by_9_leaves_no_process_and_can_be_run_again(start, home: Pat
     said, _ = start().communicate(timeout=180)
     assert Path(said.splitlines()[-1]).is_file()
     calls = (tiny_config.parent / "runs" / "calls.txt").read_text().split()[::2]
-    assert calls == ["vocab", "records", "pretrain", "pretrain", "finetune", "evaluate"]
+    assert calls == ["vocab", "records", "pretrain", "pretrain", "finetune", "report"]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from keras_bert_flow.config import load_config
 from tests.flows.test_child import wait_until
 
 FLOWS = (preprocess, pretrain, finetune, evaluate, bert_pipeline)
-STAGES = ["vocab", "records", "pretrain", "finetune", "evaluate"]
+STAGES = ["vocab", "records", "pretrain", "finetune", "report"]
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +74,7 @@ def test_second_run_shows_cached_stages_and_the_report(runs: Path):
 def test_changed_setting_runs_only_what_depends_on_it(runs: Path):
     bert_pipeline("tiny.yaml")
     bert_pipeline("tiny.yaml", overrides=["finetuning.epochs=2"], backend=None)
-    assert calls(runs) == [*STAGES, "finetune", "evaluate"]
+    assert calls(runs) == [*STAGES, "finetune", "report"]
 
 
 def test_deleted_folder_is_made_again_though_prefect_remembers_it(runs: Path):
@@ -83,7 +83,7 @@ def test_deleted_folder_is_made_again_though_prefect_remembers_it(runs: Path):
     (evaluation,) = (path for path in (runs / "evaluation").iterdir() if path.is_dir())
     evaluation.rename(runs / "gone")
     bert_pipeline("tiny.yaml")
-    assert calls(runs) == [*STAGES, "evaluate"]
+    assert calls(runs) == [*STAGES, "report"]
 
 
 def test_form_takes_the_place_of_the_file_and_backend_reaches_the_commands(runs: Path):

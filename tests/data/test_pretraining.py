@@ -1,0 +1,191 @@
+"""Records as batches: order from (seed, epoch, index) alone, shapes, and every damage named."""
+
+from itertools import islice
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
+from keras_bert_flow.records.manifest import read_manifest, write_manifest
+from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
+from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
+
+LENGTH, PREDICTIONS = 16, 3
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_tiny_records(tmp_path / "records")
+
+
+def rows_of(batches):
+    """Name each record by its bytes, in the order in which batches hold them."""
+    return [row.tobytes() for x, _, _ in batches for row in x["token_ids"]]
+
+
+def flip_byte(path, place):
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * place)] ^= 1
+    path.write_bytes(content)
+
+
+def test_order_is_a_slice_at_any_step(folder):
+    records = PretrainingRecords(folder)
+    assert len(records) == 23
+    whole = list(islice(pretraining_dataset(records, 5, seed=3), 30))
+    for step in (1, 4, 5, 17):  # 5 batches of 5 go over the end of the first epoch
+        rest = islice(pretraining_dataset(records, 5, seed=3, start_step=step), 30 - step)
+        for expected, found in zip(whole[step:], rest, strict=True):
+            keras.tree.map_structure(np.testing.assert_array_equal, expected, found)
+
+
+def test_order_is_a_permutation_in_each_epoch(folder):
+    records = PretrainingRecords(folder)
+    everything = sorted(records[index]["input_ids"].astype("int32").tobytes() for index in range(23))
+    assert len(set(everything)) == 23
+    rows = rows_of(islice(pretraining_dataset(records, 1, seed=3), 69))
+    epochs = [rows[:23], rows[23:46], rows[46:]]
+    assert [sorted(epoch) for epoch in epochs] == [everything] * 3
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    assert rows_of(islice(pretraining_dataset(records, 1, seed=4), 23)) != epochs[0]
+
+
+def test_order_does_not_depend_on_how_records_are_opened(folder):
+    by_path, by_records = pretraining_dataset(folder, 5), pretraining_dataset(PretrainingRecords(folder), 5)
+    assert rows_of(islice(by_path, 9)) == rows_of(islice(by_records, 9))
+
+
+def test_batches_have_documented_shapes(folder):
+    x, y, weights = next(iter(pretraining_dataset(folder, 5)))
+    found = {name: (value.shape, value.dtype.name) for name, value in x.items()}
+    assert found == {
+        "token_ids": ((5, LENGTH), "int32"),
+        "segment_ids": ((5, LENGTH), "int32"),
+        "padding_mask": ((5, LENGTH), "int32"),
+        "mask_positions": ((5, PREDICTIONS), "int32"),
+    }
+    assert {name: (value.shape, value.dtype.name) for name, value in y.items()} == {
+        "mlm": ((5, PREDICTIONS), "int32"),
+        "nsp": ((5,), "int32"),
+    }
+    assert {name: (value.shape, value.dtype.name) for name, value in weights.items()} == {
+        "mlm": ((5, PREDICTIONS), "float32"),
+        "nsp": ((5,), "float32"),
+    }
+
+
+def test_batches_keep_what_a_record_says(folder):
+    records = PretrainingRecords(folder, "held_out")
+    x, y, weights = next(ordered_batches(records, 7, 7))
+    for row in range(7):
+        record = records[row]
+        np.testing.assert_array_equal(x["segment_ids"][row], record["segment_ids"])
+        np.testing.assert_array_equal(x["padding_mask"][row], record["input_mask"])
+        np.testing.assert_array_equal(x["mask_positions"][row], record["masked_lm_positions"])
+        np.testing.assert_array_equal(y["mlm"][row], record["masked_lm_ids"])
+        np.testing.assert_array_equal(weights["mlm"][row], record["masked_lm_weights"])
+        assert y["nsp"][row] == record["next_sentence_labels"][0]
+    assert 0 < weights["mlm"].sum() < weights["mlm"].size and set(y["nsp"]) == {0, 1}
+
+
+def test_parts_are_apart(folder):
+    assert len(PretrainingRecords(folder, "held_out")) == 7
+    assert len(PretrainingRecords(folder, "nowhere")) == 0
+    assert list(ordered_batches(PretrainingRecords(folder, "nowhere"), 4, 10)) == []
+
+
+@pytest.mark.parametrize(("limit", "real"), [(100, 7), (6, 6), (4, 4), (1, 1)])
+def test_ordered_batches_fill_the_last_with_weight_0(folder, limit, real):
+    records = PretrainingRecords(folder, "held_out")
+    batches = list(ordered_batches(records, 4, limit))
+    assert {x["token_ids"].shape for x, _, _ in batches} == {(4, LENGTH)}
+    assert rows_of(batches)[:real] == [records[row]["input_ids"].astype("int32").tobytes() for row in range(real)]
+    counted = np.concatenate([weights["nsp"] for _, _, weights in batches])
+    assert counted.tolist() == [1.0] * real + [0.0] * (len(counted) - real)
+    predictions = np.concatenate([weights["mlm"] for _, _, weights in batches])
+    assert not predictions[real:].any()
+    expected = sum(records[row]["masked_lm_weights"].sum() for row in range(real))
+    assert predictions.sum() == expected
+
+
+def test_records_refuse_changed_file(folder):
+    flip_byte(folder / "train-00001-of-00002.tfrecord", 0.5)
+    with pytest.raises(ValueError, match="train-00001-of-00002.tfrecord, changed or damaged"):
+        PretrainingRecords(folder)
+
+
+def test_records_refuse_missing_file(folder):
+    (folder / "train-00001-of-00002.tfrecord").unlink()
+    with pytest.raises(FileNotFoundError, match="train-00001-of-00002.tfrecord, missing"):
+        PretrainingRecords(folder)
+
+
+def test_records_refuse_files_without_manifest(folder):
+    (folder / "manifest.json").unlink()  # as google-research's create_pretraining_data.py leaves them
+    with pytest.raises(FileNotFoundError, match=r"must hold manifest\.json\. Received: .*records") as caught:
+        PretrainingRecords(folder)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(FileNotFoundError, match=r"must hold manifest\.json\. Received: .*\.tfrecord"):
+        PretrainingRecords(folder / "train-00000-of-00002.tfrecord")
+
+
+def test_records_refuse_other_kind_of_folder(tmp_path):
+    write_manifest(tmp_path, "vocabulary", "k", {}, {}, {})
+    with pytest.raises(ValueError, match="must hold records.*which holds vocabulary"):
+        PretrainingRecords(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["train", "held_out"])
+def test_ids_beyond_the_vocabulary_are_refused(folder, part):
+    manifest = read_manifest(folder)
+    config = dict(manifest.config) | {"vocabulary_size": 49}  # 49 is an id of the records
+    write_manifest(folder, "records", "k", config, {}, {}, manifest.files)
+    records = PretrainingRecords(folder, part)
+    with pytest.raises(ValueError, match=f"below the vocabulary's size, 49. Received: 49 in record .*{part}-0000"):
+        for index in range(len(records)):
+            records[index]
+
+
+def test_dataset_refuses_no_records(folder):
+    with pytest.raises(ValueError, match="Received: none"):
+        pretraining_dataset(PretrainingRecords(folder, "nowhere"), 4)
+
+
+def damage_a_record_of_training(folder):
+    """Damage one record so that the manifest agrees: only reading the record itself can tell."""
+    for number in range(2):
+        flip_byte(folder / f"train-0000{number}-of-00002.tfrecord", 0.5)
+    known = [file for file in read_manifest(folder).files if not file.name.endswith(".tfrecord")]
+    write_manifest(folder, "records", "k", read_manifest(folder).config, {}, {}, known)
+
+
+def test_fit_names_the_damaged_record(folder):
+    damage_a_record_of_training(folder)
+    model = make_pretrainer(make_tiny_config().model, 50)
+    model.compile()
+    # TensorFlow's own error is of another type; it has the line in it.
+    with pytest.raises(Exception, match="record [0-9]+ of .*/train-0000[01]-of-00002.tfrecord, damaged"):
+        model.fit(pretraining_dataset(folder, 5), steps_per_epoch=10, shuffle=False, verbose=0)
+
+
+def test_pretrain_names_the_damaged_record_on_one_line(folder):
+    damage_a_record_of_training(folder)
+    with pytest.raises(ValueError, match="record [0-9]+ of .*/train-0000[01]-of-00002.tfrecord, damaged") as caught:
+        pretrain(make_tiny_config(batch_size=1, log_every_steps=30, total_steps=30), folder, folder.parent / "out")
+    assert "\n" not in str(caught.value)
+    assert not (folder.parent / "out").exists()
+
+
+def test_pretrain_names_ids_beyond_the_vocabulary_on_one_line(folder):
+    manifest = read_manifest(folder)
+    config = dict(manifest.config) | {"vocabulary_size": 49}
+    vocabulary = (folder / "vocab.txt").read_text().splitlines()[:49]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    files = [file for file in manifest.files if "tfrecord" in file.name]
+    write_manifest(folder, "records", "k", config, {}, {}, files)
+    with pytest.raises(
+        ValueError, match="below the vocabulary's size, 49. Received: 49 in record .*train-0000"
+    ) as caught:
+        pretrain(make_tiny_config(batch_size=1, log_every_steps=30, total_steps=30), folder, folder.parent / "out")
+    assert "\n" not in str(caught.value)

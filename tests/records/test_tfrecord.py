@@ -1,0 +1,160 @@
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from keras_bert_flow.artifacts import file_digest
+from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, write_tfrecords
+from tests.records.conftest import RECORDS
+
+SMALL = (b"abc", b"", b"defgh")
+BORDERS = (0, 19, 35, 56)  # each record takes 16 bytes more than it holds
+
+
+def write(folder: Path, with_index: bool = True) -> Path:
+    path = folder / "train-0.tfrecord"
+    write_tfrecords(path, SMALL)
+    if not with_index:
+        index_of(path).unlink()
+    return path
+
+
+def index_of(path: Path) -> Path:
+    return path.with_name(path.name + INDEX_SUFFIX)
+
+
+def read_all(path: Path) -> list[bytes]:
+    file = TFRecordFile(path)
+    return [file[position] for position in range(len(file))]
+
+
+def flips(content: bytes):
+    """Yield the content with each of its bits flipped in turn."""
+    for bit in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        yield bytes(damaged)
+
+
+def test_tfrecord_of_ours_is_read_by_tensorflow(tensorflow_side):
+    seen = json.loads((tensorflow_side / "seen.json").read_text())["records"]
+    assert [bytes.fromhex(record) for record in seen] == list(RECORDS)
+
+
+def test_tfrecord_of_tensorflow_is_read_without_an_index(tensorflow_side):
+    assert not index_of(tensorflow_side / "theirs.tfrecord").exists()
+    assert read_all(tensorflow_side / "theirs.tfrecord") == list(RECORDS)
+
+
+def test_tfrecord_has_the_bytes_of_tensorflow(tensorflow_side):
+    assert (tensorflow_side / "ours.tfrecord").read_bytes() == (tensorflow_side / "theirs.tfrecord").read_bytes()
+
+
+def test_tfrecord_of_ours_is_read_by_beam(tmp_path):
+    beam = pytest.importorskip("apache_beam")
+    from apache_beam.testing.test_pipeline import TestPipeline
+    from apache_beam.testing.util import assert_that, equal_to
+
+    write_tfrecords(tmp_path / "ours.tfrecord", RECORDS)
+    with TestPipeline(runner="FnApiRunner") as pipeline:
+        assert_that(pipeline | beam.io.ReadFromTFRecord(str(tmp_path / "ours.tfrecord")), equal_to(list(RECORDS)))
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_tfrecord_gives_any_record_in_any_order(with_index, tmp_path):
+    file = TFRecordFile(write(tmp_path, with_index))
+    assert len(file) == 3
+    assert [file[position] for position in (2, 0, 1, 2)] == [SMALL[2], SMALL[0], SMALL[1], SMALL[2]]
+    assert list(file) == list(SMALL)
+    for position in (-1, 3):
+        with pytest.raises(IndexError, match="train-0"):
+            file[position]
+
+
+def test_tfrecord_summaries_say_what_was_written(tmp_path):
+    summaries = write_tfrecords(tmp_path / "a.tfrecord", iter(SMALL))
+    assert [(summary.name, summary.records) for summary in summaries] == [("a.tfrecord", 3), ("a.tfrecord.index", None)]
+    for summary in summaries:
+        assert summary.file_bytes == (tmp_path / summary.name).stat().st_size
+        assert summary.sha256 == file_digest(tmp_path / summary.name)
+
+
+def test_tfrecord_of_no_records_is_an_empty_file(tmp_path):
+    assert write_tfrecords(tmp_path / "a.tfrecord", [])[0].file_bytes == 0
+    assert len(TFRecordFile(tmp_path / "a.tfrecord")) == 0
+
+
+def test_tfrecord_file_can_be_sent_to_a_worker(tmp_path):
+    assert list(pickle.loads(pickle.dumps(TFRecordFile(write(tmp_path))))) == list(SMALL)
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_tfrecord_notices_every_flipped_bit(with_index, tmp_path):
+    path = write(tmp_path, with_index)
+    for damaged in flips(path.read_bytes()):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"train-0\.tfrecord") as caught:
+            read_all(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_tfrecord_reads_the_good_records_of_a_damaged_file(tmp_path):
+    path = write(tmp_path)
+    damaged = bytearray(path.read_bytes())
+    damaged[12] ^= 1  # the first byte of the first record's data
+    path.write_bytes(damaged)
+    file = TFRecordFile(path)
+    assert (file[1], file[2]) == SMALL[1:]
+    with pytest.raises(ValueError, match="record 0 of"):
+        file[0]
+
+
+@pytest.mark.parametrize("size", range(BORDERS[-1]))
+def test_tfrecord_with_an_index_notices_every_cut(size, tmp_path):
+    path = write(tmp_path)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ValueError, match=r"train-0\.tfrecord"):
+        TFRecordFile(path)
+
+
+@pytest.mark.parametrize("size", range(BORDERS[-1]))
+def test_tfrecord_without_an_index_notices_every_cut_but_between_records(size, tmp_path):
+    path = write(tmp_path, with_index=False)
+    path.write_bytes(path.read_bytes()[:size])
+    if size in BORDERS:  # nothing in the format tells; the manifest does
+        assert read_all(path) == list(SMALL[: BORDERS.index(size)])
+    else:
+        with pytest.raises(ValueError, match=r"train-0\.tfrecord"):
+            TFRecordFile(path)
+
+
+def test_tfrecord_notices_every_flipped_bit_of_the_index(tmp_path):
+    path = write(tmp_path)
+    for damaged in flips(index_of(path).read_bytes()):
+        index_of(path).write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"train-0\.tfrecord"):
+            read_all(path)
+
+
+@pytest.mark.parametrize("size", range(32))
+def test_tfrecord_notices_every_cut_of_the_index(size, tmp_path):
+    path = write(tmp_path)
+    index_of(path).write_bytes(index_of(path).read_bytes()[:size])
+    with pytest.raises(ValueError, match=r"train-0\.tfrecord"):
+        TFRecordFile(path)
+
+
+def test_tfrecord_survives_an_absurd_length(tmp_path):
+    path = tmp_path / "train-0.tfrecord"
+    from keras_bert_flow.records.tfrecord import masked_crc
+
+    length = b"\xff" * 8
+    path.write_bytes(length + masked_crc(length).to_bytes(4, "little") + b"data")
+    with pytest.raises(ValueError, match=r"train-0\.tfrecord"):
+        TFRecordFile(path)
+
+
+def test_tfrecord_names_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"train-9\.tfrecord"):
+        TFRecordFile(tmp_path / "train-9.tfrecord")

@@ -1,0 +1,80 @@
+import gzip
+import os
+
+import pytest
+
+from keras_bert_flow.text.inputs import find_inputs, is_jsonl, open_input
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.txt", "a.jsonl", "sub/c.txt.gz", "sub/deep/d.jsonl.gz", "sub/notes.md", "part[1].txt", "x y é.txt"):
+        path = tmp_path / "corpus" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"text")
+    return tmp_path / "corpus"
+
+
+ALL = ["a.jsonl", "b.txt", "part[1].txt", "sub/c.txt.gz", "sub/deep/d.jsonl.gz", "x y é.txt"]
+
+
+def under(folder, names):
+    return [str(folder / name) for name in names]
+
+
+def test_inputs_of_a_folder_are_its_corpus_files_sorted(folder):
+    assert find_inputs([str(folder)]) == under(folder, ALL)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("*.txt", ["b.txt", "part[1].txt", "x y é.txt"]),
+        ("**/*.gz", ["sub/c.txt.gz", "sub/deep/d.jsonl.gz"]),
+        ("[ab].*", ["a.jsonl", "b.txt"]),
+        ("part[1].txt", ["part[1].txt"]),  # the name of a file, brackets and all
+        ("x y é.txt", ["x y é.txt"]),
+    ],
+)
+def test_inputs_match_globs(folder, pattern, names):
+    assert find_inputs([str(folder / pattern)]) == under(folder, names)
+
+
+def test_inputs_do_not_depend_on_the_order_of_patterns(folder):
+    patterns = [str(folder / name) for name in ALL]
+    assert find_inputs(patterns) == find_inputs(patterns[::-1]) == find_inputs([str(folder), *patterns])
+
+
+def test_inputs_are_listed_once_however_they_are_named(folder):
+    os.symlink(folder / "b.txt", folder / "again.txt")
+    found = find_inputs([str(folder), "corpus", "./corpus/b.txt", "corpus/sub/../b.txt"])
+    assert len(found) == len(ALL)
+    assert sorted(map(os.path.realpath, found)) == under(folder, ALL)
+    assert found == sorted(found)
+
+
+@pytest.mark.parametrize("pattern", ["nowhere.txt", "*.csv", "corpus/sub/deep/*.txt", "empty"])
+def test_inputs_refuse_a_pattern_that_matches_nothing(folder, pattern):
+    (folder.parent / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="must be a file, a folder or a glob") as caught:
+        find_inputs(["corpus", pattern])
+    assert pattern in str(caught.value)
+
+
+def test_inputs_refuse_another_kind_of_file(folder):
+    with pytest.raises(ValueError, match=r"must end in one of \.txt.*notes\.md"):
+        find_inputs(["corpus/sub/*"])
+
+
+def test_open_input_unpacks(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"a\nb")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a\n") + gzip.compress(b"b"))  # gzip files may be joined
+    for name in ("a.txt", "a.txt.gz"):
+        with open_input(str(tmp_path / name)) as file:
+            assert file.readlines() == [b"a\n", b"b"]
+
+
+def test_format_follows_from_the_suffix_alone():
+    assert is_jsonl("a.jsonl") and is_jsonl("a.jsonl.gz")
+    assert not is_jsonl("data.jsonl/a.txt") and not is_jsonl("a.jsonl.txt.gz")

@@ -1,0 +1,156 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_bert_flow.text.masking import MaskingRule, choose_positions, mask_tokens
+
+SIZE = 30522
+PAD, CLS, SEP, MASK = 0, 101, 102, 103
+# ids sparse in the vocabulary, so that a draw from the ids of the text, or up to the largest one, shows
+WORDS = np.array([7, 1003, 1999, 12345, 20000, 25001])
+PIECES = np.array([5000, 5001, 17000])
+
+
+def make_rule(masked_fraction=0.15, max_predictions=1000, whole_word=False, size=SIZE):
+    starts_word = np.ones(size, bool)
+    starts_word[PIECES[PIECES < size]] = False
+    return MaskingRule(masked_fraction, max_predictions, MASK, (CLS, SEP), starts_word, whole_word)
+
+
+def make_tokens(length, rng=None, pieces=False):
+    """Return [CLS] A [SEP] B [SEP] of `length` tokens."""
+    rng = rng or np.random.default_rng(0)
+    tokens = rng.choice(np.concatenate([WORDS, PIECES]) if pieces else WORDS, length)
+    tokens[0], tokens[length // 2], tokens[-1] = CLS, SEP, SEP
+    return tokens.astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("length", "masked_fraction", "max_predictions", "expected"),
+    [
+        (100, 0.15, 20, 15),
+        (128, 0.15, 20, 19),  # 19.2
+        (512, 0.15, 77, 77),  # 76.8
+        (512, 0.15, 20, 20),  # the limit
+        (30, 0.15, 20, 4),  # 4.5: half goes to the even number
+        (50, 0.15, 20, 8),  # 7.5
+        (90, 0.15, 20, 14),  # 13.5
+        (5, 0.15, 20, 1),
+        (4, 0.01, 20, 1),  # at least one
+        (12, 0.99, 20, 9),  # all that may be masked
+    ],
+)
+def test_masking_counts_special_tokens_in_the_length(length, masked_fraction, max_predictions, expected):
+    rule = make_rule(masked_fraction, max_predictions)
+    assert len(choose_positions(make_tokens(length), rule, np.random.default_rng(1))) == expected
+
+
+@pytest.mark.parametrize("whole_word", [True, False])
+def test_masking_leaves_special_tokens_and_what_was_not_chosen(whole_word):
+    rng = np.random.default_rng(2)
+    for length in range(5, 60):
+        tokens = make_tokens(length, rng, pieces=True)
+        before = tokens.copy()
+        masked, positions, mask_ids = mask_tokens(tokens, make_rule(0.9, whole_word=whole_word), rng)
+        assert np.array_equal(tokens, before)  # the input stays as it was
+        assert masked.dtype == tokens.dtype and masked.shape == tokens.shape
+        assert np.all(np.diff(positions) > 0)
+        assert not np.isin(tokens[positions], (CLS, SEP)).any()
+        assert np.array_equal(mask_ids, tokens[positions])
+        others = np.setdiff1d(np.arange(length), positions)
+        assert np.array_equal(masked[others], tokens[others])
+
+
+def test_masking_of_special_tokens_alone_chooses_nothing():
+    masked, positions, mask_ids = mask_tokens(np.array([CLS, SEP, SEP]), make_rule(), np.random.default_rng(0))
+    assert (masked.tolist(), len(positions), len(mask_ids)) == ([CLS, SEP, SEP], 0, 0)
+
+
+@pytest.mark.parametrize("whole_word", [True, False])
+def test_masking_follows_the_generator_alone(whole_word):
+    tokens, rule = make_tokens(128, pieces=True), make_rule(whole_word=whole_word)
+    first, again, other = (mask_tokens(tokens, rule, np.random.default_rng(seed)) for seed in (3, 3, 4))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first[1], other[1])
+
+
+def test_masking_hides_80_changes_10_keeps_10():
+    # In a vocabulary of 30522 a random replacement is the original or [MASK] in 2 of 30522 cases: no more than a
+    # shift of 1e-5 in the shares, far below what 60,000 draws can tell.
+    masked, positions, mask_ids = draw_many(60_000, make_rule(0.9))
+    replaced = masked[positions]
+    counts = [np.sum(replaced == MASK), np.sum(replaced == mask_ids)]
+    counts.append(len(positions) - sum(counts))
+    assert stats.chisquare(counts, len(positions) * np.array([0.8, 0.1, 0.1])).pvalue > 0.001
+
+
+def test_masking_chooses_every_place_alike():
+    counts = np.zeros(20)
+    rng = np.random.default_rng(5)
+    for _ in range(4000):
+        counts[choose_positions(make_tokens(20), make_rule(), rng)] += 1
+    eligible = np.setdiff1d(np.arange(20), [0, 10, 19])
+    assert counts.sum() == counts[eligible].sum() == 3 * 4000
+    assert stats.chisquare(counts[eligible]).pvalue > 0.001
+
+
+def test_masking_draws_random_tokens_from_the_whole_vocabulary():
+    size = 200  # small, so that each id is expected many times; the text holds three ids
+    masked, positions, mask_ids = draw_many(200_000, make_rule(0.9, size=size), ids=np.array([7, 150, 151]))
+    replaced = masked[positions]
+    changed = replaced[(replaced != MASK) & (replaced != mask_ids)]
+    counts = np.bincount(changed, minlength=size)
+    assert len(counts) == size
+    others = np.setdiff1d(np.arange(size), [MASK, 7, 150, 151])  # of those the draws cannot be told from the rest
+    assert counts[PAD] and counts[CLS] and counts[SEP] and counts[size - 1]  # special ones included, as in the original
+    assert stats.chisquare(counts[others]).pvalue > 0.001
+
+
+def draw_many(length, rule, ids=WORDS):
+    rng = np.random.default_rng(6)
+    return mask_tokens(rng.choice(ids, length).astype(np.int32), MaskingRule(**vars(rule) | {"max_predictions": length}), rng)
+
+
+def words_of(tokens):
+    """Group positions into words, the plain way."""
+    words = []
+    for position, token in enumerate(tokens):
+        if token in (CLS, SEP):
+            words.append([])
+        elif token in PIECES and words[-1]:
+            words[-1].append(position)
+        else:
+            words.append([position])
+    return [word for word in words if word]
+
+
+def test_whole_word_masking_takes_all_pieces_or_none():
+    rng = np.random.default_rng(7)
+    partial = 0
+    for _ in range(2000):
+        tokens = make_tokens(int(rng.integers(5, 60)), rng, pieces=True)
+        rule = make_rule(0.15, int(rng.integers(1, 9)), whole_word=True)
+        budget = min(rule.max_predictions, max(1, round(len(tokens) * 0.15)))
+        words = words_of(tokens)
+        chosen = set(choose_positions(tokens, rule, rng).tolist())
+        assert 1 <= len(chosen) <= budget
+        if min(map(len, words)) > budget:  # no word fits, and something must be predicted
+            partial += 1
+            assert len(chosen) == budget and any(chosen == set(word[:budget]) for word in words)
+            continue
+        # The original's rule: words that do not fit are skipped, so none that is left out would still fit.
+        assert all(chosen.isdisjoint(word) or chosen.issuperset(word) for word in words)
+        left = [word for word in words if chosen.isdisjoint(word)]
+        assert not left or min(map(len, left)) > budget - len(chosen)
+    assert partial  # both rules were met
+
+
+def test_whole_word_masking_joins_no_pieces_across_a_special_token():
+    tokens = np.array([CLS, 7, SEP, 5000, 5001, SEP])  # a piece behind [SEP] begins a word of its own
+    found = {tuple(choose_positions(tokens, make_rule(0.35, whole_word=True), np.random.default_rng(s))) for s in range(50)}
+    assert found == {(1,), (3, 4)}
+
+
+def test_whole_word_masking_is_plain_masking_where_words_are_one_piece():
+    tokens, rng = make_tokens(100), np.random.default_rng(8)
+    assert {len(choose_positions(tokens, make_rule(whole_word=True), rng)) for _ in range(50)} == {15}

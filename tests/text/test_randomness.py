@@ -1,0 +1,72 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_bert_flow.text import randomness
+from keras_bert_flow.text.randomness import keyed_fraction, keyed_generator, keyed_number
+
+
+def test_keyed_number_is_pinned():
+    # Records are made of these draws: should one of them change, every record changes silently.
+    assert keyed_number() == 0xb4b2797457a0a6e4
+    assert keyed_number(1, "pool", "d") == 0x3f3bda61a10f64c
+    assert keyed_number("order", b"\x00\xff", digest_bytes=16) == 0xd1856e62f5ad7acface0c1149571ff79
+    assert keyed_fraction(1, "held out", "d") == 0.4184114327045063
+
+
+def test_keyed_generator_is_pinned():
+    rng = keyed_generator(1, "pairs", "d", 0)
+    assert rng.integers(0, 30522, 4).tolist() == [29467, 20742, 27779, 8069]
+    assert rng.random(2).tolist() == [0.4872132084401145, 0.8897671588939207]
+    assert rng.permutation(6).tolist() == [1, 2, 5, 4, 0, 3]
+
+
+def test_keyed_generator_is_the_same_in_another_process():
+    code = (
+        "from keras_bert_flow.text.randomness import keyed_generator as k; "
+        "print(k(7, 'pairs', 'é', 3).integers(0, 2**60, 5).tolist())"
+    )
+    outputs = {
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True).stdout
+        for seed in ("1", "2")
+    }
+    assert outputs == {f"{keyed_generator(7, 'pairs', 'é', 3).integers(0, 2**60, 5).tolist()}\n"}
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        (("ab", "c"), ("a", "bc")),
+        (("ab",), ("a", "b")),
+        (("a",), ("a", "")),
+        (("a", "b"), ("b", "a")),
+        ((1, "a"), (2, "a")),
+        (("a", 1, 2), ("a", 12)),
+        ((b"a" * 8,), ("a" * 7,)),
+    ],
+)
+def test_keyed_numbers_of_different_keys_differ(key, other):
+    assert keyed_number(*key) != keyed_number(*other)
+    assert keyed_generator(*key).random() != keyed_generator(*other).random()
+
+
+def test_keyed_generators_share_no_state():
+    first, second = keyed_generator("a"), keyed_generator("a")
+    first.random(100)
+    np.random.seed(0)
+    assert second.random() == keyed_generator("a").random()
+
+
+def test_keyed_fraction_stays_below_one(monkeypatch):
+    monkeypatch.setattr(randomness, "keyed_number", lambda *key: 2**64 - 1)
+    assert 0 < keyed_fraction("a") < 1
+
+
+def test_keyed_choices_are_even():
+    fractions = [keyed_fraction(1, "held out", number) for number in range(4000)]
+    assert stats.kstest(fractions, "uniform").pvalue > 0.001  # keys are fixed, so this holds always or never
+    pools = np.bincount([keyed_number(1, "pool", number) % 7 for number in range(4000)], minlength=7)
+    assert stats.chisquare(pools).pvalue > 0.001
