@@ -1,0 +1,6 @@
+"""Two Apache Beam pipelines: `build_vocabulary` counts words and learns pieces, `build_records` makes masked pairs."""
+
+import logging
+
+# Importing Beam warns, through the root logger, of a Google library that nothing here uses.
+logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("apitools not found"))

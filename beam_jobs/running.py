@@ -1,13 +1,21 @@
 """Run a pipeline with the options a user gave, and turn a worker's error about the input into one line."""
 
+import json
+import logging
+import os
 import re
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, WorkerOptions
 
 DEFAULT_RUNNER = "FnApiRunner"  # Beam's own default first looks for a Go binary on the network
-_USER_ERROR = re.compile(r"(?:ValueError|FileNotFoundError|PermissionError): (.+?)(?: \[while running|\\n|\n|$)")
+_USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
+_TRACED_ERROR = re.compile(rf"(?:{'|'.join(error.__name__ for error in _USER_ERRORS)}): (.+?)(?:\\n|\n|$)")
+_WORKER_OPTIONS = "PIPELINE_OPTIONS_FILE"  # read by apache_beam/runners/worker/sdk_worker_main.py
 
 
 def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str]) -> None:
@@ -25,9 +33,37 @@ def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str
     pipeline = beam.Pipeline(options=parsed)
     build(pipeline)
     try:
-        pipeline.run().wait_until_finish()
-    except Exception as error:  # runners differ in the type they raise; all keep the worker's line in the text
-        message = _USER_ERROR.findall(str(error))
-        if message:
-            raise ValueError(message[-1].strip("\"' ")) from error
+        with _quiet(parsed.view_as(WorkerOptions).default_sdk_harness_log_level or "CRITICAL"):
+            pipeline.run().wait_until_finish()
+    except Exception as error:
+        if message := _find_message(error):
+            raise ValueError(message) from error
         raise
+
+
+def _find_message(error: Exception) -> str | None:
+    """Find what a worker said of its input: runners raise its error, or another one with its trace as the text."""
+    messages = [str(error)] if isinstance(error, _USER_ERRORS) else _TRACED_ERROR.findall(str(error))
+    return messages[-1].split(" [while running ")[0].strip("\"' ") if messages else None
+
+
+@contextmanager
+def _quiet(level: str) -> Iterator[None]:
+    """Keep Beam from logging every step, and with its trace each error that is raised anyway.
+
+    Workers in processes of their own take their level from a file that this process's environment names.
+    """
+    logger = logging.getLogger("apache_beam")
+    level_before, file_before = logger.level, os.environ.get(_WORKER_OPTIONS)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "options.json"
+        file.write_text(json.dumps({"default_sdk_harness_log_level": level}))
+        logger.setLevel(int(level) if level.isdecimal() else level)
+        os.environ[_WORKER_OPTIONS] = file_before or str(file)
+        try:
+            yield
+        finally:
+            logger.setLevel(level_before)
+            os.environ.pop(_WORKER_OPTIONS)
+            if file_before:
+                os.environ[_WORKER_OPTIONS] = file_before

@@ -5,6 +5,7 @@ imported. A user's mistake is one line and status 2; status 75 says that trainin
 """
 
 import importlib.util
+import logging
 import os
 import sys
 from pathlib import Path
@@ -45,6 +46,8 @@ ChosenBackend = Annotated[str | None, typer.Option(help="jax, tensorflow or torc
 def set_up(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
     """From raw text to an evaluated BERT, on whichever Keras backend you run."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's remarks on the machine
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # Beam's remarks go to the root logger
+    logging.getLogger("keras_bert_flow").setLevel(logging.WARNING)
     if debug:
         os.environ["KBF_DEBUG"] = "1"
 

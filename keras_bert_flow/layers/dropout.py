@@ -1,5 +1,7 @@
 """Drop values at random, from a seed that a checkpoint finds again."""
 
+import random
+
 import keras
 
 
@@ -23,7 +25,9 @@ class Dropout(keras.layers.Layer):
 
     def build(self, inputs_shape):
         if self.rate > 0:
-            self.seed_generator = keras.random.SeedGenerator(name="seed_generator")
+            # Keras would draw the same seed by itself, but without one given PyTorch uses a generator of its own, whose
+            # state no checkpoint has.
+            self.seed_generator = keras.random.SeedGenerator(random.randint(1, 10**9), name="seed_generator")
 
     def call(self, inputs, training=None):
         if training and self.rate > 0:

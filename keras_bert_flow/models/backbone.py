@@ -138,7 +138,7 @@ class BertBackbone(keras.Model):
             "attention_dropout_rate": self.attention_dropout_rate,
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "initializer_range": self.initializer_range,
-            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            "dtype": self.dtype_policy.name,
             "name": self.name,
         }
 

@@ -68,4 +68,6 @@ def decode_record(record: bytes) -> Mapping[str, np.ndarray]:
 
 
 def _pad(values: np.ndarray, length: int) -> np.ndarray:
-    return np.pad(values, (0, length - len(values)))
+    padded = np.zeros(length, values.dtype)  # several times faster than numpy.pad
+    padded[: len(values)] = values
+    return padded

@@ -60,7 +60,7 @@ def choose_positions(token_ids: np.ndarray, rule: MaskingRule, rng: np.random.Ge
     Whole words that do not fit what is left of that number are skipped, as in google-research/bert, so fewer may be
     chosen; where no word fits at all, the original chooses nothing and we take the first pieces of one word.
     """
-    candidates = np.flatnonzero(~np.isin(token_ids, rule.special_ids))
+    candidates = np.flatnonzero(np.all([token_ids != special for special in rule.special_ids], axis=0))
     budget = min(rule.max_predictions, max(1, round(len(token_ids) * rule.masked_fraction)))
     if not rule.whole_word:
         return np.sort(rng.permutation(candidates)[:budget])

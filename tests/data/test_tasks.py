@@ -19,7 +19,7 @@ from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 PIECES = (*SPECIAL_PIECES, "the", "fox", "run", "##s", "##ning", "quick", ",", "e", "##t", "a", "b", "##b")
 FIRSTS = ("the quick fox", "a", "Running, the fox runs the running et", "abb abb abb abb abb abb abb abb", "b b", "fox")
 SECONDS = ("runs", "the fox, the fox, the fox, runs", "Été the fox", "a b a b a b a b a b", "b", "quick run")
-# No two texts of a pair are of one length: of such, `transformers` may cut the first where the original cuts the second.
+# No pair is of one length: of such, `transformers` may cut the first where the original cuts the second.
 # From one token of each text to more than the longest needs; odd and even, for the last place of a tie.
 LENGTHS = (5, 6, 7, 8, 11, 12, 16, 17, 40)
 

@@ -1,0 +1,57 @@
+"""A small corpus of documents whose words say which document they are from, and the folder contents to compare."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_bert_flow.config import CorpusConfig, RecordsConfig
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+
+DOCUMENTS = 60
+SMALL = {"sequence_length": 32, "max_predictions": 5, "duplication": 2, "held_out_fraction": 0.2, "shards": 2}
+
+
+def make_documents(documents: int = DOCUMENTS) -> list[list[str]]:
+    """Return documents of one to eight sentences of words like `d7s2`, each of them in the text once."""
+    rng = np.random.default_rng(0)
+    return [
+        [" ".join([f"d{number}s{sentence}", *rng.choice(list("abcdefg"), rng.integers(1, 9))]) for sentence in range(rng.integers(1, 9))]
+        for number in range(documents)
+    ]
+
+
+def as_text(documents: list[list[str]]) -> str:
+    return "\n\n".join("\n".join(sentences) for sentences in documents) + "\n"
+
+
+def make_corpus(path: Path, text: str | bytes | None = None, **settings) -> CorpusConfig:
+    """Write a corpus of one file and return its configuration."""
+    content = as_text(make_documents()) if text is None else text
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return CorpusConfig(**{"input": (str(path),), "lines": "sentences"} | settings)
+
+
+def make_records_config(**settings) -> RecordsConfig:
+    return RecordsConfig(**SMALL | settings)
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file of a folder by name."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return all that lies in a folder, hidden or not."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def vocabulary_file(tmp_path) -> Path:
+    """Write a vocabulary in which a sentence's first word is one piece, and return its path."""
+    words = [sentence.split()[0] for document in make_documents() for sentence in document]
+    filler = [f"[unused{number}]" for number in range(300)]  # so that ids are sparse in the vocabulary
+    path = tmp_path / "words.txt"
+    write_vocabulary(path, [*SPECIAL_PIECES, *filler, *"abcdefg", *words])
+    return path

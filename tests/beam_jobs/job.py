@@ -1,0 +1,12 @@
+"""Build the small records in a process of its own: `python -m tests.beam_jobs.job TEXT VOCABULARY OUTPUT [options]`."""
+
+import sys
+
+from beam_jobs.build_records import build_records
+from keras_bert_flow.config import CorpusConfig
+from tests.beam_jobs.conftest import make_records_config
+
+if __name__ == "__main__":
+    text, vocabulary_file, output, *options = sys.argv[1:]
+    corpus = CorpusConfig(input=(text,), lines="sentences")
+    build_records(corpus, make_records_config(), vocabulary_file, False, output, 1, options)

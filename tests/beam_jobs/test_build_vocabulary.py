@@ -1,0 +1,118 @@
+from collections import Counter
+
+import pytest
+
+from beam_jobs.build_vocabulary import build_vocabulary, count_words
+from keras_bert_flow.config import CorpusConfig, VocabularyConfig
+from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import read_vocabulary
+from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, names_in, read_folder
+
+SIZE = VocabularyConfig(size=60)
+
+
+def test_count_words_counts_as_a_plain_counter(tmp_path):
+    corpus = make_corpus(tmp_path / "a.txt")
+    counts, counters = count_words(corpus, False, tmp_path)
+    expected = Counter(as_text(make_documents()).split())
+    assert counts == dict(expected)
+    sentences = sum(map(len, make_documents()))
+    assert counters == {
+        "distinct_words": len(expected),
+        "documents": len(make_documents()),
+        "lines_read": sentences + len(make_documents()) - 1,
+        "sentences": sentences,
+        "words": expected.total(),
+    }
+    assert names_in(tmp_path) == ["a.txt"]
+
+
+def test_count_words_adds_up_one_hot_word_over_files(tmp_path):
+    for number in range(5):
+        make_corpus(tmp_path / f"{number}.txt", "The the THE.\n\nthe\n" * 200)
+    corpus = CorpusConfig(input=(str(tmp_path),))
+    assert count_words(corpus, False, tmp_path)[0] == {"the": 4000, ".": 1000}
+    assert count_words(corpus, True, tmp_path)[0] == {"The": 1000, "the": 2000, "THE": 1000, ".": 1000}
+
+
+@pytest.mark.parametrize("size", [40, 60, 200, 2000])
+def test_vocabulary_has_the_size_wanted_and_knows_every_word(size, tmp_path):
+    corpus = make_corpus(tmp_path / "a.txt")
+    folder = build_vocabulary(corpus, VocabularyConfig(size=size), tmp_path / "v")
+    pieces = read_vocabulary(folder / "vocab.txt")
+    assert len(pieces) == size
+    tokenizer = WordPieceTokenizer(pieces)
+    assert tokenizer.unk_id not in tokenizer.encode(as_text(make_documents()))
+
+
+def test_vocabulary_folder_is_whole_and_holds_no_leftovers(tmp_path):
+    corpus = make_corpus(tmp_path / "a.txt")
+    folder = build_vocabulary(corpus, SIZE, tmp_path / "v")
+    manifest = check_folder(folder, "vocabulary")
+    assert names_in(folder) == ["manifest.json", "vocab.txt"]
+    assert names_in(tmp_path) == ["a.txt", "v"]
+    assert manifest.counters["documents"] == len(make_documents())
+
+
+def test_vocabulary_has_the_same_bytes_however_the_text_is_split(tmp_path):
+    whole = build_vocabulary(make_corpus(tmp_path / "a.txt"), SIZE, tmp_path / "v1")
+    documents = make_documents()
+    for number in range(4):
+        make_corpus(tmp_path / "parts" / f"{9 - number}.txt", as_text(documents[number::4]))
+    parts = CorpusConfig(input=(str(tmp_path / "parts"),), lines="sentences")
+    split = build_vocabulary(parts, SIZE, tmp_path / "v2", ["--direct_runner_bundle_repeat=1"])
+    assert (whole / "vocab.txt").read_bytes() == (split / "vocab.txt").read_bytes()
+
+
+def test_vocabulary_is_built_once(tmp_path):
+    corpus = make_corpus(tmp_path / "a.txt")
+    folder = build_vocabulary(corpus, SIZE, tmp_path / "v")
+    before = [(path, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
+    assert build_vocabulary(corpus, SIZE, folder) == folder
+    assert [(path, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())] == before
+
+
+def test_vocabulary_of_a_file_is_checked_and_copied(tmp_path, vocabulary_file):
+    corpus = make_corpus(tmp_path / "a.txt")
+    folder = build_vocabulary(corpus, VocabularyConfig(file=str(vocabulary_file)), tmp_path / "v")
+    assert (folder / "vocab.txt").read_bytes() == vocabulary_file.read_bytes()
+    vocabulary_file.write_text("a\nb\n")
+    with pytest.raises(ValueError, match=r"must hold \[PAD\]"):
+        build_vocabulary(corpus, VocabularyConfig(file=str(vocabulary_file)), tmp_path / "w")
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "size", "message"),
+    [
+        ("", {}, 60, r"must hold text\. Received: .*a\.txt"),
+        ("\n \n\n", {}, 60, "must hold text"),
+        ("\0\n", {}, 60, "must hold text"),
+        ("abcdefghij\n", {}, 12, r"must have room for 5 special pieces and 10 characters"),
+        (b"a\ncaf\xe9\n", {"strict": True}, 60, r"must be UTF-8\. Received: line 2 of .*a\.txt\. Mend it or drop --strict\.$"),
+        ("x" * 300, {"strict": True, "max_line_bytes": 200}, 60, r"must have at most 200 bytes\. Received: line 1 of"),
+    ],
+)
+def test_vocabulary_of_bad_input_is_refused_in_one_line(text, settings, size, message, tmp_path):
+    corpus = make_corpus(tmp_path / "a.txt", text, **settings)
+    with pytest.raises(ValueError, match=message) as caught:
+        build_vocabulary(corpus, VocabularyConfig(size=size), tmp_path / "out" / "v")
+    assert "\n" not in str(caught.value) and "while running" not in str(caught.value)
+    assert names_in(tmp_path / "out") == []
+
+
+def test_vocabulary_of_a_cut_gzip_names_the_file(tmp_path):
+    import gzip
+
+    corpus = make_corpus(tmp_path / "a.txt.gz", gzip.compress(as_text(make_documents()).encode())[:-9])
+    with pytest.raises(ValueError, match=r"must be whole\. Received: .*a\.txt\.gz, damaged.*Restore the file\.$"):
+        build_vocabulary(corpus, SIZE, tmp_path / "v")
+    assert names_in(tmp_path) == ["a.txt.gz"]
+
+
+def test_vocabulary_counts_rejected_lines(tmp_path):
+    corpus = make_corpus(tmp_path / "a.txt", b"a b\ncaf\xe9\nc\n\n" + b"x" * 300 + b"\nd\n", max_line_bytes=200)
+    manifest = check_folder(build_vocabulary(corpus, SIZE, tmp_path / "v"))
+    expected = {"lines_read": 6, "lines_rejected_not_utf8": 1, "lines_rejected_too_long": 1, "documents": 2, "words": 4}
+    assert expected.items() <= manifest.counters.items()
