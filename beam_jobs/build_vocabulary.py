@@ -1,6 +1,6 @@
 """Learn a WordPiece vocabulary from any amount of text: Beam counts words, the learner merges pieces.
 
-    documents ──► words ──► counts ──► vocab.txt
+documents ──► words ──► counts ──► vocab.txt
 """
 
 from collections import Counter
@@ -69,7 +69,9 @@ def count_words(
     results, counters = read_results(folder)
     word_counts = dict(results)
     if not word_counts:
-        raise ValueError(f"A corpus must hold text. Received: {', '.join(corpus.input)}, without a word. Check the input.")
+        raise ValueError(
+            f"A corpus must hold text. Received: {', '.join(corpus.input)}, without a word. Check the input."
+        )
     return word_counts, counters | {"distinct_words": len(word_counts)}
 
 

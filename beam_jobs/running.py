@@ -27,6 +27,7 @@ def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str
     Raises:
         ValueError: a worker met bad input; the message is the worker's, without Beam's trace around it.
     """
+    _check_options(options)
     parsed = PipelineOptions(list(options))
     standard = parsed.view_as(StandardOptions)
     standard.runner = standard.runner or DEFAULT_RUNNER
@@ -67,3 +68,12 @@ def _quiet(level: str) -> Iterator[None]:
             os.environ.pop(_WORKER_OPTIONS)
             if file_before:
                 os.environ[_WORKER_OPTIONS] = file_before
+
+
+def _check_options(options: Sequence[str]) -> None:
+    """Refuse options that Beam does not have: it would leave out a misspelt one without a word."""
+    known = {*PipelineOptions([]).get_all_options(), "experiment"}  # the one whose value has another name
+    for option in options:
+        name = option.removeprefix("--").partition("=")[0]
+        if option.startswith("--") and name.removeprefix("no_") not in known and name not in known:
+            raise ValueError(f"An option must be one of this command or of Apache Beam. Received: --{name}. See --help.")

@@ -83,7 +83,9 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
     output.parent.mkdir(parents=True, exist_ok=True)
     with locked(output.with_name(f".{output.name}.lock")):
         if output.exists():
-            raise FileExistsError(f"The output folder must be new. Received: {output}, which exists. Choose another one.")
+            raise FileExistsError(
+                f"The output folder must be new. Received: {output}, which exists. Choose another one."
+            )
         if not resumable:
             shutil.rmtree(work, ignore_errors=True)
         work.mkdir(exist_ok=resumable)  # where rmtree failed, old files must not be published
@@ -117,11 +119,15 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     """Replace a file in one step: readers see the old bytes or the new ones."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -16,14 +16,17 @@ class Settings(BaseModel):
     """Frozen settings that refuse unknown keys."""
 
     # YAML reads `text: 3` as a number; a column may be named so
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), validate_default=True, coerce_numbers_to_str=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), validate_default=True, coerce_numbers_to_str=True
+    )
 
 
 class CorpusConfig(Settings):
     """Where the text is and how its lines are read."""
 
     input: tuple[str, ...] = Field(
-        (BUILTIN,), description="Files, folders or globs of .txt and .jsonl, also .gz; or `builtin`, the docstrings here."
+        (BUILTIN,),
+        description="Files, folders or globs of .txt and .jsonl, also .gz; or `builtin`, the docstrings here.",
     )
     json_field: str = Field("text", description="Field of a JSON line that holds the text of one document.")
     lines: Literal["paragraphs", "sentences"] = Field(
@@ -160,7 +163,9 @@ class PipelineConfig(Settings):
         return self
 
 
-def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: type[Settings] = PipelineConfig) -> Settings:
+def load_config(
+    path: str | Path | None, overrides: Sequence[str] = (), kind: type[Settings] = PipelineConfig
+) -> Settings:
     """Read a YAML file and apply `key.sub=value` overrides.
 
     Raises:
@@ -173,7 +178,9 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: ty
             raise FileNotFoundError(f"The configuration must be a file. Received: {path}. See configs/ for examples.")
         values = _parse_yaml(Path(path).read_bytes(), str(path)) or {}
         if not isinstance(values, dict):
-            raise ValueError(f"A configuration must be `key: value` lines. Received: {path}. See configs/ for examples.")
+            raise ValueError(
+                f"A configuration must be `key: value` lines. Received: {path}. See configs/ for examples."
+            )
     for override in overrides:
         _apply_override(values, override)
     return make_config(kind, values, str(path or "--set"))
@@ -191,13 +198,17 @@ def _parse_yaml(text: str | bytes, source: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"A configuration must be plain YAML. Received: {source}: {' '.join(str(error).split())}.") from None
+        raise ValueError(
+            f"A configuration must be plain YAML. Received: {source}: {' '.join(str(error).split())}."
+        ) from None
 
 
 def _apply_override(values: dict, override: str) -> None:
     path, equals, text = override.partition("=")
     if not equals or not path:
-        raise ValueError(f"An override must read key=value. Received: {override}. Try --set pretraining.total_steps=100.")
+        raise ValueError(
+            f"An override must read key=value. Received: {override}. Try --set pretraining.total_steps=100."
+        )
     *parents, leaf = path.split(".")
     for parent in parents:
         values = values.setdefault(parent, {})

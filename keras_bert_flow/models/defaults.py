@@ -31,7 +31,11 @@ def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0):
     this corrects the bias of the first steps, as Adam's authors do.
     """
     optimizer = keras.optimizers.AdamW(
-        learning_rate=learning_rate, weight_decay=weight_decay, epsilon=1e-6, global_clipnorm=clip_norm
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        epsilon=1e-6,
+        global_clipnorm=clip_norm,
+        name="adamw",  # by default it counts the optimizers of the process, and a checkpoint would not fit the next
     )
     optimizer.exclude_from_weight_decay(var_names=list(UNDECAYED_NAMES))
     return optimizer

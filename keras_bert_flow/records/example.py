@@ -23,16 +23,13 @@ def encode_example(features: Mapping[str, np.ndarray]) -> bytes:
     for name, values in features.items():
         feature = example.features.feature[name]
         if values.dtype.kind in "iub":
-            values_of = feature.int64_list
-            values = values + 0  # protobuf is going to refuse booleans
+            feature.int64_list.value.extend((values + 0).tolist())  # protobuf is going to refuse booleans
         elif values.dtype.kind == "f":
-            values_of = feature.float_list
+            feature.float_list.value.extend(values.tolist())
         elif values.dtype.kind in "OS":
-            values_of = feature.bytes_list
+            feature.bytes_list.value.extend(values.tolist())
         else:
             raise TypeError(f"A feature must hold integers, floats or bytes. Received: {name} of {values.dtype}.")
-        values_of.SetInParent()  # an empty feature has a type too
-        values_of.value.extend(values.tolist())
     return example.SerializeToString(deterministic=True)
 
 
@@ -57,7 +54,11 @@ def _to_array(feature) -> np.ndarray:
 
 def _make_example_class():
     file = descriptor_pb2.FileDescriptorProto(name="keras_bert_flow/example.proto", package=_PACKAGE, syntax="proto3")
-    for name, value_type in (("BytesList", _FIELD.TYPE_BYTES), ("FloatList", _FIELD.TYPE_FLOAT), ("Int64List", _FIELD.TYPE_INT64)):
+    for name, value_type in (
+        ("BytesList", _FIELD.TYPE_BYTES),
+        ("FloatList", _FIELD.TYPE_FLOAT),
+        ("Int64List", _FIELD.TYPE_INT64),
+    ):
         _add_field(file.message_type.add(name=name), "value", 1, value_type, repeated=True)
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")

@@ -63,7 +63,9 @@ def decode_record(record: bytes) -> Mapping[str, np.ndarray]:
     features = decode_example(record)
     for name, kind in FEATURE_KINDS.items():
         if name not in features or features[name].dtype.kind != kind:
-            raise ValueError(f"A record must hold the feature `{name}`. Received: {sorted(features)}. Rebuild the records.")
+            raise ValueError(
+                f"A record must hold the feature `{name}`. Received: {sorted(features)}. Rebuild the records."
+            )
     return features
 
 

@@ -91,8 +91,8 @@ class TFRecordFile:
         whole = data_bytes >= 0 and length == _LENGTH.pack(data_bytes)
         if not whole or length_crc != _CRC.pack(masked_crc(length)) or data_crc != _CRC.pack(masked_crc(data)):
             raise ValueError(
-                f"A record must have the checksum written with it. Received: record {position} of {self.path}, damaged. "
-                "Restore the file or rebuild the records."
+                f"A record must have the checksum written with it. Received: record {position} of {self.path}, "
+                "damaged. Restore the file or rebuild the records."
             )
         return data
 

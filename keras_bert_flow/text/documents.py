@@ -91,7 +91,14 @@ def _split_jsonl(
                 raise TypeError
             text.encode()  # half of a surrogate pair, which JSON can write and UTF-8 cannot, is no text
         except (ValueError, TypeError, KeyError, RecursionError):
-            _reject("not_json_with_text", f"hold a JSON object with the text field `{rule.json_field}`", path, number, rule, count)
+            _reject(
+                "not_json_with_text",
+                f"hold a JSON object with the text field `{rule.json_field}`",
+                path,
+                number,
+                rule,
+                count,
+            )
             continue
         yield text.splitlines()
 
@@ -123,10 +130,14 @@ def _read_line(file: BinaryIO, path: str, max_line_bytes: int) -> bytes:
             rest = file.readline(max_line_bytes + _AROUND_BYTES)
         return line
     except (EOFError, OSError, zlib.error) as error:  # gzip raises each of these for a cut or damaged file
-        raise ValueError(f"A corpus file must be whole. Received: {path}, damaged: {error}. Restore the file.") from error
+        raise ValueError(
+            f"A corpus file must be whole. Received: {path}, damaged: {error}. Restore the file."
+        ) from error
 
 
 def _reject(reason: str, wanted: str, path: str, number: int, rule: ReadingRule, count: Callable[[str], None]) -> None:
     if rule.strict:
-        raise ValueError(f"A line of the corpus must {wanted}. Received: line {number} of {path}. Mend it or drop --strict.")
+        raise ValueError(
+            f"A line of the corpus must {wanted}. Received: line {number} of {path}. Mend it or drop --strict."
+        )
     count(f"lines_rejected_{reason}")

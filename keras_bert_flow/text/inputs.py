@@ -21,7 +21,9 @@ def find_inputs(patterns: Sequence[str]) -> list[str]:
     found = sorted({os.path.realpath(path): path for path in paths}.values())  # each file once, however it was named
     for path in found:
         if not path.endswith(SUFFIXES):
-            raise ValueError(f"A corpus file must end in one of {', '.join(SUFFIXES)}. Received: {path}. Rename or convert it.")
+            raise ValueError(
+                f"A corpus file must end in one of {', '.join(SUFFIXES)}. Received: {path}. Rename or convert it."
+            )
     return found
 
 
@@ -42,5 +44,7 @@ def _expand(pattern: str) -> Iterable[str]:
         names = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # a name may hold brackets
         matches = [path for path in names if Path(path).is_file()]
     if not matches:
-        raise FileNotFoundError(f"An input must be a file, a folder or a glob that matches. Received: {pattern}. Check the path.")
+        raise FileNotFoundError(
+            f"An input must be a file, a folder or a glob that matches. Received: {pattern}. Check the path."
+        )
     return matches

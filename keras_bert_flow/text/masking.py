@@ -48,7 +48,8 @@ def mask_tokens(
     mask_ids = token_ids[positions]
     draws = rng.random(len(positions))
     random_ids = rng.integers(0, len(rule.starts_word), len(positions))
-    replacements = np.where(draws < MASK_SHARE, rule.mask_id, np.where(draws < MASK_SHARE + KEEP_SHARE, mask_ids, random_ids))
+    unhidden = np.where(draws < MASK_SHARE + KEEP_SHARE, mask_ids, random_ids)
+    replacements = np.where(draws < MASK_SHARE, rule.mask_id, unhidden)
     masked = token_ids.copy()
     masked[positions] = replacements
     return masked, positions, mask_ids

@@ -99,7 +99,7 @@ def build_pairs(
 def truncate_pair(
     first: np.ndarray, second: np.ndarray, longest: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shorten two segments to `longest` tokens in all: always the longer one, at its front or its back by a coin toss."""
+    """Shorten two segments to `longest` tokens in all: always the longer one, at front or back by a coin toss."""
     lengths = [len(first), len(second)]
     cut_fronts = [0, 0]
     excess = max(0, sum(lengths) - longest)
@@ -112,9 +112,7 @@ def truncate_pair(
     )
 
 
-def mask_pair(
-    pair: SegmentPair, cls_id: int, sep_id: int, rule: MaskingRule, rng: np.random.Generator
-) -> MaskedPair:
+def mask_pair(pair: SegmentPair, cls_id: int, sep_id: int, rule: MaskingRule, rng: np.random.Generator) -> MaskedPair:
     """Join a pair with its special tokens and hide some of its tokens."""
     token_ids = np.concatenate([[cls_id], pair.first, [sep_id], pair.second, [sep_id]]).astype(np.int32)
     segment_ids = np.zeros(len(token_ids), np.int32)
@@ -132,9 +130,7 @@ def _end_of_chunk(sentences: Sequence[np.ndarray], start: int, target: int) -> i
     return len(sentences)
 
 
-def _draw_random_segment(
-    others: Sequence[Sequence[np.ndarray]], target: int, rng: np.random.Generator
-) -> np.ndarray:
+def _draw_random_segment(others: Sequence[Sequence[np.ndarray]], target: int, rng: np.random.Generator) -> np.ndarray:
     """Take sentences from a random place of a random document until `target` tokens; at least one sentence."""
     sentences = others[int(rng.integers(len(others)))]
     start = int(rng.integers(len(sentences)))

@@ -8,7 +8,7 @@ import pytest
 from keras_bert_flow.config import CorpusConfig, RecordsConfig
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
-DOCUMENTS = 60
+DOCUMENTS = 170  # two pools to train on
 SMALL = {"sequence_length": 32, "max_predictions": 5, "duplication": 2, "held_out_fraction": 0.2, "shards": 2}
 
 
@@ -16,7 +16,10 @@ def make_documents(documents: int = DOCUMENTS) -> list[list[str]]:
     """Return documents of one to eight sentences of words like `d7s2`, each of them in the text once."""
     rng = np.random.default_rng(0)
     return [
-        [" ".join([f"d{number}s{sentence}", *rng.choice(list("abcdefg"), rng.integers(1, 9))]) for sentence in range(rng.integers(1, 9))]
+        [
+            " ".join([f"d{number}s{sentence}", *rng.choice(list("abcdefg"), rng.integers(1, 9))])
+            for sentence in range(rng.integers(1, 9))
+        ]
         for number in range(documents)
     ]
 

@@ -83,6 +83,26 @@ def test_records_have_the_same_bytes_with_two_workers(built, corpus, vocabulary_
     assert read_folder(tmp_path / "r") == read_folder(built)
 
 
+def test_records_have_the_same_bytes_through_the_portable_job_service(built, corpus, vocabulary_file, tmp_path):
+    # The path that Flink and Spark take: a serialised pipeline, a job service, workers that connect to it.
+    port_file = tmp_path / "port"
+    module = "apache_beam.runners.portability.local_job_service_main"
+    command = [sys.executable, "-m", module, "--port_file", port_file]
+    service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not port_file.exists() and service.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        endpoint = f"localhost:{port_file.read_text()}"
+        options = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", "--environment_type=LOOPBACK"]
+        command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, tmp_path / "r", *options]
+        subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
+    finally:
+        service.kill()
+        service.wait()
+    assert read_folder(tmp_path / "r") == read_folder(built)
+
+
 def test_records_have_the_same_bytes_whatever_the_file_is_called(built, vocabulary_file, tmp_path):
     corpus = make_corpus(tmp_path / "other folder" / "é.txt")
     assert read_folder(build(corpus, vocabulary_file, tmp_path / "r")) == read_folder(built)
@@ -217,8 +237,12 @@ def test_duplicate_documents_are_used_once(built, vocabulary_file, tmp_path):
 def test_whole_words_are_masked_where_asked(tmp_path):
     words = ["aa", "bbb", "cc"]
     write_vocabulary(tmp_path / "v.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc", "##a", "##b", "##c"])
-    corpus = make_corpus(tmp_path / "a.txt", as_text([[" ".join(words), "aa cc", "bbb bbb"], ["cc cc aa", "bbb"], ["aa"] * 9]))
-    folder = build(corpus, tmp_path / "v.txt", tmp_path / "r", whole_word=True, masked_fraction=0.5, held_out_fraction=0)
+    corpus = make_corpus(
+        tmp_path / "a.txt", as_text([[" ".join(words), "aa cc", "bbb bbb"], ["cc cc aa", "bbb"], ["aa"] * 9])
+    )
+    folder = build(
+        corpus, tmp_path / "v.txt", tmp_path / "r", whole_word=True, masked_fraction=0.5, held_out_fraction=0
+    )
     tokenizer = tokenizer_of(folder)
     for record in read_part(folder, "train"):
         chosen = set(record["masked_lm_positions"][: record["count"]].tolist())
@@ -237,7 +261,7 @@ def test_pools_hold_enough_documents_to_choose_from(held_out_fraction):
     sizes = {part: [pools.count(pool) for pool in set(pools) if pool[0] == part] for part in (TRAIN, HELD_OUT)}
     assert abs(sum(sizes[HELD_OUT]) - total * held_out_fraction) < 4 * np.sqrt(total * 0.25)
     for part in filter(sizes.get, sizes):
-        assert DOCUMENTS_A_POOL <= np.mean(sizes[part]) < 2 * DOCUMENTS_A_POOL
+        assert 0.9 * DOCUMENTS_A_POOL < np.mean(sizes[part]) < 2 * DOCUMENTS_A_POOL
         assert min(sizes[part]) > DOCUMENTS_A_POOL / 2  # four standard deviations of a Poisson number
 
 
@@ -251,7 +275,11 @@ def test_pools_hold_enough_documents_to_choose_from(held_out_fraction):
         ("\n\n", {}, "with 0 to train on"),
         ("a b\nc d\na c\nb d\n", {}, "two or more different documents.*with 1 to train on and 0 held out"),
         ("a b\nc d\n\n a b \nc d\n", {}, "with 1 to train on"),  # twice the same
-        (b"a\n\nb\n\ncaf\xe9\n", {"strict": True}, r"must be UTF-8\. Received: line 5 of .*a\.txt\. Mend it or drop --strict\.$"),
+        (
+            b"a\n\nb\n\ncaf\xe9\n",
+            {"strict": True},
+            r"must be UTF-8\. Received: line 5 of .*a\.txt\. Mend it or drop --strict\.$",
+        ),
     ],
 )
 def test_records_of_bad_text_are_refused_in_one_line(text, settings, message, vocabulary_file, tmp_path):
@@ -266,7 +294,9 @@ def test_records_of_bad_text_are_refused_in_one_line_by_worker_processes(vocabul
     (tmp_path / "a.jsonl.gz").write_bytes(b"no gzip")
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     corpus = CorpusConfig(input=(str(tmp_path / "a.jsonl.gz"),))
-    with pytest.raises(ValueError, match=r"must be whole\. Received: .*a\.jsonl\.gz, damaged: .*Restore the file\.$") as caught:
+    with pytest.raises(
+        ValueError, match=r"must be whole\. Received: .*a\.jsonl\.gz, damaged: .*Restore the file\.$"
+    ) as caught:
         build(corpus, vocabulary_file, tmp_path / "out" / "r", options=options)
     assert "\n" not in str(caught.value)
     assert names_in(tmp_path / "out") == []
@@ -276,7 +306,8 @@ def test_records_print_nothing_of_beam(vocabulary_file, tmp_path):
     make_corpus(tmp_path / "a.txt", b"caf\xe9")
     code = (
         "import sys; from beam_jobs.build_records import *; from keras_bert_flow.config import *\n"
-        "try: build_records(CorpusConfig(input=(sys.argv[1],), strict=True), RecordsConfig(), sys.argv[2], False, sys.argv[3])\n"
+        "corpus = CorpusConfig(input=(sys.argv[1],), strict=True)\n"
+        "try: build_records(corpus, RecordsConfig(), sys.argv[2], False, sys.argv[3])\n"
         "except ValueError as error: print(error)"
     )
     command = [sys.executable, "-c", code, tmp_path / "a.txt", vocabulary_file, tmp_path / "r"]

@@ -7,7 +7,7 @@ from keras_bert_flow.config import CorpusConfig, VocabularyConfig
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import read_vocabulary
-from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, names_in, read_folder
+from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, names_in
 
 SIZE = VocabularyConfig(size=60)
 
@@ -90,7 +90,12 @@ def test_vocabulary_of_a_file_is_checked_and_copied(tmp_path, vocabulary_file):
         ("\n \n\n", {}, 60, "must hold text"),
         ("\0\n", {}, 60, "must hold text"),
         ("abcdefghij\n", {}, 12, r"must have room for 5 special pieces and 10 characters"),
-        (b"a\ncaf\xe9\n", {"strict": True}, 60, r"must be UTF-8\. Received: line 2 of .*a\.txt\. Mend it or drop --strict\.$"),
+        (
+            b"a\ncaf\xe9\n",
+            {"strict": True},
+            60,
+            r"must be UTF-8\. Received: line 2 of .*a\.txt\. Mend it or drop --strict\.$",
+        ),
         ("x" * 300, {"strict": True, "max_line_bytes": 200}, 60, r"must have at most 200 bytes\. Received: line 1 of"),
     ],
 )

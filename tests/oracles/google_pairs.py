@@ -7,7 +7,9 @@ what the library's faster builder must agree with, in distribution.
 import random
 
 
-def create_pairs(documents: list[list[list[int]]], number: int, max_tokens: int, short_probability: float, rng: random.Random):
+def create_pairs(
+    documents: list[list[list[int]]], number: int, max_tokens: int, short_probability: float, rng: random.Random
+):
     """Return (tokens_a, tokens_b, is_random_next) for one pass over a document.
 
     Args:

@@ -16,14 +16,27 @@ def main(folder: Path) -> None:
     import tensorflow as tf
 
     def make_feature(kind: str, values: list):
-        values = [bytes.fromhex(value) for value in values] if kind == "bytes" else [float(v) for v in values] if kind == "float" else values
+        values = (
+            [bytes.fromhex(value) for value in values]
+            if kind == "bytes"
+            else [float(v) for v in values]
+            if kind == "float"
+            else values
+        )
         field, name = LISTS[kind]
         return tf.train.Feature(**{field: getattr(tf.train, name)(value=values)})
 
     def describe(feature) -> list:
         kind = {field: kind for kind, (field, _) in LISTS.items()}[feature.WhichOneof("kind")]
         values = list(getattr(feature, LISTS[kind][0]).value)
-        return [kind, [value.hex() for value in values] if kind == "bytes" else [str(v) for v in values] if kind == "float" else values]
+        return [
+            kind,
+            [value.hex() for value in values]
+            if kind == "bytes"
+            else [str(v) for v in values]
+            if kind == "float"
+            else values,
+        ]
 
     (folder / "theirs").mkdir()
     seen = {"examples": {}}

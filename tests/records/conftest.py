@@ -22,7 +22,10 @@ EXAMPLES = {
     "integers": {"x": np.array([0, -1, 127, 128, 2**63 - 1, -(2**63)])},
     "small_integers": {"int32": np.array([3, -4], np.int32), "uint8": np.array([255], np.uint8)},
     "booleans": {"x": np.array([True, False])},
-    "floats": {"x": np.array([0.0, -0.0, 1e-45, 3.4e38, np.inf, -np.inf], np.float32), "double": np.array([0.1, 1 / 3])},
+    "floats": {
+        "x": np.array([0.0, -0.0, 1e-45, 3.4e38, np.inf, -np.inf], np.float32),
+        "double": np.array([0.1, 1 / 3]),
+    },
     "bytes": {"x": np.array([b"", b"a\0b", "é".encode(), bytes(range(256))], object)},
     "empty": {"i": np.array([], np.int64), "f": np.array([], np.float32), "b": np.array([], object)},
     "order": {name: np.array([number]) for number, name in enumerate(["b", "a", "é", "", "aa", "B", "zz"])},

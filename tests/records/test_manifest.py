@@ -85,7 +85,9 @@ def test_check_lets_files_be_that_no_manifest_names(folder):
     assert [file.name for file in check_folder(folder).files] == ["a.bin", "sub/é.bin"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"files": 3}', '{"files": [{}]}', '{"files": []}', "\0"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", "{}", '{"files": 3}', '{"files": [{}]}', '{"files": []}', "\0"]
+)
 def test_manifest_that_is_damaged_is_refused(folder, content):
     (folder / MANIFEST).write_text(content)
     with pytest.raises(ValueError, match=r"manifest\.json, damaged"):

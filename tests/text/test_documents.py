@@ -52,7 +52,12 @@ def test_documents_of_text_lie_between_blank_lines(content, documents, name, tmp
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_documents_of_jsonl_are_lines(name, tmp_path):
-    content = b"\xef\xbb\xbf" + jsonl({"text": "a\nb\n\nc"}, {"text": "d", "x": 1}) + b"\n\r\n" + jsonl({"text": " \n"}).strip()
+    content = (
+        b"\xef\xbb\xbf"
+        + jsonl({"text": "a\nb\n\nc"}, {"text": "d", "x": 1})
+        + b"\n\r\n"
+        + jsonl({"text": " \n"}).strip()
+    )
     found, counts = read(tmp_path, content, name)
     assert found == [("a", "b", "c"), ("d",)]
     assert counts == {"lines_read": 5, "documents": 2}
@@ -78,8 +83,20 @@ def test_lines_are_paragraphs_or_sentences(split_lines, sentences, tmp_path):
 
 
 BAD_LINES = {
-    "lines_rejected_not_utf8": [b"caf\xe9", b"\xff\xfea\0", b"\xed\xa0\x80", b"\xc0\xaf"],  # latin-1, UTF-16, surrogate, overlong
-    "lines_rejected_too_long": [b"x" * 101, b"x" * 102, b"x" * 105, b"x" * 106, b"x" * 1000, b"x" * 100 + b"\r\ry"],
+    "lines_rejected_not_utf8": [
+        b"caf\xe9",
+        b"\xff\xfea\0",
+        b"\xed\xa0\x80",
+        b"\xc0\xaf",
+    ],  # latin-1, UTF-16, surrogate, overlong
+    "lines_rejected_too_long": [
+        b"x" * 101,
+        b"x" * 102,
+        b"x" * 105,
+        b"x" * 106,
+        b"x" * 1000,
+        b"x" * 100 + b"\r" * 5 + b"y",
+    ],
 }
 
 
@@ -165,7 +182,9 @@ def test_lines_add_up(tmp_path):
     rule = ReadingRule(split_lines=False, max_line_bytes=100)
     _, counts = read(tmp_path, b"\n".join([used] * 7 + [blank] * 5 + [latin] * 3 + [long] * 2), rule=rule)
     assert counts == {"lines_read": 17, "documents": 1, "lines_rejected_not_utf8": 3, "lines_rejected_too_long": 2}
-    found, counts = read(tmp_path, b"\n".join([b'{"text": "a"}'] * 7 + [blank] * 5 + [latin] * 3 + [bad] * 4), "a.jsonl", rule)
+    found, counts = read(
+        tmp_path, b"\n".join([b'{"text": "a"}'] * 7 + [blank] * 5 + [latin] * 3 + [bad] * 4), "a.jsonl", rule
+    )
     rejected = {"lines_rejected_not_utf8": 3, "lines_rejected_not_json_with_text": 4}
     assert counts == {"lines_read": len(found) + 5 + 3 + 4, "documents": 7} | rejected
 
@@ -175,7 +194,14 @@ def test_cut_or_damaged_gzip_names_the_file(name, tmp_path):
     whole = gzip.compress(jsonl(*({"text": f"some text {number}"} for number in range(50))))
     flipped = bytearray(whole)
     flipped[-6] ^= 1  # the checksum at the end
-    for content in (whole[:5], whole[: len(whole) // 2], whole[:-1], bytes(flipped), b"no gzip at all", whole + b"rest"):
+    for content in (
+        whole[:5],
+        whole[: len(whole) // 2],
+        whole[:-1],
+        bytes(flipped),
+        b"no gzip at all",
+        whole + b"rest",
+    ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=rf"A corpus file must be whole\. Received: .*{name}, damaged"):
             list(read_documents(str(tmp_path / name), LINES, lambda name: None))

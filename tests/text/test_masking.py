@@ -13,7 +13,7 @@ PIECES = np.array([5000, 5001, 17000])
 
 def make_rule(masked_fraction=0.15, max_predictions=1000, whole_word=False, size=SIZE):
     starts_word = np.ones(size, bool)
-    starts_word[PIECES[PIECES < size]] = False
+    starts_word[np.setdiff1d(PIECES, np.arange(size, SIZE))] = False
     return MaskingRule(masked_fraction, max_predictions, MASK, (CLS, SEP), starts_word, whole_word)
 
 
@@ -108,7 +108,9 @@ def test_masking_draws_random_tokens_from_the_whole_vocabulary():
 
 def draw_many(length, rule, ids=WORDS):
     rng = np.random.default_rng(6)
-    return mask_tokens(rng.choice(ids, length).astype(np.int32), MaskingRule(**vars(rule) | {"max_predictions": length}), rng)
+    return mask_tokens(
+        rng.choice(ids, length).astype(np.int32), MaskingRule(**vars(rule) | {"max_predictions": length}), rng
+    )
 
 
 def words_of(tokens):
@@ -147,7 +149,9 @@ def test_whole_word_masking_takes_all_pieces_or_none():
 
 def test_whole_word_masking_joins_no_pieces_across_a_special_token():
     tokens = np.array([CLS, 7, SEP, 5000, 5001, SEP])  # a piece behind [SEP] begins a word of its own
-    found = {tuple(choose_positions(tokens, make_rule(0.35, whole_word=True), np.random.default_rng(s))) for s in range(50)}
+    found = {
+        tuple(choose_positions(tokens, make_rule(0.35, whole_word=True), np.random.default_rng(s))) for s in range(50)
+    }
     assert found == {(1,), (3, 4)}
 
 

@@ -20,10 +20,7 @@ SENTENCE = 1000  # token = document * 1,000,000 + sentence * 1000 + place: each 
 def make_corpus(sentence_lengths):
     """Return documents of the given sentence lengths whose tokens say where they are from."""
     return [
-        [
-            np.arange(length) + (number * SENTENCE + sentence) * SENTENCE
-            for sentence, length in enumerate(lengths)
-        ]
+        [np.arange(length) + (number * SENTENCE + sentence) * SENTENCE for sentence, length in enumerate(lengths)]
         for number, lengths in enumerate(sentence_lengths)
     ]
 
@@ -79,7 +76,11 @@ def test_pairs_lose_no_sentence():
     # Sentences of one token and a long limit: nothing is truncated, so every token of the document must come once.
     corpus = make_corpus([[1] * 40 for _ in range(5)])
     for number, pairs in all_pairs(corpus, sequence_length=16, short_fraction=0.5):
-        own = [segment for pair in pairs for segment in ([pair.first] if pair.is_random_next else [pair.first, pair.second])]
+        own = [
+            segment
+            for pair in pairs
+            for segment in ([pair.first] if pair.is_random_next else [pair.first, pair.second])
+        ]
         assert np.concatenate(own).tolist() == np.concatenate(corpus[number]).tolist()
 
 
@@ -117,7 +118,9 @@ def test_random_second_segment_may_come_from_any_place_of_any_other_document():
     # a document evenly, then a sentence of it evenly
     expected = {1000: 1 / 9, 1001: 1 / 9, 1002: 1 / 9, 2000: 1 / 3, 3000: 1 / 6, 3001: 1 / 6}
     assert starts.keys() == expected.keys()
-    assert stats.chisquare([starts[key] for key in expected], [3000 * share for share in expected.values()]).pvalue > 0.001
+    assert (
+        stats.chisquare([starts[key] for key in expected], [3000 * share for share in expected.values()]).pvalue > 0.001
+    )
 
 
 def test_truncation_has_the_lengths_of_google():
@@ -201,7 +204,9 @@ def test_pairs_are_distributed_as_google_makes_them(sequence_length, short_fract
 @needs_data
 def test_pairs_of_wikipedia_are_distributed_as_google_makes_them():
     path = str(Path(DATA) / "corpus" / "wiki_en_dev.txt")
-    documents = [document for document, _ in zip(read_documents(path, ReadingRule(), lambda name: None), range(8), strict=False)]
+    documents = [
+        document for document, _ in zip(read_documents(path, ReadingRule(), lambda name: None), range(8), strict=False)
+    ]
     corpus = make_corpus([[len(sentence.split()) for sentence in document.sentences] for document in documents])
     compare_with_google(corpus, 128, 0.1, passes=150)
 

@@ -1,0 +1,135 @@
+"""Walk every import and fail on an edge that the design does not allow."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("keras_bert_flow", "beam_jobs", "flows")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+BACKENDS = ("keras", "tensorflow", "jax", "torch")
+
+# room → rooms of ours, and packages of others, that it may import; it may always import itself and the standard library
+EVERYTHING = None
+ALLOWED = {
+    "text": "numpy tokenizers",
+    "records": "artifacts numpy google google_crc32c",
+    "data": "text records tasks grain numpy",
+    "layers": "keras",
+    "models": "layers keras numpy",
+    "training": "config artifacts keys progress data models conversion tasks text records keras numpy safetensors",
+    "tasks": "text numpy sklearn scipy",
+    "evaluation": (
+        "tasks data models conversion artifacts config keys records training progress numpy scipy yaml matplotlib"
+    ),
+    "conversion": "models artifacts safetensors numpy keras",
+    "config": "pydantic yaml",
+    "artifacts": "",
+    "keys": "config artifacts records text",
+    "progress": "rich",
+    "beam_jobs": "text records config artifacts keys apache_beam numpy",
+    "flows": EVERYTHING,
+    "cli": EVERYTHING,
+    "__main__": "cli",
+    "__init__": "",  # public names are loaded by `importlib` when they are first used
+}
+EXCEPTIONS = {
+    ("keras_bert_flow/models/preset.py", "conversion"),  # `from_preset` reads what `conversion` knows
+    ("keras_bert_flow/training/precision.py", "tensorflow"),  # its switch for exact repetition has no name in Keras
+    ("keras_bert_flow/data/builtin.py", "artifacts"),  # publishes the built-in corpus as a stage does
+    ("keras_bert_flow/data/builtin.py", "keys"),
+}
+NOBODY_IMPORTS = {"flows": ("flows", "cli"), "cli": ("cli", "__main__"), "beam_jobs": ("beam_jobs", "flows", "cli")}
+
+
+def room_of(module: str) -> str:
+    """Name the room of a dotted module: `keras_bert_flow.text.pairs` is in `text`, `numpy.random` in `numpy`."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "keras_bert_flow" and len(parts) > 1 else parts[0]
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return every module that a file imports, wherever in the file, with dots."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            modules |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports by a relative name"
+            modules |= (
+                {f"{node.module}.{name.name}" for name in node.names} if node.module in PACKAGES else {node.module}
+            )
+    return modules
+
+
+def edges_of(path: Path) -> set[str]:
+    return {room_of(module) for module in imported_modules(path)} - set(sys.stdlib_module_names)
+
+
+def room_of_file(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return room_of(".".join(parts))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_follow_the_design(path):
+    room, name = room_of_file(path), str(path.relative_to(ROOT))
+    assert room in ALLOWED, f"{name} is in no room of the design"
+    edges = edges_of(path) - {room}
+    for target, sources in NOBODY_IMPORTS.items():
+        assert target not in edges or room in sources, f"{name} imports {target}"
+    if ALLOWED[room] is not EVERYTHING:
+        forbidden = {edge for edge in edges if edge not in ALLOWED[room].split() and (name, edge) not in EXCEPTIONS}
+        assert not forbidden, f"{name} imports {', '.join(sorted(forbidden))}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_are_public(path):
+    for module in imported_modules(path):
+        assert not module.startswith("keras.src"), f"{path.relative_to(ROOT)} imports {module}"
+        parts = module.split(".")
+        private = [part for part in parts if part.startswith("_") and not part.startswith("__")]
+        assert not private, f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_rooms_have_no_cycle():
+    """Follow the arrows between our rooms; the one exception is loaded when it is used."""
+    arrows = {room: set() for room in ALLOWED}
+    for path in SOURCES:
+        name, room = str(path.relative_to(ROOT)), room_of_file(path)
+        arrows[room] |= {edge for edge in edges_of(path) if edge in ALLOWED and (name, edge) not in EXCEPTIONS} - {room}
+    while ends := {room for room, targets in arrows.items() if not targets & arrows.keys()}:
+        arrows = {room: targets for room, targets in arrows.items() if room not in ends}
+    assert not arrows, f"these rooms import each other: {sorted(arrows)}"
+
+
+def test_every_module_of_the_house_is_looked_at():
+    assert len(SOURCES) > 50
+    assert {room_of_file(path) for path in SOURCES} <= set(ALLOWED)
+
+
+def light_modules() -> list[str]:
+    """Name the modules that a Beam worker loads, which must not load a backend."""
+    folders = ("keras_bert_flow/text", "keras_bert_flow/records", "beam_jobs")
+    files = [
+        path.relative_to(ROOT).with_suffix("") for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
+    modules = [".".join(file.parts).removesuffix(".__init__") for file in files]
+    return ["keras_bert_flow", "beam_jobs", "keras_bert_flow.config", "keras_bert_flow.keys", *modules]
+
+
+def test_light_modules_load_no_backend():
+    code = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1].split(','):\n"
+        "    importlib.import_module(name)\n"
+        f"    loaded = [backend for backend in {BACKENDS} if backend in sys.modules]\n"
+        "    if loaded: sys.exit(f'{name} loads {loaded}')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, ",".join(light_modules())], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

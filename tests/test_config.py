@@ -1,0 +1,215 @@
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from keras_bert_flow import config
+from keras_bert_flow.config import (
+    CorpusConfig,
+    PipelineConfig,
+    PretrainingConfig,
+    RecordsConfig,
+    Settings,
+    load_config,
+    make_config,
+)
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+KINDS = [
+    kind
+    for kind in vars(config).values()
+    if isinstance(kind, type) and issubclass(kind, Settings) and kind is not Settings
+]
+
+
+def load(folder: Path, text: str | bytes, *overrides: str, kind=PipelineConfig):
+    path = folder / "run.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load_config(path, overrides, kind)
+
+
+def message_of(call, *args, error=ValueError, **kwargs) -> str:
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_shipped_configs_have_names_of_their_own():
+    names = [load_config(path).name for path in CONFIGS]
+    assert names and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_shipped_config_loads(path):
+    settings = load_config(path)
+    assert path.read_text().startswith("#")  # source, command, hardware, duration, result
+    assert load_config(None) != settings
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_setting_is_described(kind):
+    assert kind.__doc__
+    for name, field in kind.model_fields.items():
+        assert field.description and field.description.endswith("."), name
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_default_is_valid_and_frozen(kind):
+    settings = kind()
+    assert kind.model_validate(settings.model_dump(mode="json")) == settings
+    name = next(iter(kind.model_fields))
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(settings, name, getattr(settings, name))
+
+
+def test_config_is_written_and_read_as_it_is(tmp_path):
+    settings = load_config(None, ["seed=7", "finetuning.seeds=[4, 5]", "corpus.input=[a.txt]", "vocabulary.file=v.txt"])
+    assert load(tmp_path, yaml.safe_dump(settings.model_dump(mode="json"))) == settings
+
+
+def test_config_without_a_file_or_with_an_empty_one_is_the_default(tmp_path):
+    assert load_config(None) == load(tmp_path, "") == load(tmp_path, "# nothing\n") == PipelineConfig()
+
+
+def test_overrides_win_over_the_file_and_the_last_one_wins(tmp_path):
+    text = "seed: 3\npretraining: {batch_size: 8, total_steps: 50, warmup_steps: 5}\n"
+    settings = load(
+        tmp_path, text, "pretraining.batch_size=16", "pretraining.total_steps=60", "pretraining.total_steps=70"
+    )
+    assert (settings.seed, settings.pretraining.warmup_steps) == (3, 5)
+    assert (settings.pretraining.batch_size, settings.pretraining.total_steps) == (16, 70)
+
+
+@pytest.mark.parametrize("value", ["1e-4", "1E-4", "0.0001", "1.0e-4", "'1e-4'"])
+def test_number_may_be_written_without_a_dot(value, tmp_path):
+    assert load(tmp_path, f"pretraining: {{learning_rate: {value}}}").pretraining.learning_rate == 1e-4
+    assert load_config(None, [f"pretraining.learning_rate={value}"]).pretraining.learning_rate == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("vocabulary.cased=true", lambda c: c.vocabulary.cased is True),
+        ("vocabulary.file=null", lambda c: c.vocabulary.file is None),
+        (
+            "beam=[--runner=FlinkRunner, --parallelism=4]",
+            lambda c: c.beam == ("--runner=FlinkRunner", "--parallelism=4"),
+        ),
+        ("name=a=b", lambda c: c.name == "a=b"),
+        ("name=2024", lambda c: c.name == "2024"),
+        ("task.text=3", lambda c: c.task.text == "3"),  # the number of a column
+        ("finetuning.seeds=[1]", lambda c: c.finetuning.seeds == (1,)),
+    ],
+)
+def test_override_is_read_as_yaml(override, value):
+    assert value(load_config(None, [override]))
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "valid"),
+    [
+        ("sead: 1", "`sead`", PipelineConfig),
+        ("pretraining: {steps: 1}", "`pretraining.steps`", PretrainingConfig),
+        ("records: {seq_length: 1}", "`records.seq_length`", RecordsConfig),
+    ],
+)
+def test_unknown_key_is_refused_with_the_valid_names(text, wrong, valid, tmp_path):
+    message = message_of(load, tmp_path, text)
+    assert f"{wrong} is no known setting. Valid names: {', '.join(valid.model_fields)}." in message
+    assert "run.yaml" in message
+    key, _, value = text.replace("{", "").replace("}", "").replace(": ", ".", text.count(": ") - 1).partition(": ")
+    assert f"{wrong} is no known setting" in message_of(load_config, None, [f"{key}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("seed: x", ("`seed`", "integer", "'x'")),
+        ("seed: -1", ("`seed`", "greater than or equal to 0", "-1")),
+        ("pretraining: {learning_rate: 0}", ("`pretraining.learning_rate`", "greater than 0")),
+        ("pretraining: {batch_size: 1.5}", ("`pretraining.batch_size`", "1.5")),
+        ("backend: numpy", ("`backend`", "'jax', 'tensorflow' or 'torch'", "'numpy'")),
+        ("model: {size: huge}", ("`model.size`", "'tiny'", "'huge'")),
+        ("finetuning: {seeds: [1, a]}", ("`finetuning.seeds.1`", "'a'")),
+        ("finetuning: {seeds: []}", ("`finetuning.seeds`", "at least 1")),
+        ("corpus: 3", ("`corpus`", "Received: 3")),
+        ("vocabulary: {cased: perhaps}", ("`vocabulary.cased`", "boolean")),
+        ("seed: x\nbackend: y", ("`seed`", "; ", "`backend`")),
+    ],
+)
+def test_wrong_value_is_refused_by_name(text, parts, tmp_path):
+    message = message_of(load, tmp_path, text)
+    assert all(part in message for part in ("run.yaml", *parts)), message
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            "pretraining: {warmup_steps: 11, total_steps: 10}",
+            ("`warmup_steps` must be at most `total_steps`", "warmup_steps=11"),
+        ),
+        (
+            "records: {sequence_length: 600}",
+            ("`records.sequence_length` must be at most `model.max_positions`", "=512"),
+        ),
+        ("finetuning: {sequence_length: 600}", ("`finetuning.sequence_length` must be at most `model.max_positions`",)),
+        ("task: {train: a.tsv}", ("both files or both `builtin`", "train=a.tsv, dev=builtin")),
+    ],
+)
+def test_contradiction_is_refused(text, parts, tmp_path):
+    message = message_of(load, tmp_path, text)
+    assert all(part in message for part in ("run.yaml", *parts)), message
+
+
+def test_limits_may_be_met_exactly(tmp_path):
+    load(tmp_path, "pretraining: {warmup_steps: 10, total_steps: 10}\nrecords: {sequence_length: 512}\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [1", "a: b: c", "\t- x", "a: *b", b"name: caf\xe9", b"name: \0", "a: 1\n---\nb: 2"]
+)
+def test_bad_yaml_is_refused_in_one_line(text, tmp_path):
+    assert "must be plain YAML. Received: " in (message := message_of(load, tmp_path, text))
+    assert "run.yaml" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: !!python/object/apply:os.system ['touch {}']",
+        "name: !!python/object/new:os.system ['touch {}']",
+        "name: !!python/name:os.system",
+        "name: !!python/tuple [1]",
+    ],
+)
+def test_yaml_never_makes_python_objects(text, tmp_path):
+    trace = tmp_path / "trace"
+    assert "must be plain YAML" in message_of(load, tmp_path, text.format(trace))
+    assert "must be plain YAML" in message_of(load_config, None, [text.format(trace).replace(": ", "=", 1)])
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("text", ["- 1\n- 2\n", "just text", "3"])
+def test_yaml_must_hold_settings(text, tmp_path):
+    assert "must be `key: value` lines" in message_of(load, tmp_path, text)
+
+
+@pytest.mark.parametrize("override", ["seed", "=3", "", "seed.x=1", "pretraining.batch_size.x=1"])
+def test_override_must_name_a_setting(override, tmp_path):
+    message = message_of(load, tmp_path, "seed: 1\npretraining: {batch_size: 2}\n", override)
+    assert override in message and "An override must" in message
+
+
+def test_missing_file_is_named(tmp_path):
+    message = message_of(load_config, tmp_path / "none.yaml", error=FileNotFoundError)
+    assert "none.yaml" in message and "See configs/" in message
+    assert "must be a file" in message_of(load_config, tmp_path, error=FileNotFoundError)
+
+
+def test_one_stage_can_be_configured_alone(tmp_path):
+    assert load(tmp_path, "json_field: body", kind=CorpusConfig) == CorpusConfig(json_field="body")
+    assert make_config(CorpusConfig, {"input": ["a.txt"]}, "test").input == ("a.txt",)
+    assert issubclass(CorpusConfig, BaseModel)

@@ -1,0 +1,52 @@
+import shutil
+
+import pytest
+
+from keras_bert_flow import keys
+from keras_bert_flow.config import CorpusConfig, RecordsConfig, VocabularyConfig
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "text").mkdir()
+    for number in range(3):
+        (tmp_path / "text" / f"{number}.txt").write_text(f'{{"text": "{number}"}}\n')
+    return CorpusConfig(input=(str(tmp_path / "text"),))
+
+
+def key_of(corpus, **settings):
+    return keys.vocabulary_key(corpus, VocabularyConfig(**settings))
+
+
+def test_key_does_not_depend_on_where_text_lies_or_how_it_is_called(corpus, tmp_path):
+    for number in range(3):
+        (tmp_path / "é" / "x").mkdir(parents=True, exist_ok=True)
+        shutil.copy(tmp_path / "text" / f"{number}.txt", tmp_path / "é" / "x" / f"{9 - number}.txt")
+    assert key_of(CorpusConfig(input=(str(tmp_path / "é"),))) == key_of(corpus)
+
+
+def test_key_depends_on_the_format_of_the_text(corpus, tmp_path):
+    before = key_of(corpus)
+    for path in (tmp_path / "text").iterdir():
+        path.rename(path.with_suffix(".jsonl"))  # the same bytes, read in another way
+    assert key_of(corpus) != before
+
+
+def test_key_changes_with_text_and_settings(corpus, tmp_path):
+    found = {key_of(corpus), key_of(corpus, size=100), key_of(corpus, cased=True)}
+    found.add(key_of(corpus.model_copy(update={"lines": "sentences"})))
+    (tmp_path / "text" / "2.txt").write_text("other")
+    found.add(key_of(corpus))
+    assert len(found) == 5
+
+
+def test_records_key_changes_with_all_that_records_depend_on(corpus, tmp_path):
+    def key_of(name="v.txt", records=None, cased=False, seed=1):
+        return keys.records_key(corpus, records or RecordsConfig(), tmp_path / name, cased, seed)
+
+    (tmp_path / "v.txt").write_text("a")
+    found = {key_of(), key_of(cased=True), key_of(seed=2), key_of(records=RecordsConfig(shards=5))}
+    shutil.move(tmp_path / "v.txt", tmp_path / "w.txt")
+    assert key_of("w.txt") in found
+    (tmp_path / "w.txt").write_text("b")
+    assert len(found | {key_of("w.txt")}) == 5

@@ -1,0 +1,142 @@
+"""Fine-tuning: every seed from both starts, resumable between runs, a seed the same wherever it comes."""
+
+import numpy as np
+import pytest
+
+from keras_bert_flow.config import make_config
+from keras_bert_flow.conversion.model_directory import load_classifier, save_model_directory
+from keras_bert_flow.data.tasks import encode_texts, predict_probabilities, read_tokenizer
+from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.training.finetune import finetune
+from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.precision import seed_everything
+from keras_bert_flow.training.pretrain import make_pretrainer
+from tests.oracles.tiny_records import make_tiny_config
+
+WORDS = tuple(f"word{number}" for number in range(45))
+RUNS = ["pretrained/seed-1", "pretrained/seed-2", "random/seed-1", "random/seed-2"]
+
+
+def write_table(path, count, seed):
+    """Write texts of which every word tells the class: the words of the two do not overlap."""
+    rng = np.random.default_rng(seed)
+    lines = ["text\tlabel"]
+    for row in range(count):
+        label = row % 2
+        words = rng.choice(WORDS[label::2], rng.integers(2, 7))
+        lines.append(f"{' '.join(words)}\t{('no', 'yes')[label]}")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with `model/`, as pre-training publishes it, and the two tables."""
+    place = tmp_path_factory.mktemp("finetune")
+    write_vocabulary(place / "vocab.txt", [*SPECIAL_PIECES, *WORDS])
+    seed_everything(5)
+    save_model_directory(make_pretrainer(make_tiny_config().model, 50), place / "model", place / "vocab.txt")
+    write_table(place / "train.tsv", 45, seed=0)  # not a multiple of the batch
+    write_table(place / "dev.tsv", 21, seed=1)
+    return place
+
+
+def make_task_config(place, dev="dev.tsv", **finetuning):
+    settings = {
+        "batch_size": 8,
+        "epochs": 5,
+        "sequence_length": 16,
+        "learning_rate": 0.01,
+        "seeds": (1, 2),
+    }
+    values = {
+        "task": {"name": "synthetic", "train": str(place / "train.tsv"), "dev": str(place / dev)},
+        "finetuning": settings | finetuning,
+    }
+    return make_config(type(make_tiny_config()), values, "task")
+
+
+@pytest.fixture(scope="module")
+def finished(place):
+    return finetune(make_task_config(place), place / "model", place / "finished", lambda line: None)
+
+
+def weights_of(folder):
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def test_finetune_learns_what_can_be_separated(finished):
+    for run in RUNS:
+        log = read_log(finished / run)
+        assert log[-1]["dev_accuracy"] == 1.0
+        assert log[-1]["dev_loss"] < 0.2 < log[0]["loss"]
+        assert [line["step"] for line in log] == sorted({line["step"] for line in log})
+        assert log[-1]["step"] == 5 * 6  # epochs of 45 rows in batches of 8
+
+
+def test_finetune_publishes_every_run_whole(finished):
+    manifest = check_folder(finished, "finetuning")
+    names = {file.name for file in manifest.files}
+    files = ("log.jsonl", "run.json", "model/config.json", "model/model.safetensors", "model/vocab.txt")
+    assert {f"{run}/{file}" for run in RUNS for file in files} <= names
+    assert not [name for name in names if "checkpoint" in name or name.endswith(".tmp")]
+
+
+def test_finetune_starts_and_seeds_differ(finished):
+    assert len({weights_of(finished / run) for run in RUNS}) == 4
+    first_losses = [read_log(finished / run)[0]["loss"] for run in RUNS]
+    assert len(set(first_losses)) == 4
+
+
+def test_finetuned_model_scores_as_its_log_says(place, finished):
+    classifier = load_classifier(finished / RUNS[0] / "model")
+    assert classifier.labels == ("no", "yes")
+    texts, labels = zip(*(line.split("\t") for line in (place / "dev.tsv").read_text().splitlines()[1:]), strict=True)
+    inputs = encode_texts(read_tokenizer(finished / RUNS[0] / "model"), texts, None, 16)
+    probabilities = predict_probabilities(classifier, inputs, 8)
+    chosen = probabilities[np.arange(21), [("no", "yes").index(label) for label in labels]]
+    assert -np.log(chosen).mean() == pytest.approx(read_log(finished / RUNS[0])[-1]["dev_loss"], rel=1e-4)  # float32
+
+
+def test_finetune_goes_on_between_runs_and_a_seed_is_the_same_anywhere(place, finished):
+    class Killed(BaseException):
+        pass
+
+    def die_at_second(line):
+        if line["run"] == RUNS[1]:
+            raise Killed
+
+    output, config = place / "killed", make_task_config(place, compare_random=False)
+    with pytest.raises(Killed):
+        finetune(config, place / "model", output, die_at_second)
+    with pytest.raises(ValueError, match="pretrained/seed-1, made with other settings, data or code"):
+        finetune(make_task_config(place, compare_random=False, learning_rate=0.02), place / "model", output)
+    lines = []
+    finetune(config, place / "model", output, lines.append)
+    assert {line["run"] for line in lines} == {RUNS[1]}
+    # Seed 2 was compiled first of its call here, and came second on a used classifier there.
+    for run in RUNS[:2]:
+        assert weights_of(output / run) == weights_of(finished / run)
+
+
+def test_finished_finetuning_returns_at_once(place, finished):
+    def fail(line):
+        raise AssertionError("trained again")
+
+    assert finetune(make_task_config(place), place / "model", finished, fail) == finished
+
+
+def test_unknown_dev_label_is_one_line_with_file_and_row(place):
+    (place / "odd.tsv").write_text("text\tlabel\nword1\tno\nword2\tmaybe\n")
+    with pytest.raises(ValueError, match=r"odd\.tsv, row 3: a label must be .* Received: 'maybe'") as caught:
+        finetune(make_task_config(place, dev="odd.tsv"), place / "model", place / "odd")
+    assert "\n" not in str(caught.value)
+    assert not (place / "odd").exists()
+
+
+def test_missing_table_and_model_are_named(place):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.tsv"):
+        finetune(make_task_config(place, dev="nowhere.tsv"), place / "model", place / "out")
+    with pytest.raises(FileNotFoundError, match="no_model"):
+        finetune(make_task_config(place), place / "no_model", place / "out")

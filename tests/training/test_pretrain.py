@@ -1,0 +1,220 @@
+"""Pre-training from records to a published model, over any number of kills, to the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_flow.conversion.model_directory import load_pretrainer
+from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
+from keras_bert_flow.records.manifest import check_folder, write_manifest
+from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.pretrain import pretrain
+from keras_bert_flow.training.validation import score_pretraining
+from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
+from tests.training.pretrain_child import SETTINGS
+
+BORDERS = [3, 6, 7, 8, 9, 12, 14, 15, 16, 18, 21, 24]
+SCORES = {
+    "masked_lm_loss",
+    "masked_lm_perplexity",
+    "masked_lm_accuracy",
+    "unigram_accuracy",
+    "next_sentence_loss",
+    "next_sentence_accuracy",
+}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return write_tiny_records(tmp_path_factory.mktemp("pretrain") / "records")
+
+
+@pytest.fixture(scope="module")
+def finished(records):
+    """A run that nothing interrupts, in this process: dropout, shuffling and five epochs."""
+    return pretrain(make_tiny_config(**SETTINGS), records, records.parent / "finished", lambda line: None)
+
+
+def weights_of(folder):
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def run_child(records, output, moment):
+    root = Path(__file__).parents[2]
+    # The cache only spares jax from compiling the same step again in each process.
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(records.parent / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.training.pretrain_child", str(records), str(output), moment],
+        cwd=root,
+        env=os.environ | cache | {"KERAS_BACKEND": keras.backend.backend()},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert child.returncode == (0 if moment == "never" else -signal.SIGKILL), child.stderr[-2000:]
+    return [int(step) for step in child.stdout.split()]
+
+
+def test_killed_runs_end_in_the_same_bits(records, finished):
+    output = records.parent / "killed"
+    steps = [run_child(records, output, "report:3")]  # before the first checkpoint
+    steps.append(run_child(records, output, "saved:7"))  # right after a checkpoint
+    steps.append(run_child(records, output, "report:18"))  # in the middle, four steps after a checkpoint
+    assert not output.exists()
+    steps.append(run_child(records, output, "manifest"))  # all done, but for the folder's name
+    assert not output.exists()
+    steps.append(run_child(records, output, "never"))
+    assert steps == [BORDERS[:1], BORDERS[:3], BORDERS[3:10], BORDERS[7:], []]
+    assert weights_of(output) == weights_of(finished)
+    timeless = [
+        [
+            {name: value for name, value in line.items() if "second" not in name or "sentence" in name}
+            for line in read_log(folder)
+        ]
+        for folder in (output, finished)
+    ]
+    assert timeless[0] == timeless[1]
+    assert [line["step"] for line in timeless[0]] == BORDERS
+    assert sorted(path.name for path in output.iterdir()) == sorted(path.name for path in finished.iterdir())
+    assert [path.name for path in records.parent.glob(".killed*")] == []
+
+
+def test_published_folder_is_whole(records, finished):
+    manifest = check_folder(finished, "pretraining")
+    assert sorted(file.name for file in manifest.files) == [
+        "log.jsonl",
+        "metrics.json",
+        "model/README.md",
+        "model/config.json",
+        "model/model.safetensors",
+        "model/tokenizer_config.json",
+        "model/vocab.txt",
+    ]
+    assert sorted(path.name for path in finished.iterdir()) == ["log.jsonl", "manifest.json", "metrics.json", "model"]
+    assert manifest.config["pretraining"]["total_steps"] == 24
+    assert (finished / "model" / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
+
+
+def test_metrics_are_those_of_the_published_model(records, finished):
+    metrics = json.loads((finished / "metrics.json").read_text())
+    assert set(metrics) == SCORES | {"steps", "tokens", "seconds", "tokens_per_second", "parameters"}
+    assert metrics["steps"] == 24 and metrics["tokens"] == 24 * 5 * 16
+    model = load_pretrainer(finished / "model")
+    assert metrics["parameters"] == model.count_params()
+    scores = score_plainly(model, PretrainingRecords(records, "held_out"), 6)
+    assert {name: metrics[name] for name in SCORES} == pytest.approx(scores, rel=1e-5)  # float32 logits
+    last = read_log(finished)[-1]
+    assert {name: last[f"held_out_{name}"] for name in SCORES} == {name: metrics[name] for name in SCORES}
+
+
+def score_plainly(model, records, count):
+    """Score records one at a time, in float64."""
+    losses, hits, guesses, sentence_losses, sentence_hits = [], [], [], [], []
+    for index in range(count):
+        record = records[index]
+        names = {"token_ids": "input_ids", "segment_ids": "segment_ids", "padding_mask": "input_mask"}
+        names["mask_positions"] = "masked_lm_positions"
+        logits = model.predict_on_batch({ours: record[theirs][None].astype("int32") for ours, theirs in names.items()})
+        mlm, nsp = (np.asarray(logits[name][0], "float64") for name in ("mlm", "nsp"))
+        for place in range(int(record["masked_lm_weights"].sum())):
+            label = record["masked_lm_ids"][place]
+            losses.append(np.log(np.exp(mlm[place]).sum()) - mlm[place][label])
+            hits.append(mlm[place].argmax() == label)
+            guesses.append(int(label))
+        label = record["next_sentence_labels"][0]
+        sentence_losses.append(np.log(np.exp(nsp).sum()) - nsp[label])
+        sentence_hits.append(nsp.argmax() == label)
+    return {
+        "masked_lm_loss": np.mean(losses),
+        "masked_lm_perplexity": np.exp(np.mean(losses)),
+        "masked_lm_accuracy": np.mean(hits),
+        "unigram_accuracy": max(guesses.count(guess) for guess in guesses) / len(guesses),
+        "next_sentence_loss": np.mean(sentence_losses),
+        "next_sentence_accuracy": np.mean(sentence_hits),
+    }
+
+
+def test_scores_do_not_depend_on_padding(records, finished):
+    model = load_pretrainer(finished / "model")
+    held_out = PretrainingRecords(records, "held_out")
+    padded = score_pretraining(model, ordered_batches(held_out, 4, 7))
+    assert padded == pytest.approx(
+        score_pretraining(model, ordered_batches(held_out, 7, 7)), rel=1e-5
+    )  # float32 logits
+    assert set(padded) == SCORES
+    assert score_pretraining(model, []) == {}
+
+
+def test_finished_run_returns_at_once(records, finished):
+    def fail(line):
+        raise AssertionError("trained again")
+
+    before = weights_of(finished)
+    assert pretrain(make_tiny_config(**SETTINGS), records, finished, fail) == finished
+    assert weights_of(finished) == before
+
+
+def test_changed_configuration_is_refused(records, finished):
+    with pytest.raises(OSError, match="output folder must be new"):
+        pretrain(make_tiny_config(**SETTINGS, weight_decay=0.5), records, finished)
+
+
+def test_unfinished_run_of_another_configuration_is_refused(records):
+    class Killed(BaseException):
+        pass
+
+    def die(line):
+        if line["step"] > 1:
+            raise Killed
+
+    output = records.parent / "changed"
+    settings = {"total_steps": 2, "warmup_steps": 1, "log_every_steps": 1, "checkpoint_every_steps": 1}
+    with pytest.raises(Killed):
+        pretrain(make_tiny_config(**settings), records, output, die)
+    with pytest.raises(ValueError, match=r"another key \(.*\), pretraining\.learning_rate \(0\.01, now 0\.02\)\. Undo"):
+        pretrain(make_tiny_config(**settings, learning_rate=0.02), records, output)
+    lines = []
+    pretrain(make_tiny_config(**settings), records, output, lines.append)  # unchanged, it goes on in this process, too
+    assert [line["step"] for line in lines] == [2]
+
+
+def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
+    lines = []
+    settings = {"total_steps": 4, "log_every_steps": 2, "precision": "mixed_bfloat16"}
+    output = pretrain(make_tiny_config(**settings), records, records.parent / "bfloat16", lines.append)
+    assert [line["step"] for line in lines] == [2, 4]
+    assert keras.config.dtype_policy().name == "float32"
+    model = load_pretrainer(output / "model")
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+
+
+def test_run_without_held_out_records_has_no_scores(tmp_path):
+    records = write_tiny_records(tmp_path / "records", held_out=0)
+    output = pretrain(make_tiny_config(total_steps=3), records, tmp_path / "out", lambda line: None)
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert set(metrics) == {"steps", "tokens", "seconds", "tokens_per_second", "parameters"}
+
+
+def test_records_that_do_not_fit_are_refused(records, tmp_path):
+    with pytest.raises(ValueError, match="fit the model's 12 positions. Received: records of 16 tokens"):
+        config = make_tiny_config()
+        shape = config.model.model_copy(update={"max_positions": 12})
+        pretrain(config.model_copy(update={"model": shape}), records, tmp_path / "out")
+    empty = write_tiny_records(tmp_path / "empty", train=())
+    with pytest.raises(ValueError, match="records to train on. Received: none"):
+        pretrain(make_tiny_config(), empty, tmp_path / "out")
+    write_manifest(tmp_path, "vocabulary", "k", {}, {}, {})
+    with pytest.raises(ValueError, match="must hold records"):
+        pretrain(make_tiny_config(), tmp_path, tmp_path / "out")
+    assert [path.name for path in tmp_path.glob(".out*")] == []
