@@ -76,4 +76,6 @@ def _check_options(options: Sequence[str]) -> None:
     for option in options:
         name = option.removeprefix("--").partition("=")[0]
         if option.startswith("--") and name.removeprefix("no_") not in known and name not in known:
-            raise ValueError(f"An option must be one of this command or of Apache Beam. Received: --{name}. See --help.")
+            raise ValueError(
+                f"An option must be one of this command or of Apache Beam. Received: --{name}. See --help."
+            )

@@ -36,10 +36,14 @@ app = typer.Typer(
 PASS_TO_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see configs/.")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="Replace a setting: key.sub=value. May be repeated.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Replace a setting: key.sub=value. May be repeated.")
+]
 Output = Annotated[Path, typer.Option(help="New folder for the result.")]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="File, folder or glob of text. May be repeated.")]
-ChosenBackend = Annotated[str | None, typer.Option(help="jax, tensorflow or torch; default $KERAS_BACKEND, then the file.")]
+ChosenBackend = Annotated[
+    str | None, typer.Option(help="jax, tensorflow or torch; default $KERAS_BACKEND, then the file.")
+]
 
 
 @app.callback()
@@ -111,7 +115,7 @@ def records(
 @app.command()
 def corpus(output: Output) -> None:
     """Write out the built-in corpus and task: the docstrings of the packages installed here."""
-    from keras_bert_flow.data.builtin import publish_builtin
+    from keras_bert_flow.builtin import publish_builtin
 
     print(publish_builtin(output))
 
@@ -249,7 +253,7 @@ def _fill_builtin(settings: PipelineConfig, output: Path) -> PipelineConfig:
     """Write out the built-in corpus beside the output, where it is asked for."""
     if BUILTIN not in settings.corpus.input:
         return settings
-    from keras_bert_flow.data.builtin import publish_builtin
+    from keras_bert_flow.builtin import publish_builtin
     from keras_bert_flow.keys import corpus_key, resolve_builtin
 
     return resolve_builtin(settings, publish_builtin(output.absolute().parent / "corpus" / corpus_key()))

@@ -113,7 +113,9 @@ def test_output_that_cannot_be_written(tmp_path, corpus):
 def test_missing_extra_names_the_install_line(tmp_path, corpus):
     blocker = tmp_path / "apache_beam"  # an import of it fails as if it were not installed
     blocker.mkdir()
-    (blocker / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'apache_beam'\", name='apache_beam')")
+    (blocker / "__init__.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'apache_beam'\", name='apache_beam')"
+    )
     source = str(Path(__file__).parents[1])
     environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{source}"}
     done = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", environment=environment)

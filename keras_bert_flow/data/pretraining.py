@@ -48,8 +48,8 @@ class PretrainingRecords:
         largest = max(features["input_ids"].max(), features["masked_lm_ids"].max())
         if largest >= self._vocabulary_size or features["input_ids"].min() < 0:
             raise ValueError(
-                f"Token ids must be below the vocabulary's size, {self._vocabulary_size}. Received: {largest} in record "
-                f"{position} of {self._files[file].path}. Rebuild the records with the model's vocabulary."
+                f"Token ids must be below the vocabulary's size, {self._vocabulary_size}. Received: {largest} in "
+                f"record {position} of {self._files[file].path}. Rebuild the records with the model's vocabulary."
             )
         return features
 

@@ -48,9 +48,7 @@ def write_evaluation(
     key = evaluation_key(config, finetuned, records)
     if is_published(output, key):
         return output
-    train = read_table(
-        config.task.train, **config.task.columns, max_examples=config.finetuning.max_train_examples
-    )
+    train = read_table(config.task.train, **config.task.columns, max_examples=config.finetuning.max_train_examples)
     dev = read_table(config.task.dev, **config.task.columns)
     names = label_names(train)
     with publishing(output) as work:
@@ -110,11 +108,16 @@ def _read_curves(finetuned: Path, pretrained: Path) -> dict[str, list[dict[str, 
 def _describe_stages(
     records: Path, pretrained: Path, finetuned: Path, pretraining: Mapping[str, Any], runs: Mapping[str, list]
 ) -> list[dict[str, Any]]:
-    seconds = {pretrained: pretraining["seconds"], finetuned: sum(run.seconds for group in runs.values() for run in group)}
+    seconds = {
+        pretrained: pretraining["seconds"],
+        finetuned: sum(run.seconds for group in runs.values() for run in group),
+    }
     rows = []
     for folder in (records, pretrained, finetuned):
         manifest = read_manifest(folder)
-        rows.append({"stage": manifest.stage, "key": manifest.key, "folder": folder.name, "seconds": seconds.get(folder)})
+        rows.append(
+            {"stage": manifest.stage, "key": manifest.key, "folder": folder.name, "seconds": seconds.get(folder)}
+        )
     return rows
 
 

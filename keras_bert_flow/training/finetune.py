@@ -126,7 +126,7 @@ def _is_finished(folder: Path, key: str) -> bool:
 def _start_run(classifier, model: Path, names, config: PipelineConfig, start: str, seed: int) -> BertTextClassifier:
     """Return a compiled classifier in its first state; one that is compiled already takes the state of a new one."""
     seed_everything(seed)
-    rates = {name: config.finetuning.dropout_rate for name in ("dropout_rate", "attention_dropout_rate")}
+    rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), config.finetuning.dropout_rate)
     fresh = load_classifier(model, labels=names, **rates)
     if start == RANDOM:
         backbone = BertBackbone.from_config(fresh.backbone.get_config())

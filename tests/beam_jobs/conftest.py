@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from beam_jobs.build_records import build_records
 from keras_bert_flow.config import CorpusConfig, RecordsConfig
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
@@ -40,6 +41,10 @@ def make_records_config(**settings) -> RecordsConfig:
     return RecordsConfig(**SMALL | settings)
 
 
+def build(corpus, vocabulary_file, output, seed=1, options=(), **settings):
+    return build_records(corpus, make_records_config(**settings), vocabulary_file, False, output, seed, options)
+
+
 def read_folder(folder: Path) -> dict[str, bytes]:
     """Return the content of every file of a folder by name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -58,3 +63,18 @@ def vocabulary_file(tmp_path) -> Path:
     path = tmp_path / "words.txt"
     write_vocabulary(path, [*SPECIAL_PIECES, *filler, *"abcdefg", *words])
     return path
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return make_corpus(tmp_path / "a.txt")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """Build the small records once, for the tests that only look at them."""
+    folder = tmp_path_factory.mktemp("built")
+    words = [sentence.split()[0] for document in make_documents() for sentence in document]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{n}]" for n in range(300)), *"abcdefg", *words]
+    write_vocabulary(folder / "words.txt", pieces)
+    return build(make_corpus(folder / "a.txt"), folder / "words.txt", folder / "records")

@@ -1,16 +1,11 @@
-import os
-import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from beam_jobs.build_records import build_records
 from beam_jobs.pairing import DOCUMENTS_A_POOL, HELD_OUT, TRAIN, RecordRule, choose_pool
 from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.records.manifest import check_folder
@@ -20,29 +15,18 @@ from keras_bert_flow.text.masking import MASK_SHARE
 from keras_bert_flow.text.pairs import TokenizedDocument
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import write_vocabulary
-from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, make_records_config, names_in, read_folder
+from tests.beam_jobs.conftest import (
+    as_text,
+    build,
+    make_corpus,
+    make_documents,
+    make_records_config,
+    names_in,
+    read_folder,
+)
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("train", "held_out")
-
-
-def build(corpus, vocabulary_file, output, seed=1, options=(), **settings):
-    return build_records(corpus, make_records_config(**settings), vocabulary_file, False, output, seed, options)
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    return make_corpus(tmp_path / "a.txt")
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Build the small records once, for the tests that only look at them."""
-    folder = tmp_path_factory.mktemp("built")
-    words = [sentence.split()[0] for document in make_documents() for sentence in document]
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{n}]" for n in range(300)), *"abcdefg", *words]
-    write_vocabulary(folder / "words.txt", pieces)
-    return build(make_corpus(folder / "a.txt"), folder / "words.txt", folder / "records")
 
 
 def read_part(folder, part):
@@ -66,86 +50,6 @@ def documents_in(records, tokenizer):
 
 def tokenizer_of(folder):
     return WordPieceTokenizer.from_file(folder / "vocab.txt")
-
-
-# Identical bytes
-
-
-@pytest.mark.parametrize("options", [["--direct_runner_bundle_repeat=1"], ["--runner=BundleBasedDirectRunner"]])
-def test_records_have_the_same_bytes_under_replay_and_another_runner(options, built, corpus, vocabulary_file, tmp_path):
-    assert read_folder(build(corpus, vocabulary_file, tmp_path / "r", options=options)) == read_folder(built)
-
-
-def test_records_have_the_same_bytes_with_two_workers(built, corpus, vocabulary_file, tmp_path):
-    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
-    command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, tmp_path / "r", *options]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
-    assert read_folder(tmp_path / "r") == read_folder(built)
-
-
-def test_records_have_the_same_bytes_through_the_portable_job_service(built, corpus, vocabulary_file, tmp_path):
-    # The path that Flink and Spark take: a serialised pipeline, a job service, workers that connect to it.
-    port_file = tmp_path / "port"
-    module = "apache_beam.runners.portability.local_job_service_main"
-    command = [sys.executable, "-m", module, "--port_file", port_file]
-    service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while not port_file.exists() and service.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        endpoint = f"localhost:{port_file.read_text()}"
-        options = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", "--environment_type=LOOPBACK"]
-        command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, tmp_path / "r", *options]
-        subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
-    finally:
-        service.kill()
-        service.wait()
-    assert read_folder(tmp_path / "r") == read_folder(built)
-
-
-def test_records_have_the_same_bytes_whatever_the_file_is_called(built, vocabulary_file, tmp_path):
-    corpus = make_corpus(tmp_path / "other folder" / "é.txt")
-    assert read_folder(build(corpus, vocabulary_file, tmp_path / "r")) == read_folder(built)
-
-
-def test_records_have_the_same_bytes_however_the_text_is_split(built, vocabulary_file, tmp_path):
-    contents = []
-    for order in (1, -1):
-        folder = tmp_path / f"parts{order}"
-        for number in range(5):
-            name = f"{number if order == 1 else 9 - number}.txt"
-            make_corpus(folder / name, as_text(make_documents()[number::5]))
-        corpus = CorpusConfig(input=(str(folder),), lines="sentences")
-        contents.append(read_folder(build(corpus, vocabulary_file, tmp_path / f"r{order}")))
-    assert contents[0] == contents[1]  # the whole folder: only the order in which files are listed differs
-    whole = read_folder(built)
-    for content in (whole, contents[0]):
-        content.pop("manifest.json")  # names other inputs
-    assert contents[0] == whole
-
-
-def test_records_of_another_seed_differ(built, corpus, vocabulary_file, tmp_path):
-    other = read_folder(build(corpus, vocabulary_file, tmp_path / "r", seed=2))
-    assert all(other[name] != content for name, content in read_folder(built).items() if name.endswith(".tfrecord"))
-
-
-def test_records_are_built_once(corpus, vocabulary_file, tmp_path):
-    folder = build(corpus, vocabulary_file, tmp_path / "r")
-    before = [(path, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
-    started = time.perf_counter()
-    assert build(corpus, vocabulary_file, tmp_path / "r") == folder
-    assert time.perf_counter() - started < 1  # without a pipeline
-    assert [(path, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())] == before
-
-
-def test_records_of_other_settings_never_replace_a_folder(corpus, vocabulary_file, tmp_path):
-    before = read_folder(build(corpus, vocabulary_file, tmp_path / "r"))
-    with pytest.raises(FileExistsError, match="must be new"):
-        build(corpus, vocabulary_file, tmp_path / "r", seed=2)
-    assert read_folder(tmp_path / "r") == before
-
-
-# What they hold
 
 
 def test_records_folder_is_whole_and_holds_no_leftovers(built):
@@ -320,28 +224,3 @@ def test_records_name_a_missing_vocabulary(corpus, tmp_path):
     with pytest.raises(FileNotFoundError, match="must be a file"):
         build(corpus, tmp_path / "none.txt", tmp_path / "r")
     assert not (tmp_path / "r").exists()
-
-
-# Kill
-
-
-@pytest.mark.parametrize("after_seconds", [0.0, 0.2, 0.5])
-def test_killed_job_leaves_nothing_that_looks_finished(after_seconds, built, corpus, vocabulary_file, tmp_path):
-    output = tmp_path / "out" / "r"
-    command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, output]
-    job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (output.parent / ".r.work").exists() and job.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    time.sleep(after_seconds)
-    job.send_signal(signal.SIGKILL)
-    job.wait()
-    if output.exists():  # it was quicker
-        assert read_folder(check_folder(output) and output) == read_folder(built)
-        shutil.rmtree(output)
-        os.makedirs(output.parent / ".r.work")  # as if it had been killed just before the rename
-        (output.parent / ".r.work" / "manifest.json").write_text("{}")
-    with pytest.raises(FileNotFoundError):
-        check_folder(output)
-    assert read_folder(build(corpus, vocabulary_file, output)) == read_folder(built)
-    assert names_in(output.parent) == ["r"]

@@ -1,4 +1,4 @@
-"""Pre-train in a process of its own that dies by SIGKILL at a moment: `report:3`, `saved:7`, `manifest` or `never`."""
+"""Pre-train in a process of its own that dies by SIGKILL at a moment: `report:3`, `saved:7` or `manifest`."""
 
 import os
 import signal

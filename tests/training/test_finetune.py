@@ -24,7 +24,7 @@ def write_table(path, count, seed):
     lines = ["text\tlabel"]
     for row in range(count):
         label = row % 2
-        words = rng.choice(WORDS[label::2], rng.integers(2, 7))
+        words = rng.choice(WORDS[label:20:2], rng.integers(2, 7))
         lines.append(f"{' '.join(words)}\t{('no', 'yes')[label]}")
     path.write_text("\n".join(lines) + "\n")
     return str(path)
@@ -45,9 +45,9 @@ def place(tmp_path_factory):
 def make_task_config(place, dev="dev.tsv", **finetuning):
     settings = {
         "batch_size": 8,
-        "epochs": 5,
+        "epochs": 4,
         "sequence_length": 16,
-        "learning_rate": 0.01,
+        "learning_rate": 0.02,
         "seeds": (1, 2),
     }
     values = {
@@ -72,7 +72,7 @@ def test_finetune_learns_what_can_be_separated(finished):
         assert log[-1]["dev_accuracy"] == 1.0
         assert log[-1]["dev_loss"] < 0.2 < log[0]["loss"]
         assert [line["step"] for line in log] == sorted({line["step"] for line in log})
-        assert log[-1]["step"] == 5 * 6  # epochs of 45 rows in batches of 8
+        assert log[-1]["step"] == 4 * 6  # epochs of 45 rows in batches of 8
 
 
 def test_finetune_publishes_every_run_whole(finished):
@@ -111,7 +111,7 @@ def test_finetune_goes_on_between_runs_and_a_seed_is_the_same_anywhere(place, fi
     with pytest.raises(Killed):
         finetune(config, place / "model", output, die_at_second)
     with pytest.raises(ValueError, match="pretrained/seed-1, made with other settings, data or code"):
-        finetune(make_task_config(place, compare_random=False, learning_rate=0.02), place / "model", output)
+        finetune(make_task_config(place, compare_random=False, learning_rate=0.04), place / "model", output)
     lines = []
     finetune(config, place / "model", output, lines.append)
     assert {line["run"] for line in lines} == {RUNS[1]}

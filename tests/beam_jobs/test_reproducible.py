@@ -1,0 +1,124 @@
+"""The same records from any runner, number of workers, split of the text, and after any kill."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.records.manifest import check_folder
+from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, names_in, read_folder
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("options", [["--direct_runner_bundle_repeat=1"], ["--runner=BundleBasedDirectRunner"]])
+def test_records_have_the_same_bytes_under_replay_and_another_runner(options, built, corpus, vocabulary_file, tmp_path):
+    assert read_folder(build(corpus, vocabulary_file, tmp_path / "r", options=options)) == read_folder(built)
+
+
+def test_records_have_the_same_bytes_with_two_workers(built, corpus, vocabulary_file, tmp_path):
+    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, tmp_path / "r", *options]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
+    assert read_folder(tmp_path / "r") == read_folder(built)
+
+
+@pytest.mark.slow
+def test_records_have_the_same_bytes_through_the_portable_job_service(built, corpus, vocabulary_file, tmp_path):
+    # The path that Flink and Spark take: a serialised pipeline, a job service, workers that connect to it.
+    port_file = tmp_path / "port"
+    module = "apache_beam.runners.portability.local_job_service_main"
+    command = [sys.executable, "-m", module, "--port_file", port_file]
+    service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not port_file.exists() and service.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        endpoint = f"localhost:{port_file.read_text()}"
+        options = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", "--environment_type=LOOPBACK"]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.beam_jobs.job",
+            *corpus.input,
+            vocabulary_file,
+            tmp_path / "r",
+            *options,
+        ]
+        subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
+    finally:
+        service.kill()
+        service.wait()
+    assert read_folder(tmp_path / "r") == read_folder(built)
+
+
+def test_records_have_the_same_bytes_whatever_the_file_is_called(built, vocabulary_file, tmp_path):
+    corpus = make_corpus(tmp_path / "other folder" / "é.txt")
+    assert read_folder(build(corpus, vocabulary_file, tmp_path / "r")) == read_folder(built)
+
+
+def test_records_have_the_same_bytes_however_the_text_is_split(built, vocabulary_file, tmp_path):
+    contents = []
+    for order in (1, -1):
+        folder = tmp_path / f"parts{order}"
+        for number in range(5):
+            name = f"{number if order == 1 else 9 - number}.txt"
+            make_corpus(folder / name, as_text(make_documents()[number::5]))
+        corpus = CorpusConfig(input=(str(folder),), lines="sentences")
+        contents.append(read_folder(build(corpus, vocabulary_file, tmp_path / f"r{order}")))
+    assert contents[0] == contents[1]  # the whole folder: only the order in which files are listed differs
+    whole = read_folder(built)
+    for content in (whole, contents[0]):
+        content.pop("manifest.json")  # names other inputs
+    assert contents[0] == whole
+
+
+def test_records_of_another_seed_differ(built, corpus, vocabulary_file, tmp_path):
+    other = read_folder(build(corpus, vocabulary_file, tmp_path / "r", seed=2))
+    assert all(other[name] != content for name, content in read_folder(built).items() if name.endswith(".tfrecord"))
+
+
+def test_records_are_built_once(corpus, vocabulary_file, tmp_path):
+    folder = build(corpus, vocabulary_file, tmp_path / "r")
+    before = [(path, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
+    started = time.perf_counter()
+    assert build(corpus, vocabulary_file, tmp_path / "r") == folder
+    assert time.perf_counter() - started < 1  # without a pipeline
+    assert [(path, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())] == before
+
+
+def test_records_of_other_settings_never_replace_a_folder(corpus, vocabulary_file, tmp_path):
+    before = read_folder(build(corpus, vocabulary_file, tmp_path / "r"))
+    with pytest.raises(FileExistsError, match="must be new"):
+        build(corpus, vocabulary_file, tmp_path / "r", seed=2)
+    assert read_folder(tmp_path / "r") == before
+
+
+@pytest.mark.parametrize(
+    "after_seconds", [0.3, *(pytest.param(wait, marks=pytest.mark.slow) for wait in (0.0, 0.1, 0.2, 0.5, 0.8))]
+)
+def test_killed_job_leaves_nothing_that_looks_finished(after_seconds, built, corpus, vocabulary_file, tmp_path):
+    output = tmp_path / "out" / "r"
+    command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, output]
+    job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (output.parent / ".r.work").exists() and job.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(after_seconds)
+    job.send_signal(signal.SIGKILL)
+    job.wait()
+    if output.exists():  # it was quicker
+        assert read_folder(check_folder(output) and output) == read_folder(built)
+        shutil.rmtree(output)
+        os.makedirs(output.parent / ".r.work")  # as if it had been killed just before the rename
+        (output.parent / ".r.work" / "manifest.json").write_text("{}")
+    with pytest.raises(FileNotFoundError):
+        check_folder(output)
+    assert read_folder(build(corpus, vocabulary_file, output)) == read_folder(built)
+    assert names_in(output.parent) == ["r"]

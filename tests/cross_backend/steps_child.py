@@ -1,0 +1,23 @@
+"""Train a saved model for some steps on the backend of this process and print the losses as JSON."""
+
+import json
+import sys
+from itertools import islice
+
+from keras_bert_flow.conversion.model_directory import load_pretrainer
+from keras_bert_flow.data.pretraining import pretraining_dataset
+from keras_bert_flow.training.optimizers import adamw
+
+
+def main(model, records, steps):
+    pretrainer = load_pretrainer(model, dropout_rate=0.0, attention_dropout_rate=0.0)
+    pretrainer.compile(optimizer=adamw(learning_rate=0.003, total_steps=steps, warmup_steps=5, clip_norm=1.0))
+    losses = []
+    for x, y, weights in islice(pretraining_dataset(records, 8), steps):
+        losses.append(float(pretrainer.train_on_batch(x, y, sample_weight=weights, return_dict=True)["loss"]))
+        pretrainer.reset_metrics()
+    print(json.dumps(losses))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
