@@ -1,4 +1,4 @@
-"""Pre-train in a process of its own that dies by SIGKILL at a moment: `report:3`, `saved:7` or `manifest`."""
+"""Pre-train in a process of its own that dies by SIGKILL at a moment: `report:3`, `saved:7` or `removed`."""
 
 import os
 import signal
@@ -23,8 +23,8 @@ def main(records, output, moment):
 
     if kind == "saved":
         die_after(Checkpoints, "save", lambda self, model, saved_step, progress: saved_step == int(step))
-    elif kind == "manifest":
-        die_after(module, "write_manifest", lambda *_, **__: True)
+    elif kind == "removed":
+        die_after(module.shutil, "rmtree", lambda path, **_: Path(path).name == module.CHECKPOINTS)
     module.pretrain(make_tiny_config(**SETTINGS), Path(records), Path(output), report)
 
 

@@ -37,7 +37,7 @@ def place(tmp_path_factory):
     write_vocabulary(place / "vocab.txt", [*SPECIAL_PIECES, *WORDS])
     seed_everything(5)
     save_model_directory(make_pretrainer(make_tiny_config().model, 50), place / "model", place / "vocab.txt")
-    write_table(place / "train.tsv", 45, seed=0)  # not a multiple of the batch
+    write_table(place / "train.tsv", 77, seed=0)  # not a multiple of the batch
     write_table(place / "dev.tsv", 21, seed=1)
     return place
 
@@ -47,7 +47,7 @@ def make_task_config(place, dev="dev.tsv", **finetuning):
         "batch_size": 8,
         "epochs": 4,
         "sequence_length": 16,
-        "learning_rate": 0.02,
+        "learning_rate": 0.03,
         "seeds": (1, 2),
     }
     values = {
@@ -72,7 +72,7 @@ def test_finetune_learns_what_can_be_separated(finished):
         assert log[-1]["dev_accuracy"] == 1.0
         assert log[-1]["dev_loss"] < 0.2 < log[0]["loss"]
         assert [line["step"] for line in log] == sorted({line["step"] for line in log})
-        assert log[-1]["step"] == 4 * 6  # epochs of 45 rows in batches of 8
+        assert log[-1]["step"] == 4 * 10  # epochs of 77 rows in batches of 8
 
 
 def test_finetune_publishes_every_run_whole(finished):

@@ -70,7 +70,7 @@ def test_killed_runs_end_in_the_same_bits(records, finished):
     steps.append(run_child(records, output, "saved:7"))  # right after a checkpoint
     steps.append(run_child(records, output, "report:18"))  # in the middle, four steps after a checkpoint
     assert not output.exists()
-    steps.append(run_child(records, output, "manifest"))  # all done, but for the folder's name
+    steps.append(run_child(records, output, "removed"))  # all done, but for the folder's name
     assert not output.exists()
     assert steps == [BORDERS[:1], BORDERS[:3], BORDERS[3:10], BORDERS[7:]]
     pretrain(make_tiny_config(**SETTINGS), records, output, fail)
