@@ -183,9 +183,7 @@ def report(
     settings = _choose_backend(_load(config, set), backend)
     from keras_bert_flow.evaluation.evaluate import write_evaluation
 
-    folder = write_evaluation(settings, finetuned, pretrained, records, output)
-    print((folder / "report.md").read_text(encoding="utf-8"))
-    print(folder / "report.html")
+    print(write_evaluation(settings, finetuned, pretrained, records, output) / "report.html")
 
 
 @app.command()
