@@ -16,10 +16,10 @@ from beam_jobs.reading import ReadCorpus
 from beam_jobs.results import COUNTERS, WriteResults, read_results
 from beam_jobs.running import run_pipeline
 from beam_jobs.sharding import WriteShards
-from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.config import CorpusConfig, RecordsConfig
 from keras_bert_flow.keys import corpus_digests, records_key
-from keras_bert_flow.records.manifest import FileSummary, is_published, write_manifest
+from keras_bert_flow.records.manifest import FileSummary
+from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 VOCABULARY_FILE = "vocab.txt"
@@ -50,17 +50,16 @@ def build_records(
         FileNotFoundError: an input is missing.
         ValueError: the vocabulary or the corpus is unusable; the message says why.
     """
-    output, vocabulary_file = Path(output), Path(vocabulary_file)
+    vocabulary_file = Path(vocabulary_file)
     tokenizer = WordPieceTokenizer.from_file(vocabulary_file, cased)
-    key = records_key(corpus, records, vocabulary_file, cased, seed)
-    if is_published(output, key):
-        return output
-    with publishing(output) as work:
+
+    def build(work: Path) -> Contents:
         files, counters = _run(corpus, RecordRule(records, tokenizer, seed), work, options)
         (work / VOCABULARY_FILE).write_bytes(vocabulary_file.read_bytes())
         config = records.model_dump() | {"cased": cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
-        write_manifest(work, "records", key, config, corpus_digests(corpus), counters, files)
-    return output
+        return Contents(config, corpus_digests(corpus), counters, files)
+
+    return publish(output, "records", records_key(corpus, records, vocabulary_file, cased, seed), build)
 
 
 def _run(

@@ -12,10 +12,9 @@ import apache_beam as beam
 from beam_jobs.reading import ReadCorpus
 from beam_jobs.results import COUNTERS, WriteResults, read_results, tag_counters
 from beam_jobs.running import run_pipeline
-from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.config import CorpusConfig, VocabularyConfig
 from keras_bert_flow.keys import corpus_digests, vocabulary_key
-from keras_bert_flow.records.manifest import is_published, write_manifest
+from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.documents import Document
 from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.normalization import normalize_text
@@ -38,10 +37,8 @@ def build_vocabulary(
         FileNotFoundError: an input is missing.
         ValueError: the corpus holds no word, or more characters than the vocabulary has room for.
     """
-    output, key = Path(output), vocabulary_key(corpus, vocabulary)
-    if is_published(output, key):
-        return output
-    with publishing(output) as work:
+
+    def build(work: Path) -> Contents:
         if vocabulary.file is None:
             word_counts, counters = count_words(corpus, vocabulary.cased, work, options)
             pieces = learn_vocabulary(word_counts, vocabulary.size, vocabulary.min_character_count)
@@ -49,8 +46,9 @@ def build_vocabulary(
             pieces, counters = read_vocabulary(vocabulary.file), {}
         write_vocabulary(work / VOCABULARY_FILE, pieces)
         inputs = corpus_digests(corpus) if vocabulary.file is None else {}
-        write_manifest(work, "vocabulary", key, vocabulary.model_dump(), inputs, counters)
-    return output
+        return Contents(vocabulary.model_dump(), inputs, counters)
+
+    return publish(output, "vocabulary", vocabulary_key(corpus, vocabulary), build)
 
 
 def count_words(

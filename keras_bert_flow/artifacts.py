@@ -97,6 +97,8 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
         except BaseException:
             if not resumable:
                 shutil.rmtree(work, ignore_errors=True)
+            elif not any(work.iterdir()):  # it failed before it had anything to resume
+                work.rmdir()
             raise
 
 

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.keys import corpus_key
-from keras_bert_flow.records.manifest import is_published, write_manifest
+from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.builtin import builtin_digest, write_builtin_corpus, write_builtin_task
 
 
@@ -14,11 +13,10 @@ def publish_builtin(output: str | Path) -> Path:
     Raises:
         FileNotFoundError: a package whose docstrings it needs is not installed; the message names the install line.
     """
-    output, key = Path(output), corpus_key()
-    if is_published(output, key):
-        return output
-    with publishing(output) as work:
+
+    def build(work: Path) -> Contents:
         write_builtin_corpus(work)
         write_builtin_task(work)
-        write_manifest(work, "corpus", key, {}, {"packages": builtin_digest()}, {})
-    return output
+        return Contents(inputs={"packages": builtin_digest()})
+
+    return publish(output, "corpus", corpus_key(), build)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_classifier
 from keras_bert_flow.data.tasks import encode_texts, predict_probabilities, read_tokenizer
@@ -17,7 +16,8 @@ from keras_bert_flow.evaluation.report import Report, write_report
 from keras_bert_flow.evaluation.results import RunPredictions, build_results, worst_errors
 from keras_bert_flow.evaluation.summary import results_markdown
 from keras_bert_flow.keys import evaluation_key, folder_digest
-from keras_bert_flow.records.manifest import is_published, read_manifest, write_manifest
+from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.tasks.metrics import classification_metrics
 from keras_bert_flow.tasks.tables import TaskTable, label_ids, label_names, read_table
 
@@ -44,14 +44,12 @@ def write_evaluation(
         records: what `build_records` made.
         output: the folder.
     """
-    output, finetuned, pretrained, records = map(Path, (output, finetuned, pretrained, records))
-    key = evaluation_key(config, finetuned, records)
-    if is_published(output, key):
-        return output
-    train = read_table(config.task.train, **config.task.columns, max_examples=config.finetuning.max_train_examples)
-    dev = read_table(config.task.dev, **config.task.columns)
-    names = label_names(train)
-    with publishing(output) as work:
+    finetuned, pretrained, records = map(Path, (finetuned, pretrained, records))
+
+    def build(work: Path) -> Contents:
+        train = read_table(config.task.train, **config.task.columns, max_examples=config.finetuning.max_train_examples)
+        dev = read_table(config.task.dev, **config.task.columns)
+        names = label_names(train)
         runs = _predict_runs(config, finetuned, dev, work / "predictions")
         pretraining = json.loads((pretrained / "metrics.json").read_text(encoding="utf-8"))
         dev_labels = label_ids(dev, names)
@@ -72,8 +70,9 @@ def write_evaluation(
         )
         write_report(work / "report.html", report)
         inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)}
-        write_manifest(work, "evaluation", key, config.model_dump(mode="json"), inputs, {})
-    return output
+        return Contents(config.model_dump(mode="json"), inputs)
+
+    return publish(output, "evaluation", evaluation_key(config, finetuned, records), build)
 
 
 def _predict(config: PipelineConfig, model: Path, table: TaskTable) -> tuple[tuple[str, ...], np.ndarray]:

@@ -51,7 +51,7 @@ def write_manifest(
     config: Mapping[str, Any],
     inputs: Mapping[str, str],
     counters: Mapping[str, Any],
-    files: Sequence[FileSummary] | None = None,
+    files: Sequence[FileSummary] = (),
     without: str | None = None,
 ) -> Manifest:
     """Write the manifest of a folder whose files are complete.
@@ -61,7 +61,7 @@ def write_manifest(
         without: a folder in it that is about to be removed.
     """
     folder = Path(folder)
-    known = {summary.name: summary for summary in files or ()}
+    known = {summary.name: summary for summary in files}
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     names = [name for name in names if name != MANIFEST and Path(name).parts[0] != without]
     summaries = tuple(known.get(name) or _summarise(folder, name) for name in names)

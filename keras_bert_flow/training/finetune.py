@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_flow.artifacts import publishing, write_atomically
+from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_classifier, save_model_directory
 from keras_bert_flow.data.tasks import (
@@ -23,7 +23,7 @@ from keras_bert_flow.data.tasks import (
 from keras_bert_flow.keys import finetuning_key, folder_digest
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.classifier import BertTextClassifier
-from keras_bert_flow.records.manifest import is_published, write_manifest
+from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.tasks.tables import label_ids, label_names, read_table
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.loop import Borders, train
@@ -64,13 +64,11 @@ def finetune(
         ValueError: a table or the model is unusable; the message says why.
         Interrupted: SIGTERM came; run again to go on.
     """
-    output, model = Path(output), Path(model)
+    model, key = Path(model), finetuning_key(config, Path(model))
     tokenizer = read_tokenizer(model)
     data = read_task(config, tokenizer)
-    key = finetuning_key(config, model)
-    if is_published(output, key):
-        return output
-    with publishing(output, resumable=True) as work, arithmetic(config.finetuning.precision):
+
+    def build(work: Path) -> Contents:
         classifier = None
         for start, seed in list_runs(config):
             folder = work / start / f"seed-{seed}"
@@ -84,8 +82,10 @@ def finetune(
             write_atomically(folder / RUN_FILE, json.dumps(run).encode())
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         settings = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
-        write_manifest(work, "finetuning", key, settings, {"model": folder_digest(model)}, {})
-    return output
+        return Contents(settings, {"model": folder_digest(model)})
+
+    with arithmetic(config.finetuning.precision):
+        return publish(output, "finetuning", key, build, resumable=True)
 
 
 def list_runs(config: PipelineConfig) -> Iterator[tuple[str, int]]:

@@ -1,21 +1,19 @@
 """Pre-train a BERT from records to a model directory."""
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.config import ModelConfig, PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
 from keras_bert_flow.keys import folder_digest, pretraining_key
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretrainer import BertPretrainer
-from keras_bert_flow.records.manifest import is_published, write_manifest
+from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import adamw
@@ -44,16 +42,14 @@ def pretrain(
         ValueError: the records are damaged or do not fit the model, or a checkpoint is of another run.
         Interrupted: SIGTERM came; run again to go on.
     """
-    output, key = Path(output), pretraining_key(config, Path(records))
-    if is_published(output, key):
-        return output
-    training = PretrainingRecords(records)
-    _check_fit(config, training)
-    with publishing(output, resumable=True) as work:
-        if not is_published(work, key):  # it is where a kill came between the manifest and the folder's final name
-            _build(config, Path(records), training, work, key, report)
-        shutil.rmtree(work / CHECKPOINTS, ignore_errors=True)
-    return output
+    records, key = Path(records), pretraining_key(config, Path(records))
+
+    def build(work: Path) -> Contents:
+        training = PretrainingRecords(records)
+        _check_fit(config, training)
+        return _build(config, records, training, work, key, report)
+
+    return publish(output, "pretraining", key, build, resumable=True, scratch=CHECKPOINTS)
 
 
 def make_pretrainer(shape: ModelConfig, vocabulary_size: int) -> BertPretrainer:
@@ -71,7 +67,7 @@ def make_pretrainer(shape: ModelConfig, vocabulary_size: int) -> BertPretrainer:
     return BertPretrainer(backbone)
 
 
-def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report) -> None:
+def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
     with arithmetic(config.pretraining.precision):
@@ -81,8 +77,7 @@ def _build(config: PipelineConfig, records: Path, training, work: Path, key: str
     cased = training.manifest.config["cased"]
     save_model_directory(model, work / "model", records / VOCABULARY_FILE, cased, card=write_card(config, metrics))
     settings = config.model_dump(mode="json", include=SETTINGS)
-    inputs = {"records": folder_digest(records)}
-    write_manifest(work, "pretraining", key, settings, inputs, {}, without=CHECKPOINTS)
+    return Contents(settings, {"records": folder_digest(records)})
 
 
 def _train(model, config: PipelineConfig, training, held_out, work: Path, key: str, report) -> dict[str, Any]:

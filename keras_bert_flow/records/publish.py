@@ -1,0 +1,66 @@
+"""Make a result once: build its folder, describe it in a manifest, and let the next run find it."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.records.manifest import FileSummary, is_published, write_manifest
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a builder says of the folder that it filled, for the manifest.
+
+    Attributes:
+        config: resolved settings that the result depends on.
+        inputs: digest of each input by name.
+        counters: the job's counts.
+        files: summaries that are known already; other files are read for theirs.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    files: Sequence[FileSummary] = ()
+
+
+def publish(
+    output: str | Path,
+    stage: str,
+    key: str,
+    build: Callable[[Path], Contents],
+    resumable: bool = False,
+    scratch: str | None = None,
+) -> Path:
+    """Return the folder of a result: at once where it is there, after `build(work folder)` where it is not.
+
+    Of several that want the same result at the same time one builds, and the others wait for it.
+
+    Args:
+        output: the folder.
+        stage: the kind of folder, such as `records`.
+        key: content key of the result.
+        build: fills the work folder and says what is in it.
+        resumable: keep the work folder when the build fails or is killed, for the next one to go on from.
+        scratch: a folder in the work folder that a resumed build needs and the result does not.
+    Raises:
+        FileExistsError: `output` exists and holds something else.
+        OSError: the place cannot be written.
+    """
+    output = Path(output)
+    if is_published(output, key):
+        return output
+    try:
+        with publishing(output, resumable) as work:
+            if not is_published(work, key):  # it is where a kill came between the manifest and the final name
+                contents = build(work)
+                write_manifest(work, stage, key, **vars(contents), without=scratch)
+            if scratch:
+                shutil.rmtree(work / scratch, ignore_errors=True)
+    except FileExistsError:
+        if not is_published(output, key):  # it is where another process made the result while this one waited
+            raise
+    return output
