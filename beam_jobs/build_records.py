@@ -1,6 +1,6 @@
 """Turn documents into masked pre-training records, in memory that does not grow with the corpus.
 
-    documents ──► token ids ──► pools of documents ──► pairs ──► masked records ──► sorted shards
+    documents ──► token ids ──► pools of documents ──► masked instances ──► records ──► sorted shards
 
 A random next segment comes from a document of the same pool: documents fall into pools by the digest of their text, so
 a pool is a random sample of the corpus, and no worker ever holds more than a pool or a shard.
@@ -20,9 +20,16 @@ from keras_bert_flow.config import CorpusConfig, RecordsConfig
 from keras_bert_flow.keys import corpus_digests, records_key
 from keras_bert_flow.records.manifest import FileSummary
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.text.objectives import MLM, MLM_NSP, MLM_SOP
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 VOCABULARY_FILE = "vocab.txt"
+# objective → documents to train on, and why
+NEEDED = {
+    MLM_NSP: (2, "two or more different documents to train on, for pairs from different documents"),
+    MLM: (1, "text to train on"),
+    MLM_SOP: (1, "a document of two or more sentences to train on, for pairs of neighbouring segments"),
+}
 
 
 def build_records(
@@ -40,7 +47,7 @@ def build_records(
 
     Args:
         corpus: the text.
-        records: lengths, masks and shards.
+        records: objective, lengths, masks and shards.
         vocabulary_file: a vocab.txt.
         cased: the vocabulary keeps case.
         output: the folder.
@@ -78,9 +85,10 @@ def _run(
 
     run_pipeline(build, options)
     results, counters = read_results(folder)
-    if counters.get("documents_train", 0) < 2 or not counters.get("instances_train"):
+    needed, reason = NEEDED[rule.config.objective]
+    if counters.get("documents_train", 0) < needed or not counters.get("instances_train"):
         raise ValueError(
-            "A corpus must hold two or more different documents to train on, for pairs from different documents. "
+            f"A corpus must hold {reason}. "
             f"Received: {', '.join(corpus.input)}, with {counters.get('documents_train', 0)} to train on and "
             f"{counters.get('documents_held_out', 0)} held out. Put blank lines between documents."
         )

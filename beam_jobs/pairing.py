@@ -1,4 +1,4 @@
-"""The steps between documents and records: token ids, pools, and masked pairs."""
+"""The steps between documents and records: token ids, pools, and masked instances."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,9 +11,10 @@ from beam_jobs.results import tag_counters
 from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.records.schema import encode_record
 from keras_bert_flow.text.documents import Document
-from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.pairs import MaskedPair, TokenizedDocument, build_pairs, mask_pair
-from keras_bert_flow.text.randomness import keyed_fraction, keyed_generator, keyed_number
+from keras_bert_flow.text.masking import MaskedInstance, MaskingRule
+from keras_bert_flow.text.objectives import LABEL_NAMES, InstanceRule, build_instances
+from keras_bert_flow.text.pairs import TokenizedDocument
+from keras_bert_flow.text.randomness import keyed_fraction, keyed_number
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
@@ -29,14 +30,22 @@ class RecordRule:
     seed: int
 
     @property
-    def masking(self) -> MaskingRule:
-        return MaskingRule(
+    def instances(self) -> InstanceRule:
+        masking = MaskingRule(
             masked_fraction=self.config.masked_fraction,
             max_predictions=self.config.max_predictions,
             mask_id=self.tokenizer.mask_id,
             special_ids=(self.tokenizer.cls_id, self.tokenizer.sep_id),
             starts_word=self.tokenizer.starts_word,
-            whole_word=self.config.whole_word,
+            unit=self.config.mask_unit,
+        )
+        return InstanceRule(
+            objective=self.config.objective,
+            sequence_length=self.config.sequence_length,
+            short_fraction=self.config.short_fraction,
+            cls_id=self.tokenizer.cls_id,
+            sep_id=self.tokenizer.sep_id,
+            masking=masking,
         )
 
 
@@ -91,44 +100,40 @@ def choose_pool(document: TokenizedDocument, total: int, rule: RecordRule) -> tu
 
 
 class BuildRecords(beam.DoFn):
-    """Emit (part, record) for every masked pair of a pool, held-out documents once, the others `duplication` times."""
+    """Emit (part, record) for every instance of a pool, held-out documents once, the others `duplication` times."""
 
     def __init__(self, rule: RecordRule):
         self._rule = rule
 
     def setup(self) -> None:
-        self._masking = self._rule.masking
+        self._instances = self._rule.instances
 
     def process(self, pool: tuple[tuple[str, int], Iterable[TokenizedDocument]]) -> Iterator[tuple[str, bytes]]:
         (part, _), documents = pool
         received = sorted(documents, key=lambda document: document.id)
-        unique = {document.id: document.sentences for document in received}
+        unique = list({document.id: document for document in received}.values())
         counts = Counter({"duplicate_documents": len(received) - len(unique), f"documents_{part}": len(unique)})
-        copies = self._rule.config.duplication if part == TRAIN else 1
-        for document_id, sentences in unique.items():
-            others = [other for other_id, other in unique.items() if other_id != document_id]
-            for copy in range(copies):
-                for pair in self._build(document_id, sentences, others, copy):
-                    counts[f"instances_{part}"] += 1
-                    counts["instance_tokens"] += len(pair.token_ids)
-                    counts["masked_tokens"] += len(pair.mask_ids)
-                    counts["random_next"] += pair.is_random_next
-                    yield part, self._encode(pair)
+        config = self._rule.config
+        label_name = LABEL_NAMES.get(config.objective)
+        copies = config.duplication if part == TRAIN else 1
+        for instance in build_instances(unique, copies, self._instances, self._rule.seed):
+            counts[f"instances_{part}"] += 1
+            counts["positions"] += config.sequence_length
+            counts["padding_positions"] += config.sequence_length - len(instance.token_ids)
+            counts["instance_tokens"] += len(instance.token_ids)
+            counts["masked_tokens"] += len(instance.mask_ids)
+            if label_name:
+                counts[label_name] += instance.is_random_next
+            yield part, self._encode(instance)
         yield from tag_counters((name, int(number)) for name, number in counts.items())
 
-    def _build(self, document_id: str, sentences, others, copy: int) -> Iterator[MaskedPair]:
-        config, tokenizer = self._rule.config, self._rule.tokenizer
-        rng = keyed_generator(self._rule.seed, "pairs", document_id, copy)
-        for pair in build_pairs(sentences, others, config.sequence_length, config.short_fraction, rng):
-            yield mask_pair(pair, tokenizer.cls_id, tokenizer.sep_id, self._masking, rng)
-
-    def _encode(self, pair: MaskedPair) -> bytes:
+    def _encode(self, instance: MaskedInstance) -> bytes:
         return encode_record(
-            token_ids=pair.token_ids,
-            segment_ids=pair.segment_ids,
-            mask_positions=pair.mask_positions,
-            mask_ids=pair.mask_ids,
-            is_random_next=pair.is_random_next,
+            token_ids=instance.token_ids,
+            segment_ids=instance.segment_ids,
+            mask_positions=instance.mask_positions,
+            mask_ids=instance.mask_ids,
+            is_random_next=instance.is_random_next,
             sequence_length=self._rule.config.sequence_length,
             max_predictions=self._rule.config.max_predictions,
         )

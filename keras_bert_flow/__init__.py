@@ -7,6 +7,7 @@ import importlib
 
 _HOMES = {
     "BertBackbone": "models.backbone",
+    "BertMaskedLM": "models.masked_lm",
     "BertPretrainer": "models.pretrainer",
     "BertTextClassifier": "models.classifier",
     "PipelineConfig": "config",

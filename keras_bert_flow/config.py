@@ -48,12 +48,19 @@ class VocabularyConfig(Settings):
 
 
 class RecordsConfig(Settings):
-    """How documents become masked sentence pairs (Devlin et al. 2019, section 3.1 and appendix A.2)."""
+    """How documents become masked instances (Devlin et al. 2019, section 3.1 and appendix A.2)."""
 
+    objective: Literal["mlm_nsp", "mlm", "mlm_sop"] = Field(
+        "mlm_nsp",
+        description="Masked tokens with next-sentence pairs (BERT), alone in full sequences (RoBERTa), or with "
+        "sentence order (ALBERT).",
+    )
     sequence_length: int = Field(128, ge=8, description="Tokens of an instance, [CLS] and [SEP] included.")
     max_predictions: int = Field(20, ge=1, description="Most masked tokens of an instance.")
     masked_fraction: float = Field(0.15, gt=0, lt=1, description="Share of an instance's tokens to mask.")
-    whole_word: bool = Field(False, description="Mask all pieces of a chosen word.")
+    mask_unit: Literal["token", "word", "span"] = Field(
+        "token", description="What is masked as a whole: a token, a word, or a span of 1 to 10 words (SpanBERT)."
+    )
     short_fraction: float = Field(0.1, ge=0, le=1, description="Share of passes with a random shorter length.")
     duplication: int = Field(5, ge=1, description="Times each document is used, with other pairs and masks.")
     held_out_fraction: float = Field(0.02, ge=0, lt=1, description="Share of documents kept for evaluation.")
@@ -77,6 +84,9 @@ class ModelConfig(Settings):
 class PretrainingConfig(Settings):
     """How the model learns from records. Defaults: Devlin et al. 2019, appendix A.2."""
 
+    masking: Literal["static", "dynamic"] = Field(
+        "static", description="Masks as they are in the records, or drawn anew for each pass over them (RoBERTa)."
+    )
     batch_size: int = Field(256, ge=1, description="Sequences of a step.")
     total_steps: int = Field(1_000_000, ge=1, description="Optimizer steps.")
     warmup_steps: int = Field(10_000, ge=0, description="Steps in which the learning rate rises from 0.")

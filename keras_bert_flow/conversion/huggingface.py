@@ -23,12 +23,12 @@ BLOCK = {
     "output_layer_norm": "output.LayerNorm",
 }
 POOLER = {"pooler/dense": "pooler.dense"}
-PRETRAINING_HEADS = {
+MASKED_LM_HEAD = {
     "mlm_transform/dense": "cls.predictions.transform.dense",
     "mlm_transform/layer_norm": "cls.predictions.transform.LayerNorm",
     "mlm/bias": "cls.predictions.bias",
-    "nsp": "cls.seq_relationship",
 }
+PRETRAINING_HEADS = MASKED_LM_HEAD | {"nsp": "cls.seq_relationship"}
 CLASSIFIER_HEAD = {"classifier": "classifier"}
 
 

@@ -1,5 +1,6 @@
 """Write and read model directories: Hugging Face's layout, so that `transformers` loads ours and we load theirs."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from keras_bert_flow.conversion.hf_config import make_hf_config, read_hf_config,
 from keras_bert_flow.conversion.tensor_file import read_tensors, write_tensors
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.classifier import BertTextClassifier
+from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 
 OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype", "name")
 # What Hugging Face calls each model, and its heads.
 ARCHITECTURES = {
     BertBackbone: ("BertModel", {}),
+    BertMaskedLM: ("BertForMaskedLM", hf.MASKED_LM_HEAD),
     BertPretrainer: ("BertForPreTraining", hf.PRETRAINING_HEADS),
     BertTextClassifier: ("BertForSequenceClassification", hf.CLASSIFIER_HEAD),
 }
@@ -32,7 +35,7 @@ def save_model_directory(model, path, vocabulary_path=None, cased=False, labels=
     """Write a model as `transformers` reads it; the caller publishes the folder.
 
     Args:
-        model: a `BertBackbone`, `BertPretrainer` or `BertTextClassifier`.
+        model: a `BertBackbone`, `BertPretrainer`, `BertMaskedLM` or `BertTextClassifier`.
         vocabulary_path: the `vocab.txt` to put in.
         cased: whether the vocabulary keeps case and accents.
         labels: names of a classifier's classes in the order of their ids; by default its own `labels`.
@@ -60,7 +63,7 @@ def save_model_directory(model, path, vocabulary_path=None, cased=False, labels=
 
 
 def load_backbone(path, **overrides) -> BertBackbone:
-    """Load the encoder of any BERT model directory.
+    """Load the encoder of any BERT model directory; that of a masked LM has no pooler.
 
     Args:
         overrides: `dropout_rate`, `attention_dropout_rate`, `dtype` or `name`.
@@ -70,7 +73,7 @@ def load_backbone(path, **overrides) -> BertBackbone:
     """
     _check_overrides(overrides)
     folder, config, tensors = _read_directory(path)
-    backbone = _make_backbone(folder, config, overrides)
+    backbone = _make_backbone(folder, config, {**overrides, "use_pooler": _has_pooler(tensors)})
     _import_tensors(backbone, backbone, {}, tensors, folder)
     return backbone
 
@@ -85,8 +88,20 @@ def load_pretrainer(path, **overrides) -> BertPretrainer:
     return model
 
 
+def load_masked_lm(path, **overrides) -> BertMaskedLM:
+    """Load the encoder, without its pooler, and the masked-token head; arguments and errors as for `load_backbone`."""
+    _check_overrides(overrides)
+    folder, config, tensors = _read_directory(path)
+    backbone = _make_backbone(folder, config, {**overrides, "name": "bert_backbone", "use_pooler": False})
+    model = BertMaskedLM(backbone, name=overrides.get("name", "bert_masked_lm"))
+    _import_tensors(model, backbone, hf.MASKED_LM_HEAD, tensors, folder)
+    return model
+
+
 def load_classifier(path, num_classes=None, labels=None, **overrides) -> BertTextClassifier:
     """Load a classifier, or put a new one on the encoder and pooler of another model.
+
+    A masked LM has no pooler; it gets a new one, as it does in `transformers`.
 
     Args:
         num_classes: needed for a new head, if `labels` are not given.
@@ -121,7 +136,8 @@ def load_classifier(path, num_classes=None, labels=None, **overrides) -> BertTex
         labels=labels,
         name=overrides.get("name", "bert_text_classifier"),
     )
-    _import_tensors(model if has_head else backbone, backbone, hf.CLASSIFIER_HEAD, tensors, folder)
+    is_new = () if has_head or _has_pooler(tensors) else hf.POOLER
+    _import_tensors(model if has_head else backbone, backbone, hf.CLASSIFIER_HEAD, tensors, folder, is_new)
     return model
 
 
@@ -155,10 +171,19 @@ def _export_tensors(model, backbone: BertBackbone, heads: dict[str, str]) -> dic
     return tensors
 
 
-def _import_tensors(model, backbone: BertBackbone, heads: dict[str, str], tensors: dict, folder: Path) -> None:
+def _has_pooler(tensors: dict) -> bool:
+    return any(name.startswith("pooler.") for name in tensors)
+
+
+def _import_tensors(
+    model, backbone: BertBackbone, heads: dict[str, str], tensors: dict, folder: Path, is_new: Collection[str] = ()
+) -> None:
+    """Read every weight of a model, but for the layers that are new."""
     table = hf.backbone_table(backbone.num_layers) | heads
     source = folder / "model.safetensors"
     for variable in model.weights:
+        if variable.path.rpartition("/")[0] in is_new:
+            continue
         names = hf.tensor_names(variable.path, table)
         expected = hf.tensor_shape(variable.path, tuple(variable.shape), names)
         for name in names:

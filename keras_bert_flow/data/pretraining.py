@@ -1,14 +1,18 @@
 """Feed pre-training records to `model.fit`: order is a function of (seed, epoch, index), so resuming is a slice."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import grain
 import numpy as np
 
+from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords, read_masking_rule
 from keras_bert_flow.records.manifest import Manifest, check_folder
 from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile
+from keras_bert_flow.text.masking import MaskingRule
+from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
 ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
@@ -29,6 +33,7 @@ class PretrainingRecords:
     def __init__(self, folder: str | Path, part: str = "train", verify: bool = True):
         self.manifest: Manifest = check_folder(folder, "records", digests=verify)
         names = [file.name for file in self.manifest.files if file.name.startswith(f"{part}-")]
+        self._folder = Path(folder)
         self._files = [TFRecordFile(Path(folder) / name) for name in names if not name.endswith(INDEX_SUFFIX)]
         self._ends = np.cumsum([len(file) for file in self._files])
         self._vocabulary_size = self.manifest.config["vocabulary_size"]
@@ -53,25 +58,46 @@ class PretrainingRecords:
             )
         return features
 
+    def read_masking_rule(self) -> MaskingRule:
+        """Return how the records were masked; see `dynamic_masking.read_masking_rule`."""
+        return read_masking_rule(self._folder, self.manifest.config)
+
+    @property
+    def objective(self) -> str:
+        """What the records are made for: `mlm_nsp`, `mlm` or `mlm_sop`; see `text.objectives`."""
+        return self.manifest.config.get("objective", MLM_NSP)
+
     @property
     def sequence_length(self) -> int:
         return self.manifest.config["sequence_length"]
 
 
 def pretraining_dataset(
-    records: str | Path | PretrainingRecords, batch_size: int, seed: int = 1, start_step: int = 0
+    records: str | Path | PretrainingRecords,
+    batch_size: int,
+    seed: int = 1,
+    start_step: int = 0,
+    masking: str = "static",
 ) -> grain.IterDataset:
-    """Return endless shuffled batches (x, y, sample_weight) for `BertPretrainer`; use with `steps_per_epoch`.
+    """Return endless shuffled batches (x, y, sample_weight) for `fit`; use with `steps_per_epoch`.
+
+    They are for a `BertMaskedLM` where the objective of the records is `mlm`, else for a `BertPretrainer`.
 
     Args:
         records: a published folder, or one already opened.
         batch_size: sequences of a batch.
-        seed: of the order; each pass over the records has another order.
+        seed: of the order, and of dynamic masks; each pass over the records has another order.
         start_step: batches to leave out at the start, at no cost.
+        masking: `static`, the masks of the records, or `dynamic`, other masks in each pass.
     """
     records = records if isinstance(records, PretrainingRecords) else PretrainingRecords(records)
-    dataset = shuffle_endlessly(grain.MapDataset.source(records), seed).batch(batch_size)
-    return dataset.map(to_model_batch)[start_step:].to_iter_dataset(READING)
+    if masking == "dynamic":
+        dataset = shuffle_endlessly(grain.MapDataset.source(NumberedRecords(records)), seed)
+        dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(), len(records), seed))
+    else:
+        dataset = shuffle_endlessly(grain.MapDataset.source(records), seed)
+    to_batch = partial(to_model_batch, has_sentence_labels=records.objective in SENTENCE_TASKS)
+    return dataset.batch(batch_size).map(to_batch)[start_step:].to_iter_dataset(READING)
 
 
 def shuffle_endlessly(dataset: grain.MapDataset, seed: int) -> grain.MapDataset:
@@ -92,15 +118,15 @@ def ordered_batches(records: PretrainingRecords, batch_size: int, limit: int) ->
         rows = [records[min(start + offset, total - 1)] for offset in range(batch_size)]
         batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         is_real = (np.arange(start, start + batch_size) < total).astype("float32")
-        x, y, weights = to_model_batch(batch)
-        yield x, y, {"mlm": weights["mlm"] * is_real[:, None], "nsp": weights["nsp"] * is_real}
+        x, y, weights = to_model_batch(batch, records.objective in SENTENCE_TASKS)
+        yield x, y, {name: (weight.T * is_real).T for name, weight in weights.items()}
 
 
-def to_model_batch(features: Mapping[str, np.ndarray]) -> tuple[dict, dict, dict]:
+def to_model_batch(features: Mapping[str, np.ndarray], has_sentence_labels: bool = True) -> tuple[dict, dict, dict]:
     """Rename the features of a batch to the model's inputs, labels and sample weights.
 
     Shapes: token_ids, segment_ids, padding_mask (batch, length); mask_positions, `mlm` labels and weights
-    (batch, masks_per_sequence); `nsp` labels and weights (batch,).
+    (batch, masks_per_sequence); `nsp` labels and weights (batch,), where the objective has them.
     """
     x = {
         "token_ids": features["input_ids"].astype("int32"),
@@ -108,6 +134,8 @@ def to_model_batch(features: Mapping[str, np.ndarray]) -> tuple[dict, dict, dict
         "padding_mask": features["input_mask"].astype("int32"),
         "mask_positions": features["masked_lm_positions"].astype("int32"),
     }
-    nsp = features["next_sentence_labels"][:, 0].astype("int32")
-    y = {"mlm": features["masked_lm_ids"].astype("int32"), "nsp": nsp}
-    return x, y, {"mlm": features["masked_lm_weights"], "nsp": np.ones(len(nsp), "float32")}
+    y, weights = {"mlm": features["masked_lm_ids"].astype("int32")}, {"mlm": features["masked_lm_weights"]}
+    if has_sentence_labels:
+        y["nsp"] = features["next_sentence_labels"][:, 0].astype("int32")
+        weights["nsp"] = np.ones(len(y["nsp"]), "float32")
+    return x, y, weights

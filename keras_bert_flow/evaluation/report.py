@@ -21,13 +21,15 @@ PRETRAINING_ROWS = {
     "unigram_accuracy": ("unigram baseline: always the commonest token", ".1%"),
     "next_sentence_loss": ("next-sentence loss, held out, nats", ".4f"),
     "next_sentence_accuracy": ("next-sentence accuracy, held out", ".1%"),
+    "sentence_order_loss": ("sentence-order loss, held out, nats", ".4f"),
+    "sentence_order_accuracy": ("sentence-order accuracy, held out", ".1%"),
     "steps": ("steps", ",.0f"),
     "tokens": ("tokens", ",.0f"),
     "tokens_per_second": ("tokens per second", ",.0f"),
     "seconds": ("seconds", ",.1f"),
 }
 # Counter → the counter that it is a part of.
-SHARES = {"unknown_tokens": "tokens", "masked_tokens": "instance_tokens"}
+SHARES = {"unknown_tokens": "tokens", "masked_tokens": "instance_tokens", "padding_positions": "positions"}
 MAX_CLASSES = 40  # a wider confusion matrix is no longer read
 MAX_TEXT = 500  # characters of a shown example
 

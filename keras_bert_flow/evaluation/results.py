@@ -8,8 +8,9 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
             mean, standard_deviation, minimum, maximum over the runs
         runs: list of seed, accuracy, f1, f1_positive, matthews, collapsed, seconds;
             the majority class is one run, of seed null and 0.0 seconds
-    pretraining: masked_lm_loss, masked_lm_accuracy, masked_lm_perplexity, unigram_accuracy, next_sentence_accuracy,
-        next_sentence_loss, steps, tokens, tokens_per_second, seconds; taken as given
+    pretraining: masked_lm_loss, masked_lm_accuracy, masked_lm_perplexity, unigram_accuracy,
+        next_sentence_loss and next_sentence_accuracy (or sentence_order_…, or neither: by the objective), steps,
+        tokens, tokens_per_second, seconds; taken as given
     confusion: counts, row = label, column = prediction, summed over the pre-trained runs
 
 What each metric is says `keras_bert_flow.tasks.metrics`.

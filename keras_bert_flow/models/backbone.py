@@ -18,12 +18,13 @@ class BertBackbone(keras.Model):
 
     Inputs, int32, (batch, length): `token_ids`, `segment_ids` (0 for the first sentence, 1 for the second) and
     `padding_mask` (1 for a real token). Outputs: `sequence_output`, (batch, length, hidden), and `pooled_output`,
-    (batch, hidden).
+    (batch, hidden), of the first token.
 
     Args:
         dropout_rate: after the embeddings and after each sublayer.
         attention_dropout_rate: on the attention probabilities.
         hidden_act: `gelu` (erf, the 2018 checkpoints) or `gelu_tanh` (google-research's later code).
+        use_pooler: whether there is a `pooled_output`; a masked LM needs none.
         num_segments: 2 as in the released checkpoints; google-research's code defaults to 16.
         dtype: a Keras dtype policy, such as "mixed_bfloat16"; by default the global one.
     Raises:
@@ -45,6 +46,7 @@ class BertBackbone(keras.Model):
         attention_dropout_rate=0.1,
         layer_norm_epsilon=1e-12,
         initializer_range=0.02,
+        use_pooler=True,
         dtype=None,
         name="bert_backbone",
     ):
@@ -82,13 +84,16 @@ class BertBackbone(keras.Model):
             )
             for index in range(num_layers)
         ]
-        pooler = Pooler(hidden_dim, initializer_range=initializer_range, dtype=policy, name="pooler")
 
         inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in INPUT_NAMES}
         hidden = embeddings(token_embedding(inputs["token_ids"]), inputs["segment_ids"])
         for block in blocks:
             hidden = block(hidden, inputs["padding_mask"])
-        super().__init__(inputs=inputs, outputs={"sequence_output": hidden, "pooled_output": pooler(hidden)}, name=name)
+        outputs = {"sequence_output": hidden}
+        if use_pooler:
+            pooler = Pooler(hidden_dim, initializer_range=initializer_range, dtype=policy, name="pooler")
+            outputs["pooled_output"] = pooler(hidden)
+        super().__init__(inputs=inputs, outputs=outputs, name=name)
 
         self.dtype_policy = policy
         self.token_embedding = token_embedding
@@ -104,6 +109,7 @@ class BertBackbone(keras.Model):
         self.attention_dropout_rate = attention_dropout_rate
         self.layer_norm_epsilon = layer_norm_epsilon
         self.initializer_range = initializer_range
+        self.use_pooler = use_pooler
 
     @classmethod
     def from_size(cls, size, vocabulary_size, **overrides):
@@ -138,6 +144,7 @@ class BertBackbone(keras.Model):
             "attention_dropout_rate": self.attention_dropout_rate,
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "initializer_range": self.initializer_range,
+            "use_pooler": self.use_pooler,
             "dtype": self.dtype_policy.name,
             "name": self.name,
         }
@@ -145,3 +152,12 @@ class BertBackbone(keras.Model):
     @classmethod
     def from_config(cls, config):
         return cls(**config)
+
+
+def require_pooler(backbone):
+    """Raise ValueError unless a backbone gives a `pooled_output`, as heads for whole texts need."""
+    if not backbone.use_pooler:
+        raise ValueError(
+            "This head must stand on a backbone with a pooler. Received: use_pooler=False, as a masked LM has it. "
+            "Load the model with from_preset, which puts a new pooler on where it can, or use BertMaskedLM."
+        )

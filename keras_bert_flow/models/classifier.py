@@ -4,7 +4,7 @@ import keras
 
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
+from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone, require_pooler
 from keras_bert_flow.models.defaults import make_adamw, token_accuracy, token_loss
 from keras_bert_flow.models.preset import load_preset, save_preset
 
@@ -18,7 +18,7 @@ class BertTextClassifier(keras.Model):
     Args:
         labels: names of the classes, in the order of their ids; saved in the model directory.
     Raises:
-        ValueError: there are fewer than two classes, or not `num_classes` labels.
+        ValueError: there are fewer than two classes, not `num_classes` labels, or no pooler.
     Source: Devlin et al. 2019, section 4.1; google-research/bert, run_classifier.py, `create_model`.
     """
 
@@ -32,6 +32,7 @@ class BertTextClassifier(keras.Model):
                 f"`labels` must hold `num_classes` names. Received: {len(labels)} labels, num_classes={num_classes}. "
                 f"Try num_classes={len(labels)}."
             )
+        require_pooler(backbone)
         inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in INPUT_NAMES}
         pooled = backbone(inputs)["pooled_output"]
         dropout = Dropout(dropout_rate, dtype=backbone.dtype_policy, name="classifier_dropout")
@@ -62,7 +63,8 @@ class BertTextClassifier(keras.Model):
     def from_preset(cls, path, **overrides):
         """Load from a model directory, ours or Hugging Face's.
 
-        A directory without a classifier gives its encoder and pooler, and `num_classes` or `labels` must be given.
+        A directory without a classifier gives its encoder and pooler, and `num_classes` or `labels` must be given;
+        that of a `BertMaskedLM` has no pooler either, and a new one is put on.
         """
         return load_preset("classifier", path, **overrides)
 

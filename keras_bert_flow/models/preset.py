@@ -2,7 +2,7 @@
 
 
 def load_preset(kind: str, path, **overrides):
-    """Load a model of `kind` (`backbone`, `pretrainer` or `classifier`) from a model directory."""
+    """Load a model of `kind` (`backbone`, `pretrainer`, `masked_lm` or `classifier`) from a model directory."""
     # Conversion builds models, so models reach it only when asked.
     from keras_bert_flow.conversion import model_directory
 

@@ -2,10 +2,10 @@
 
 import keras
 
-from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias
 from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
+from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone, require_pooler
 from keras_bert_flow.models.defaults import make_adamw, token_accuracy, token_loss
+from keras_bert_flow.models.masked_lm import masked_token_logits
 from keras_bert_flow.models.preset import load_preset, save_preset
 
 
@@ -15,27 +15,22 @@ class BertPretrainer(keras.Model):
 
     Inputs: those of the backbone and `mask_positions`, int32, (batch, masks_per_sequence). Outputs, float32 logits:
     `mlm`, (batch, masks_per_sequence, vocabulary), and `nsp`, (batch, 2), where label 0 is "follows" and 1 is
-    "random". Only the masked positions meet the vocabulary.
+    "random" (objective `mlm_nsp`) or "swapped" (`mlm_sop`). Only the masked positions meet the vocabulary.
 
     `compile()` without a loss takes the mean cross-entropy of each, over the real predictions; give `sample_weight`
     for both outputs, {"mlm": mask_weights, "nsp": ones}.
 
+    Raises:
+        ValueError: the backbone has no pooler.
     Source: Devlin et al. 2019, section 3.1; google-research/bert, run_pretraining.py.
     """
 
     def __init__(self, backbone, name="bert_pretrainer"):
         policy = backbone.dtype_policy
         inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in (*INPUT_NAMES, "mask_positions")}
+        require_pooler(backbone)
         encoded = backbone({key: inputs[key] for key in INPUT_NAMES})
-        masked = MaskedTokenTransform(
-            backbone.hidden_dim,
-            hidden_act=backbone.hidden_act,
-            layer_norm_epsilon=backbone.layer_norm_epsilon,
-            initializer_range=backbone.initializer_range,
-            dtype=policy,
-            name="mlm_transform",
-        )(encoded["sequence_output"], inputs["mask_positions"])
-        mlm = OutputBias(dtype="float32", name="mlm")(backbone.token_embedding(masked, reverse=True))
+        mlm = masked_token_logits(backbone, encoded["sequence_output"], inputs["mask_positions"])
         nsp = keras.layers.Dense(
             2, kernel_initializer=truncated_normal(backbone.initializer_range), dtype="float32", name="nsp"
         )(encoded["pooled_output"])

@@ -1,5 +1,8 @@
 """Name the features of a pre-training record as google-research/bert does, so that its trainers read our files.
 
+What `next_sentence_labels` means depends on the objective, which the manifest of the records names: `mlm_nsp`, 1 where
+B is random; `mlm_sop`, 1 where A and B are swapped; `mlm` has one text and no such label: always 0, and never read.
+
 Source: google-research/bert, create_pretraining_data.py, `write_instance_to_example_files`.
 """
 
@@ -16,7 +19,7 @@ FEATURE_KINDS = {  # numpy's letter for each type
     "masked_lm_positions": "i",  # (max_predictions,)
     "masked_lm_ids": "i",  # (max_predictions,)
     "masked_lm_weights": "f",  # (max_predictions,), 1.0 for a prediction, 0.0 for filler
-    "next_sentence_labels": "i",  # (1,), 0 where B follows A, 1 where it is random
+    "next_sentence_labels": "i",  # (1,), 0 where B follows A, 1 where it does not
 }
 
 
@@ -30,14 +33,14 @@ def encode_record(
     sequence_length: int,
     max_predictions: int,
 ) -> bytes:
-    """Pad a masked pair with zeros to the given lengths and serialise it.
+    """Pad a masked instance with zeros to the given lengths and serialise it.
 
     Args:
-        token_ids: int, (length,). [CLS] A [SEP] B [SEP], with some tokens replaced.
+        token_ids: int, (length,). [CLS] A [SEP] B [SEP], or [CLS] text [SEP], with some tokens replaced.
         segment_ids: int, (length,). 0 for [CLS] A [SEP], 1 for B [SEP].
         mask_positions: int, (predictions,). Places of the masked tokens.
         mask_ids: int, (predictions,). The original tokens there.
-        is_random_next: B is from another document.
+        is_random_next: B is from another document, or, for `mlm_sop`, swapped with A.
         sequence_length: tokens of a record, at least `length`.
         max_predictions: predictions of a record, at least `predictions`.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_bert_flow.text.masking import MaskingRule, mask_tokens
+from keras_bert_flow.text.masking import MaskedInstance, MaskingRule, mask_tokens
 
 RANDOM_NEXT_SHARE = 0.5
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
@@ -33,29 +33,13 @@ class TokenizedDocument:
 
 @dataclass(frozen=True)
 class SegmentPair:
-    """Two segments of token ids, none empty, together at most `sequence_length - 3` tokens."""
+    """Two segments of token ids, none empty, together at most `sequence_length - 3` tokens.
+
+    `is_random_next` says that the second does not follow the first: it is random, or, for `mlm_sop`, the one before.
+    """
 
     first: np.ndarray
     second: np.ndarray
-    is_random_next: bool
-
-
-@dataclass(frozen=True)
-class MaskedPair:
-    """A pair with its special tokens and its masks, without padding.
-
-    Attributes:
-        token_ids: int, (length,). [CLS] A [SEP] B [SEP], with some tokens replaced.
-        segment_ids: int, (length,). 0 for [CLS] A [SEP], 1 for B [SEP].
-        mask_positions: int, (predictions,), ascending.
-        mask_ids: int, (predictions,). The original tokens at those positions.
-        is_random_next: B is from another document.
-    """
-
-    token_ids: np.ndarray
-    segment_ids: np.ndarray
-    mask_positions: np.ndarray
-    mask_ids: np.ndarray
     is_random_next: bool
 
 
@@ -76,10 +60,10 @@ def build_pairs(
         rng: source of every choice.
     """
     longest = sequence_length - SPECIAL_TOKENS
-    target = int(rng.integers(2, longest, endpoint=True)) if rng.random() < short_fraction else longest
+    target = draw_target(longest, short_fraction, rng)
     start = 0
     while start < len(sentences):
-        end = _end_of_chunk(sentences, start, target)
+        end = end_of_chunk(sentences, start, target)
         chunk = sentences[start:end]
         split = int(rng.integers(1, len(chunk))) if len(chunk) > 1 else 1
         first = np.concatenate(chunk[:split])
@@ -94,6 +78,21 @@ def build_pairs(
             start = end
             continue  # a single sentence, and no other document to pair it with
         yield SegmentPair(*truncate_pair(first, second, longest, rng), is_random_next)
+
+
+def draw_target(longest: int, short_fraction: float, rng: np.random.Generator) -> int:
+    """Draw the length that the chunks of one pass over a document aim at, tokens."""
+    return int(rng.integers(2, longest, endpoint=True)) if rng.random() < short_fraction else longest
+
+
+def end_of_chunk(sentences: Sequence[np.ndarray], start: int, target: int) -> int:
+    """Return the sentence behind a chunk: as many sentences as it takes to reach `target` tokens."""
+    length = 0
+    for end in range(start, len(sentences)):
+        length += len(sentences[end])
+        if length >= target:
+            return end + 1
+    return len(sentences)
 
 
 def truncate_pair(
@@ -112,26 +111,19 @@ def truncate_pair(
     )
 
 
-def mask_pair(pair: SegmentPair, cls_id: int, sep_id: int, rule: MaskingRule, rng: np.random.Generator) -> MaskedPair:
+def mask_pair(
+    pair: SegmentPair, cls_id: int, sep_id: int, rule: MaskingRule, rng: np.random.Generator
+) -> MaskedInstance:
     """Join a pair with its special tokens and hide some of its tokens."""
     token_ids = np.concatenate([[cls_id], pair.first, [sep_id], pair.second, [sep_id]]).astype(np.int32)
     segment_ids = np.zeros(len(token_ids), np.int32)
     segment_ids[len(pair.first) + 2 :] = 1
     masked, positions, mask_ids = mask_tokens(token_ids, rule, rng)
-    return MaskedPair(masked, segment_ids, positions, mask_ids, pair.is_random_next)
-
-
-def _end_of_chunk(sentences: Sequence[np.ndarray], start: int, target: int) -> int:
-    length = 0
-    for end in range(start, len(sentences)):
-        length += len(sentences[end])
-        if length >= target:
-            return end + 1
-    return len(sentences)
+    return MaskedInstance(masked, segment_ids, positions, mask_ids, pair.is_random_next)
 
 
 def _draw_random_segment(others: Sequence[Sequence[np.ndarray]], target: int, rng: np.random.Generator) -> np.ndarray:
     """Take sentences from a random place of a random document until `target` tokens; at least one sentence."""
     sentences = others[int(rng.integers(len(others)))]
     start = int(rng.integers(len(sentences)))
-    return np.concatenate(sentences[start : _end_of_chunk(sentences, start, target)])
+    return np.concatenate(sentences[start : end_of_chunk(sentences, start, target)])

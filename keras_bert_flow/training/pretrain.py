@@ -12,8 +12,10 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
 from keras_bert_flow.keys import folder_digest, pretraining_key
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import adamw
@@ -33,7 +35,7 @@ def pretrain(
     A run that was killed goes on from its newest checkpoint, to the same weights, bit for bit.
 
     Args:
-        config: its sections `model` and `pretraining`, and the seed, count.
+        config: its sections `model` and `pretraining`, and the seed, count; the objective is that of the records.
         records: what `kbf records` made.
         output: the folder.
         report: called with every line of the log.
@@ -52,8 +54,10 @@ def pretrain(
     return publish(output, "pretraining", key, build, resumable=True, scratch=CHECKPOINTS)
 
 
-def make_pretrainer(shape: ModelConfig, vocabulary_size: int) -> BertPretrainer:
-    """Build a model with new weights from its configuration."""
+def make_pretrainer(
+    shape: ModelConfig, vocabulary_size: int, objective: str = MLM_NSP
+) -> BertPretrainer | BertMaskedLM:
+    """Build a model with new weights from its configuration, with the heads that the objective trains."""
     sizes = {name: getattr(shape, name) for name in ("num_layers", "hidden_dim", "num_heads", "intermediate_dim")}
     backbone = BertBackbone.from_size(
         shape.size,
@@ -62,16 +66,17 @@ def make_pretrainer(shape: ModelConfig, vocabulary_size: int) -> BertPretrainer:
         hidden_act=shape.hidden_act,
         dropout_rate=shape.dropout_rate,
         attention_dropout_rate=shape.attention_dropout_rate,
+        use_pooler=objective in SENTENCE_TASKS,
         **{name: value for name, value in sizes.items() if value is not None},
     )
-    return BertPretrainer(backbone)
+    return BertPretrainer(backbone) if backbone.use_pooler else BertMaskedLM(backbone)
 
 
 def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
     with arithmetic(config.pretraining.precision):
-        model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"])
+        model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
     metrics = _train(model, config, training, held_out, work, key, report)
     (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     cased = training.manifest.config["cased"]
@@ -94,9 +99,8 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
     scores: dict[str, float] = {}
 
     def evaluate() -> dict[str, float]:
-        scores.update(
-            score_pretraining(model, ordered_batches(held_out, settings.batch_size, settings.evaluate_instances))
-        )
+        batches = ordered_batches(held_out, settings.batch_size, settings.evaluate_instances)
+        scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective)))
         return {f"held_out_{name}": value for name, value in scores.items()}
 
     tokens_per_step = settings.batch_size * training.sequence_length
@@ -104,7 +108,7 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
     identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
     seconds = train(
         model,
-        lambda step: pretraining_dataset(training, settings.batch_size, config.seed, step),
+        lambda step: pretraining_dataset(training, settings.batch_size, config.seed, step, settings.masking),
         Borders(
             settings.total_steps,
             settings.log_every_steps,

@@ -6,28 +6,30 @@ from collections.abc import Iterable
 import numpy as np
 
 
-def score_pretraining(model, batches: Iterable[tuple]) -> dict[str, float]:
-    """Score masked tokens and next sentences.
+def score_pretraining(model, batches: Iterable[tuple], sentence_task: str | None = "next_sentence") -> dict[str, float]:
+    """Score masked tokens, and what the two-way head learns.
 
     Args:
-        model: a `BertPretrainer`.
+        model: a `BertPretrainer`, or a `BertMaskedLM`.
         batches: (x, y, sample_weight) of equal shapes.
+        sentence_task: `next_sentence` or `sentence_order`; None where there is no such head.
     Returns:
         `masked_lm_loss` (nats per masked token), `masked_lm_perplexity`, `masked_lm_accuracy`, `unigram_accuracy` (of
-        always guessing the commonest of these tokens: the best that ignores the context can do),
-        `next_sentence_loss`, `next_sentence_accuracy`; empty where there is no batch.
+        always guessing the commonest of these tokens: the best that ignores the context can do), and `loss` and
+        `accuracy` of the sentence task under its name; empty where there is no batch.
     """
+    outputs = {"mlm": "masked_lm"} | ({"nsp": sentence_task} if sentence_task else {})
     sums: Counter = Counter()
     tokens: Counter = Counter()
     for x, y, weights in batches:
         logits = model.predict_on_batch(x)
-        for output, name in (("mlm", "masked_lm"), ("nsp", "next_sentence")):
+        for output, name in outputs.items():
             _add_scores(sums, name, np.asarray(logits[output]), y[output], weights[output])
         tokens.update(y["mlm"][weights["mlm"] > 0].tolist())
     if not tokens:
         return {}
     scores = {}
-    for name in ("masked_lm", "next_sentence"):
+    for name in outputs.values():
         scores[f"{name}_loss"] = sums[f"{name}_loss"] / sums[f"{name}_weight"]
         scores[f"{name}_accuracy"] = sums[f"{name}_correct"] / sums[f"{name}_weight"]
     scores["masked_lm_perplexity"] = float(np.exp(scores["masked_lm_loss"]))

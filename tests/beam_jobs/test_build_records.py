@@ -145,7 +145,7 @@ def test_whole_words_are_masked_where_asked(tmp_path):
         tmp_path / "a.txt", as_text([[" ".join(words), "aa cc", "bbb bbb"], ["cc cc aa", "bbb"], ["aa"] * 9])
     )
     folder = build(
-        corpus, tmp_path / "v.txt", tmp_path / "r", whole_word=True, masked_fraction=0.5, held_out_fraction=0
+        corpus, tmp_path / "v.txt", tmp_path / "r", mask_unit="word", masked_fraction=0.5, held_out_fraction=0
     )
     tokenizer = tokenizer_of(folder)
     for record in read_part(folder, "train"):

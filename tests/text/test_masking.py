@@ -11,10 +11,10 @@ WORDS = np.array([7, 1003, 1999, 12345, 20000, 25001])
 PIECES = np.array([5000, 5001, 17000])
 
 
-def make_rule(masked_fraction=0.15, max_predictions=1000, whole_word=False, size=SIZE):
+def make_rule(masked_fraction=0.15, max_predictions=1000, unit="token", size=SIZE):
     starts_word = np.ones(size, bool)
     starts_word[np.setdiff1d(PIECES, np.arange(size, SIZE))] = False
-    return MaskingRule(masked_fraction, max_predictions, MASK, (CLS, SEP), starts_word, whole_word)
+    return MaskingRule(masked_fraction, max_predictions, MASK, (CLS, SEP), starts_word, unit)
 
 
 def make_tokens(length, rng=None, pieces=False):
@@ -45,13 +45,13 @@ def test_masking_counts_special_tokens_in_the_length(length, masked_fraction, ma
     assert len(choose_positions(make_tokens(length), rule, np.random.default_rng(1))) == expected
 
 
-@pytest.mark.parametrize("whole_word", [True, False])
-def test_masking_leaves_special_tokens_and_what_was_not_chosen(whole_word):
+@pytest.mark.parametrize("unit", ["token", "word", "span"])
+def test_masking_leaves_special_tokens_and_what_was_not_chosen(unit):
     rng = np.random.default_rng(2)
     for length in range(5, 60):
         tokens = make_tokens(length, rng, pieces=True)
         before = tokens.copy()
-        masked, positions, mask_ids = mask_tokens(tokens, make_rule(0.9, whole_word=whole_word), rng)
+        masked, positions, mask_ids = mask_tokens(tokens, make_rule(0.9, unit=unit), rng)
         assert np.array_equal(tokens, before)  # the input stays as it was
         assert masked.dtype == tokens.dtype and masked.shape == tokens.shape
         assert np.all(np.diff(positions) > 0)
@@ -66,9 +66,9 @@ def test_masking_of_special_tokens_alone_chooses_nothing():
     assert (masked.tolist(), len(positions), len(mask_ids)) == ([CLS, SEP, SEP], 0, 0)
 
 
-@pytest.mark.parametrize("whole_word", [True, False])
-def test_masking_follows_the_generator_alone(whole_word):
-    tokens, rule = make_tokens(128, pieces=True), make_rule(whole_word=whole_word)
+@pytest.mark.parametrize("unit", ["token", "word", "span"])
+def test_masking_follows_the_generator_alone(unit):
+    tokens, rule = make_tokens(128, pieces=True), make_rule(unit=unit)
     first, again, other = (mask_tokens(tokens, rule, np.random.default_rng(seed)) for seed in (3, 3, 4))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not np.array_equal(first[1], other[1])
@@ -131,7 +131,7 @@ def test_whole_word_masking_takes_all_pieces_or_none():
     partial = 0
     for _ in range(2000):
         tokens = make_tokens(int(rng.integers(5, 60)), rng, pieces=True)
-        rule = make_rule(0.15, int(rng.integers(1, 9)), whole_word=True)
+        rule = make_rule(0.15, int(rng.integers(1, 9)), unit="word")
         budget = min(rule.max_predictions, max(1, round(len(tokens) * 0.15)))
         words = words_of(tokens)
         chosen = set(choose_positions(tokens, rule, rng).tolist())
@@ -149,12 +149,10 @@ def test_whole_word_masking_takes_all_pieces_or_none():
 
 def test_whole_word_masking_joins_no_pieces_across_a_special_token():
     tokens = np.array([CLS, 7, SEP, 5000, 5001, SEP])  # a piece behind [SEP] begins a word of its own
-    found = {
-        tuple(choose_positions(tokens, make_rule(0.35, whole_word=True), np.random.default_rng(s))) for s in range(50)
-    }
+    found = {tuple(choose_positions(tokens, make_rule(0.35, unit="word"), np.random.default_rng(s))) for s in range(50)}
     assert found == {(1,), (3, 4)}
 
 
 def test_whole_word_masking_is_plain_masking_where_words_are_one_piece():
     tokens, rng = make_tokens(100), np.random.default_rng(8)
-    assert {len(choose_positions(tokens, make_rule(whole_word=True), rng)) for _ in range(50)} == {15}
+    assert {len(choose_positions(tokens, make_rule(unit="word"), rng)) for _ in range(50)} == {15}

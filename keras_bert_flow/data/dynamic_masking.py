@@ -1,0 +1,104 @@
+"""Draw the masks of records anew for each pass over them, from (seed, epoch, index) alone.
+
+The records are the same as for static masks: what was hidden is restored from `masked_lm_ids`, and the vocabulary that
+lies beside the records says which pieces start a word. So nothing is stored twice, and a resumed run sees the same
+masks.
+
+Source: Liu et al. 2019 (RoBERTa), section 4.1; arXiv:1907.11692.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.text.masking import TOKEN, MaskingRule, mask_tokens
+from keras_bert_flow.text.randomness import keyed_generator
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+
+VOCABULARY_FILE = "vocab.txt"
+Features = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class NumberedRecords:
+    """Records that come with their number, which their masks are drawn from."""
+
+    records: Sequence[Features]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> tuple[int, Features]:
+        return index, self.records[index]
+
+
+@dataclass(frozen=True)
+class DynamicMasking:
+    """Masks of numbered records at a place of an endless data set.
+
+    Attributes:
+        rule: how tokens are hidden: that of the records.
+        length: records of an epoch.
+        seed: of every choice.
+    """
+
+    rule: MaskingRule
+    length: int
+    seed: int
+
+    def __call__(self, place: int, numbered: tuple[int, Features]) -> Features:
+        index, features = numbered
+        rng = keyed_generator(self.seed, "dynamic masking", place // self.length, index)
+        return mask_again(features, self.rule, rng)
+
+
+def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingRule:
+    """Return the rule that the records of a folder were masked by.
+
+    Args:
+        folder: the published records.
+        config: that of their manifest.
+    Raises:
+        FileNotFoundError: there is no vocab.txt beside the records.
+        ValueError: the manifest does not say how many tokens to mask.
+    """
+    missing = [name for name in ("masked_fraction", "max_predictions") if name not in config]
+    if missing:
+        raise ValueError(
+            f"Dynamic masking needs {' and '.join(missing)} in the manifest. Received: {folder}, without. "
+            "Build the records again, or use pretraining.masking=static."
+        )
+    tokenizer = WordPieceTokenizer.from_file(Path(folder) / VOCABULARY_FILE, config.get("cased", False))
+    return MaskingRule(
+        masked_fraction=config["masked_fraction"],
+        max_predictions=config["max_predictions"],
+        mask_id=tokenizer.mask_id,
+        special_ids=(tokenizer.cls_id, tokenizer.sep_id),
+        starts_word=tokenizer.starts_word,
+        unit=config.get("mask_unit", TOKEN),
+    )
+
+
+def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return the features of a record with other masks; those that have nothing to do with masks stay as they are."""
+    token_ids = restore_tokens(features)
+    masked, positions, mask_ids = mask_tokens(token_ids, rule, rng)
+    slots = len(features["masked_lm_positions"])
+    filler = (0, slots - len(positions))
+    return dict(features) | {
+        "input_ids": np.pad(masked, (0, len(features["input_ids"]) - len(masked))),
+        "masked_lm_positions": np.pad(positions, filler),
+        "masked_lm_ids": np.pad(mask_ids, filler),
+        "masked_lm_weights": np.pad(np.ones(len(positions), np.float32), filler),
+    }
+
+
+def restore_tokens(features: Features) -> np.ndarray:
+    """Return the tokens of a record as they were before masking, int, (length,), without padding."""
+    token_ids = np.array(features["input_ids"][: int(features["input_mask"].sum())])
+    is_real = features["masked_lm_weights"] > 0
+    token_ids[features["masked_lm_positions"][is_real]] = features["masked_lm_ids"][is_real]
+    return token_ids
