@@ -1,6 +1,7 @@
 """Pre-train in a process of its own that dies by SIGKILL at a moment: `report:3`, `saved:7` or `removed`."""
 
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ def main(records, output, moment):
     if kind == "saved":
         die_after(Checkpoints, "save", lambda self, model, saved_step, progress: saved_step == int(step))
     elif kind == "removed":
-        die_after(module.shutil, "rmtree", lambda path, **_: Path(path).name == module.CHECKPOINTS)
+        die_after(shutil, "rmtree", lambda path, **_: Path(path).name == module.CHECKPOINTS)
     module.pretrain(make_tiny_config(**SETTINGS), Path(records), Path(output), report)
 
 
