@@ -16,6 +16,7 @@ from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
 ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
+MASKINGS = ("static", "dynamic")
 
 
 class PretrainingRecords:
@@ -89,8 +90,12 @@ def pretraining_dataset(
         seed: of the order, and of dynamic masks; each pass over the records has another order.
         start_step: batches to leave out at the start, at no cost.
         masking: `static`, the masks of the records, or `dynamic`, other masks in each pass.
+    Raises:
+        ValueError: another `masking`, or the records do not say how they were masked.
     """
     records = records if isinstance(records, PretrainingRecords) else PretrainingRecords(records)
+    if masking not in MASKINGS:
+        raise ValueError(f"`masking` must be one of {', '.join(MASKINGS)}. Received: masking={masking!r}.")
     if masking == "dynamic":
         dataset = shuffle_endlessly(grain.MapDataset.source(NumberedRecords(records)), seed)
         dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(), len(records), seed))

@@ -4,6 +4,9 @@ Source: Lan et al. 2020 (ALBERT), section 3.1, arXiv:1909.11942; google-research
 Chunks, target lengths and truncation are those of `pairs`. One rule differs: there, a chunk of one sentence gets a
 random second segment even so. Here a chunk has two sentences or more, and a sentence that would be left alone at the
 end joins the chunk before it; a document of one sentence gives no pair.
+
+Kept, and worth knowing: the sentence that fills a chunk is more often a long one, so the later segment is on average
+the longer one, and lengths alone tell the order a little better than chance.
 """
 
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,8 @@ of the row follow one another like laps of a circle. The row is cut where a sequ
 comes twice in a copy, each lap is cut at other places, and only the last sequence of a pool has padding.
 
 Source: Liu et al. 2019 (RoBERTa), section 4.2, FULL-SENTENCES; arXiv:1907.11692. One rule differs: there a sequence
-ends with the last sentence that fits whole, which leaves room for about half a sentence: a tenth of 128 tokens. Here
-the sentence is cut, and goes on in the next sequence.
+ends with the last sentence that fits whole, and half a sentence of room is left on average. Here the sentence is cut,
+and goes on in the next sequence.
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,12 +2,14 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.classifier import BertTextClassifier
+from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
@@ -195,6 +197,30 @@ def test_tensor_of_other_shape_is_named(folder):
 def test_backbone_directory_is_no_pretrainer(tmp_path):
     BertBackbone(**SMALL).save_to_preset(tmp_path)
     assert_one_line(lambda: BertPretrainer.from_preset(tmp_path), "there is no tensor `cls.", "BertPretrainer")
+
+
+def test_classifier_gets_a_new_pooler_on_a_masked_lm(tmp_path):
+    model = BertMaskedLM(BertBackbone(**SMALL, use_pooler=False))
+    model.save_to_preset(tmp_path)
+    classifier = BertTextClassifier.from_preset(tmp_path, num_classes=3)
+    ours = {variable.path: variable for variable in model.backbone.weights}
+    for variable in classifier.backbone.weights:
+        if variable.path in ours:
+            np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (variable, ours.pop(variable.path))))
+        else:
+            assert variable.path.startswith("pooler/")
+    assert not ours
+    assert np.any(keras.ops.convert_to_numpy(classifier.backbone.get_layer("pooler").dense.kernel))
+    classifier.save_to_preset(tmp_path / "classifier")  # and now it has one
+    again = BertTextClassifier.from_preset(tmp_path / "classifier")
+    assert_same_weights(again.get_weights(), classifier.get_weights())
+
+
+def test_backbone_of_a_masked_lm_has_no_pooler(tmp_path):
+    BertMaskedLM(BertBackbone(**SMALL, use_pooler=False)).save_to_preset(tmp_path)
+    backbone = BertBackbone.from_preset(tmp_path)
+    assert set(backbone.output) == {"sequence_output"} and not backbone.use_pooler
+    assert_one_line(lambda: BertPretrainer.from_preset(tmp_path), "there is no tensor `pooler.", "BertPretrainer")
 
 
 def test_labels_must_name_every_class(tmp_path):

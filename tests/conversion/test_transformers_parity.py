@@ -9,6 +9,7 @@ import pytest
 
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.classifier import BertTextClassifier
+from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
@@ -79,6 +80,32 @@ def test_pretrainer_travels_from_transformers(tmp_path, hidden_act):
     model = BertPretrainer.from_preset(tmp_path)
     inputs = make_inputs(masks_per_sequence=3)
     assert_pretraining_logits_agree(model.predict(inputs, verbose=0), run_reference(reference, inputs), inputs)
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
+def test_masked_lm_travels_both_ways(tmp_path, hidden_act):
+    model = BertMaskedLM(BertBackbone(**SMALL, hidden_act=hidden_act, use_pooler=False))
+    numpy_bert.randomise_weights(model, seed=3)
+    model.save_to_preset(tmp_path / "ours")
+    reference = load_reference(transformers.BertForMaskedLM, tmp_path / "ours")
+    inputs = make_inputs(masks_per_sequence=3)
+    mlm = run_reference(reference, inputs).logits.numpy()
+    mlm = np.take_along_axis(mlm, inputs["mask_positions"][..., None], axis=1)
+    np.testing.assert_allclose(model.predict(inputs, verbose=0)["mlm"][REAL_ROWS], mlm[REAL_ROWS], atol=1e-5)
+    reference.save_pretrained(tmp_path / "theirs")
+    again = BertMaskedLM.from_preset(tmp_path / "theirs")
+    for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_masked_lm_loads_what_a_pretrainer_saved(tmp_path):
+    reference = make_reference(transformers.BertForPreTraining)
+    reference.save_pretrained(tmp_path)
+    inputs = make_inputs(masks_per_sequence=3)
+    mlm = run_reference(reference, inputs).prediction_logits.numpy()
+    mlm = np.take_along_axis(mlm, inputs["mask_positions"][..., None], axis=1)
+    outputs = BertMaskedLM.from_preset(tmp_path).predict(inputs, verbose=0)
+    np.testing.assert_allclose(outputs["mlm"][REAL_ROWS], mlm[REAL_ROWS], atol=1e-5)
 
 
 def test_backbone_travels_both_ways(tmp_path):

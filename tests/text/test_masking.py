@@ -156,3 +156,72 @@ def test_whole_word_masking_joins_no_pieces_across_a_special_token():
 def test_whole_word_masking_is_plain_masking_where_words_are_one_piece():
     tokens, rng = make_tokens(100), np.random.default_rng(8)
     assert {len(choose_positions(tokens, make_rule(unit="word"), rng)) for _ in range(50)} == {15}
+
+
+def runs_of(positions):
+    """Cut ascending positions into runs of neighbours."""
+    return np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+
+
+def kind_of(replaced, original):
+    """Say what became of masked tokens: hidden, kept or changed."""
+    return np.where(replaced == MASK, "hidden", np.where(replaced == original, "kept", "changed"))
+
+
+def test_span_masking_has_one_draw_for_a_span():
+    # Spans of 15 % of 200 tokens touch now and then: runs are then two spans, and need not be of one kind. Text of
+    # one-piece words cut by [SEP] after every tenth word keeps most of them apart.
+    rng, rule = np.random.default_rng(9), make_rule(0.02, unit="span")
+    kinds, mixed, together = [], 0, 0
+    for _ in range(6000):
+        tokens = make_tokens(200, rng)
+        masked, positions, mask_ids = mask_tokens(tokens, rule, rng)
+        runs = runs_of(positions)
+        found = kind_of(masked, tokens)
+        mixed += sum(len(set(found[run])) > 1 for run in runs)
+        together += sum(len(run) for run in runs) - len(runs)
+        kinds += [found[run[0]] for run in runs]
+    assert together > 6000  # tokens beyond the first of their run: per-token draws would mix a third of the runs
+    assert mixed < 0.03 * len(kinds)  # two spans side by side
+    counts = [kinds.count(kind) for kind in ("hidden", "changed", "kept")]
+    assert stats.chisquare(counts, len(kinds) * np.array([0.8, 0.1, 0.1])).pvalue > 0.001
+
+
+def test_whole_word_masking_draws_for_each_token():
+    rng, rule = np.random.default_rng(10), make_rule(0.15, unit="word")
+    kinds, words = [], []
+    for _ in range(1500):
+        tokens = np.resize([7, 5000, 5001], 90).astype(np.int32)  # words of three pieces
+        masked, positions, _ = mask_tokens(tokens, rule, rng)
+        found = kind_of(masked, tokens)[positions]
+        kinds += found.tolist()
+        words += [tuple(word) for word in found.reshape(-1, 3) == "hidden"]
+    counts = [kinds.count(kind) for kind in ("hidden", "changed", "kept")]
+    assert stats.chisquare(counts, len(kinds) * np.array([0.8, 0.1, 0.1])).pvalue > 0.001
+    hidden = np.bincount([sum(word) for word in words], minlength=4)  # of the three pieces: binomial, 0.8 each
+    assert stats.chisquare(hidden, len(words) * stats.binom(3, 0.8).pmf(range(4))).pvalue > 0.001
+
+
+@pytest.mark.parametrize("unit", ["token", "word", "span"])
+def test_masking_spends_its_budget(unit):
+    rng, chosen, budget = np.random.default_rng(11), 0, 0
+    for _ in range(500):
+        tokens = make_tokens(128, rng, pieces=True)
+        chosen += len(choose_positions(tokens, make_rule(0.15, 20, unit=unit), rng))
+        budget += 19
+    # Whole words stop short where none that is left fits: seldom, as most words are one piece.
+    assert chosen == budget if unit == "token" else 0.98 * budget < chosen <= budget
+
+
+def test_span_masking_joins_no_words_across_a_special_token():
+    rng = np.random.default_rng(12)
+    for _ in range(300):
+        tokens = make_tokens(40, rng, pieces=True)
+        positions = choose_positions(tokens, make_rule(0.9, unit="span"), rng)
+        assert not np.isin(tokens[positions], (CLS, SEP)).any()
+
+
+def test_span_masking_takes_the_first_pieces_where_no_word_fits():
+    tokens = np.array([CLS, 7, 5000, 5001, SEP])
+    masked, positions, mask_ids = mask_tokens(tokens, make_rule(0.2, 1, unit="span"), np.random.default_rng(0))
+    assert (positions.tolist(), mask_ids.tolist()) == ([1], [7])

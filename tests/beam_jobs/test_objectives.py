@@ -1,0 +1,111 @@
+"""Records of every objective: the same bytes from any workers, counted to the last position, packed without loss."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beam_jobs.build_records import build_records
+from keras_bert_flow.config import CorpusConfig, RecordsConfig
+from keras_bert_flow.records.manifest import read_manifest
+from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, read_folder
+from tests.beam_jobs.test_build_records import documents_in, read_part, tokenizer_of
+
+ROOT = Path(__file__).parents[2]
+DATA = os.environ.get("KBF_TEST_DATA")
+OBJECTIVES = ("mlm_nsp", "mlm", "mlm_sop")
+PARTS = ("train", "held_out")
+
+
+@pytest.fixture(params=OBJECTIVES)
+def objective(request):
+    return request.param
+
+
+def test_objectives_have_the_same_bytes_with_two_workers(objective, corpus, vocabulary_file, tmp_path):
+    one = build(corpus, vocabulary_file, tmp_path / "one", objective=objective)
+    command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, tmp_path / "two"]
+    command += ["--direct_num_workers=2", "--direct_running_mode=multi_processing", f"--objective={objective}"]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
+    assert read_folder(one) == read_folder(tmp_path / "two")
+
+
+def test_objectives_count_every_position(objective, corpus, vocabulary_file, tmp_path):
+    folder = build(corpus, vocabulary_file, tmp_path / "r", objective=objective)
+    manifest = read_manifest(folder)
+    records = [record for part in PARTS for record in read_part(folder, part)]
+    counters, labels = manifest.counters, sum(int(record["next_sentence_labels"][0]) for record in records)
+    assert counters["positions"] == sum(len(record["input_ids"]) for record in records)
+    assert counters["padding_positions"] == sum(int((record["input_mask"] == 0).sum()) for record in records)
+    assert counters["positions"] == counters["instance_tokens"] + counters["padding_positions"]
+    assert manifest.config["objective"] == objective
+    names = {"mlm_nsp": "random_next", "mlm_sop": "swapped"}
+    assert {name: counters[name] for name in names.values() if name in counters} == (
+        {names[objective]: labels} if objective in names else {}
+    )
+    assert labels if objective in names else not labels
+
+
+def test_packed_records_hold_every_token_once_a_copy(corpus, vocabulary_file, tmp_path):
+    folder = build(corpus, vocabulary_file, tmp_path / "r", objective="mlm", duplication=3)
+    tokenizer = tokenizer_of(folder)
+    train, held_out = (read_part(folder, part) for part in PARTS)
+    found = Counter()
+    for records, weight in ((train, 1), (held_out, 3)):
+        for record in records:
+            for token in record["original"].tolist():
+                found[tokenizer.pieces[token]] += weight
+    expected = Counter(word for document in make_documents() for sentence in document for word in sentence.split() * 3)
+    assert {name: count for name, count in found.items() if not name.startswith("[")} == expected
+    assert documents_in(train, tokenizer).isdisjoint(documents_in(held_out, tokenizer))
+    assert np.mean([len(record["original"]) for record in train]) > 31.5  # of 32
+
+
+def test_ordered_records_hold_neighbours_of_one_document(corpus, vocabulary_file, tmp_path):
+    folder = build(corpus, vocabulary_file, tmp_path / "r", objective="mlm_sop")
+    tokenizer = tokenizer_of(folder)
+    for record in read_part(folder, "train"):
+        places = []
+        for side in (0, 1):
+            segment = record["original"][record["segment_ids"][: len(record["original"])] == side]
+            words = [tokenizer.pieces[token] for token in segment]
+            places.append([tuple(map(int, word[1:].split("s"))) for word in words if word[0] == "d" and "s" in word])
+        if all(places):  # truncation can cut the word that tells
+            first, second = places if not record["next_sentence_labels"][0] else places[::-1]
+            assert {number for number, _ in first} == {number for number, _ in second}
+            assert second[0][1] > first[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "objective", "message"),
+    [
+        ("\n\n", "mlm", "must hold text to train on"),
+        ("a b\n\nc d\n", "mlm_sop", "must hold a document of two or more sentences"),
+    ],
+)
+def test_objectives_refuse_text_that_gives_nothing(text, objective, message, vocabulary_file, tmp_path):
+    corpus = make_corpus(tmp_path / "a.txt", text)
+    with pytest.raises(ValueError, match=message) as caught:
+        build(corpus, vocabulary_file, tmp_path / "r", objective=objective, held_out_fraction=0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "mlm_sop"])
+def test_one_document_is_enough_without_next_sentences(objective, vocabulary_file, tmp_path):
+    corpus = make_corpus(tmp_path / "one.txt", as_text(make_documents()[3:4]))
+    folder = build(corpus, vocabulary_file, tmp_path / "r", objective=objective, held_out_fraction=0)
+    assert read_manifest(folder).counters["instances_train"]
+
+
+@pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
+def test_records_of_wikipedia_for_masked_lm_pad_less_than_2_percent(tmp_path):
+    corpus = CorpusConfig(input=(f"{DATA}/corpus/wiki_en_dev.txt",))
+    vocabulary = f"{DATA}/vocab/uncased_L-12_H-768_A-12.vocab.txt"
+    config = RecordsConfig(objective="mlm", duplication=1)
+    counters = read_manifest(build_records(corpus, config, vocabulary, False, tmp_path / "r")).counters
+    assert counters["padding_positions"] < 0.02 * counters["positions"]
+    assert counters["instance_tokens"] > counters["tokens"] > 300_000

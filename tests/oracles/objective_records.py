@@ -1,0 +1,58 @@
+"""Write a small published folder of records of any objective, without Beam, of text that a model can learn from."""
+
+import numpy as np
+
+from keras_bert_flow.records.manifest import write_manifest
+from keras_bert_flow.records.schema import encode_record
+from keras_bert_flow.records.tfrecord import write_tfrecords
+from keras_bert_flow.text.masking import MaskingRule
+from keras_bert_flow.text.objectives import InstanceRule, build_instances
+from keras_bert_flow.text.pairs import TokenizedDocument
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+
+VOCABULARY_SIZE = 40
+SEQUENCE_LENGTH = 16
+MAX_PREDICTIONS = 4
+MASKED_FRACTION = 0.2
+UNK, CLS, SEP, MASK = range(1, 5)
+FIRST_PIECE = 30  # this id and those above are ## pieces
+
+
+def write_objective_records(folder, objective="mlm_nsp", mask_unit="token", documents=40, seed=0):
+    """Publish records of documents on one of four topics each, of three words: neighbours tell what may be hidden."""
+    folder.mkdir(parents=True)
+    starts_word = np.arange(VOCABULARY_SIZE) < FIRST_PIECE
+    masking = MaskingRule(MASKED_FRACTION, MAX_PREDICTIONS, MASK, (CLS, SEP), starts_word, mask_unit)
+    rule = InstanceRule(objective, SEQUENCE_LENGTH, 0.1, CLS, SEP, masking)
+    files = []
+    for part, count in (("train", documents), ("held_out", documents // 4)):
+        records = [_encode(instance) for instance in build_instances(_make_documents(part, count, seed), 2, rule, seed)]
+        files += write_tfrecords(folder / f"{part}-00000-of-00001.tfrecord", records)
+    pieces = [*SPECIAL_PIECES, *(f"word{n}" for n in range(5, 30)), *(f"##piece{n}" for n in range(30, 40))]
+    write_vocabulary(folder / "vocab.txt", pieces)
+    config = {
+        "objective": objective,
+        "mask_unit": mask_unit,
+        "masked_fraction": MASKED_FRACTION,
+        "max_predictions": MAX_PREDICTIONS,
+        "sequence_length": SEQUENCE_LENGTH,
+        "vocabulary_size": VOCABULARY_SIZE,
+        "cased": False,
+    }
+    write_manifest(folder, "records", f"{objective}-{mask_unit}-{seed}", config, {}, {}, files)
+    return folder
+
+
+def _make_documents(part: str, count: int, seed: int) -> list[TokenizedDocument]:
+    rng = np.random.default_rng([seed, len(part)])
+    documents = []
+    for number in range(count):
+        lengths = rng.integers(2, 7, rng.integers(3, 9))
+        topic = rng.integers(4)
+        words = np.array([5 + topic, 15 + topic, 30 + topic])  # the last one is a ## piece
+        documents.append(TokenizedDocument(f"{part}{number}", rng.choice(words, lengths.sum()), lengths))
+    return documents
+
+
+def _encode(instance) -> bytes:
+    return encode_record(**vars(instance), sequence_length=SEQUENCE_LENGTH, max_predictions=MAX_PREDICTIONS)

@@ -1,0 +1,90 @@
+"""Every objective from records to a published model, by static and dynamic masks, over a kill."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_flow.conversion.model_directory import load_backbone, load_classifier, load_masked_lm, load_pretrainer
+from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.pretrain import pretrain
+from tests.oracles.objective_records import write_objective_records
+from tests.oracles.tiny_records import make_tiny_config
+
+MASKED_LM = {"masked_lm_loss", "masked_lm_perplexity", "masked_lm_accuracy", "unigram_accuracy"}
+OTHERS = {"steps", "tokens", "seconds", "tokens_per_second", "parameters"}
+SENTENCES = {
+    "mlm_nsp": {"next_sentence_loss", "next_sentence_accuracy"},
+    "mlm": set(),
+    "mlm_sop": {"sentence_order_loss", "sentence_order_accuracy"},
+}
+SHAPE = {"num_layers": 1, "hidden_dim": 32, "dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+SETTINGS = {
+    "batch_size": 16,
+    "total_steps": 120,
+    "warmup_steps": 4,
+    "log_every_steps": 40,
+    "evaluate_every_steps": 120,
+    "evaluate_instances": 40,
+    "checkpoint_every_steps": 120,
+}
+
+
+def run(folder, objective, masking, **settings):
+    records = write_objective_records(folder / "records", objective)
+    config = make_tiny_config(model=SHAPE, masking=masking, **SETTINGS | settings)
+    return pretrain(config, records, folder / "out", lambda line: None)
+
+
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+@pytest.mark.parametrize("objective", SENTENCES)
+def test_every_objective_trains(objective, masking, tmp_path):
+    output = run(tmp_path, objective, masking)
+    check_folder(output, "pretraining")
+    lines = read_log(output)
+    assert [line["step"] for line in lines] == [40, 80, 120]
+    # Fresh weights guess evenly among 40 pieces, log 40 = 3.7 nats, and a sentence task costs log 2 = 0.7 besides.
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.3
+    assert all(("nsp_loss" in line) == ("mlm_loss" in line) == (objective != "mlm") for line in lines)
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert set(metrics) == MASKED_LM | SENTENCES[objective] | OTHERS
+    assert {f"held_out_{name}" for name in MASKED_LM | SENTENCES[objective]} <= set(lines[-1])
+    assert metrics["masked_lm_loss"] < np.log(40) - 0.3
+    assert metrics["masked_lm_accuracy"] > metrics["unigram_accuracy"]  # it uses the context
+    model = (load_masked_lm if objective == "mlm" else load_pretrainer)(output / "model")
+    assert metrics["parameters"] == model.count_params()
+    config = json.loads((output / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM" if objective == "mlm" else "BertForPreTraining"]
+
+
+def test_model_of_masked_lm_alone_can_be_fine_tuned(tmp_path):
+    model = run(tmp_path, "mlm", "static", total_steps=5) / "model"
+    classifier = load_classifier(model, num_classes=2)
+    encoder = {variable.path: variable for variable in load_backbone(model).weights}
+    for variable in classifier.backbone.weights:
+        if not variable.path.startswith("pooler/"):
+            np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(v) for v in (variable, encoder[variable.path])))
+
+
+def test_dynamic_masks_survive_a_kill(tmp_path):
+    whole = run(tmp_path, "mlm", "dynamic", total_steps=14, checkpoint_every_steps=5)
+    config = make_tiny_config(
+        model=SHAPE, masking="dynamic", **SETTINGS | {"total_steps": 14, "checkpoint_every_steps": 5}
+    )
+
+    class Killed(BaseException):
+        pass
+
+    def die(line):
+        if line["step"] == 10:
+            raise Killed  # before its checkpoint: the run goes on from step 5
+
+    with pytest.raises(Killed):
+        pretrain(config, tmp_path / "records", tmp_path / "again", die)
+    steps = []
+    again = pretrain(config, tmp_path / "records", tmp_path / "again", lambda line: steps.append(line["step"]))
+    assert steps == [10, 14]
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, again)]
+    assert weights[0] == weights[1]
