@@ -14,7 +14,7 @@ import apache_beam as beam
 from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule, TokenizeDocuments
 from beam_jobs.reading import ReadCorpus, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results
-from beam_jobs.running import run_pipeline
+from beam_jobs.running import job_folder, run_pipeline
 from beam_jobs.sharding import WriteShards
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config import CorpusConfig, RecordsConfig
@@ -56,7 +56,8 @@ def build_records(
     storage = BeamStorage(options)
 
     def build(work: Path) -> Contents:
-        files, counters = _run(corpus, RecordRule(records, tokenizer, seed), work, options)
+        with job_folder(work) as folder:
+            files, counters = _run(corpus, RecordRule(records, tokenizer, seed), folder, options)
         (work / VOCABULARY_FILE).write_bytes(vocabulary_file.read_bytes())
         config = records.model_dump() | {"cased": cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
         return Contents(config, corpus_digests(corpus, storage), counters, files)

@@ -11,7 +11,7 @@ import apache_beam as beam
 
 from beam_jobs.reading import ReadCorpus, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results, tag_counters
-from beam_jobs.running import run_pipeline
+from beam_jobs.running import job_folder, run_pipeline
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config import CorpusConfig, VocabularyConfig
 from keras_bert_flow.keys import corpus_digests, vocabulary_key
@@ -42,7 +42,8 @@ def build_vocabulary(
 
     def build(work: Path) -> Contents:
         if vocabulary.file is None:
-            word_counts, counters = count_words(corpus, vocabulary.cased, work, options)
+            with job_folder(work) as folder:
+                word_counts, counters = count_words(corpus, vocabulary.cased, folder, options)
             pieces = learn_vocabulary(word_counts, vocabulary.size, vocabulary.min_character_count)
         else:
             pieces, counters = read_vocabulary(vocabulary.file), {}

@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import re
+import shutil
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +49,22 @@ def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str
         if message := _find_message(error):
             raise ValueError(message) from error
         raise
+
+
+@contextmanager
+def job_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder for the files of one pipeline, which in the end are moved into `folder`.
+
+    Workers outlive a main process that was killed, by the bundle at hand. What they then write is under a name that no
+    later job looks at; so is what a failed attempt at a shard left.
+    """
+    place = folder / f".{uuid.uuid4().hex}"
+    place.mkdir()
+    yield place
+    for path in place.iterdir():
+        if path.is_file():
+            os.rename(path, folder / path.name)
+    shutil.rmtree(place)
 
 
 def _find_message(error: Exception) -> str | None:

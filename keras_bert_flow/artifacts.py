@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -89,7 +90,7 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
                 f"The output folder must be new. Received: {output}, which exists. Choose another one."
             )
         if not resumable:
-            shutil.rmtree(work, ignore_errors=True)
+            _remove(work)
         work.mkdir(exist_ok=resumable)  # where rmtree failed, old files must not be published
         try:
             yield work
@@ -98,7 +99,7 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
             _sync(output.parent)
         except BaseException as error:
             if not resumable:
-                shutil.rmtree(work, ignore_errors=True)
+                _remove(work)
             elif not any(work.iterdir()):  # it failed before it had anything to resume
                 work.rmdir()
             if isinstance(error, OSError) and error.errno in NO_ROOM:
@@ -144,6 +145,15 @@ def sync_folder(folder: Path) -> None:
     for path in folder.rglob("*"):
         _sync(path)
     _sync(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, in which a worker of a killed run may be writing still, if that can be done in a few seconds."""
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
 
 
 def _sync(path: Path) -> None:
