@@ -13,7 +13,7 @@ from keras_bert_flow.text.inputs import SUFFIXES
 DOCS = (Path(__file__).parents[1] / "docs" / "corpora.md").read_text(encoding="utf-8")
 ARTICLE = """{{Infobox|name={{lang|en|Rome}}|size=3}}
 [[File:Rome.jpg|thumb|A view of [[Rome]] &amp; hills]]
-'''Rome''' is the [[capital city|capital]] of [[Italy]].&lt;ref name="a"&gt;A [[book]].&lt;/ref&gt; It &lt;b&gt;is&lt;/b&gt;
+'''Rome''' is the [[capital city|capital]] of [[Italy]].&lt;ref name="a"&gt;[[A]].&lt;/ref&gt; It &lt;b&gt;is&lt;/b&gt;
 == History ==
 {| class="wikitable"
 ! year !! people
