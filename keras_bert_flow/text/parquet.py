@@ -19,7 +19,7 @@ def read_column(file: BinaryIO, path: str, name: str) -> Iterator[bytes | None]:
     from pyarrow import parquet
 
     with whole_file(path):
-        table = parquet.ParquetFile(file, buffer_size=_BYTES, page_checksum_verification=True)
+        table = parquet.ParquetFile(file, buffer_size=_BYTES, pre_buffer=False, page_checksum_verification=True)
         schema = table.schema_arrow
     _check_column(schema, path, name)
     batches = table.iter_batches(batch_size=_ROWS, columns=[name])
@@ -28,10 +28,7 @@ def read_column(file: BinaryIO, path: str, name: str) -> Iterator[bytes | None]:
             batch = next(batches, None)
             if batch is None:
                 return
-            values = batch.column(0)
-            if pa.types.is_dictionary(values.type):
-                values = values.dictionary_decode()
-            values = values.cast(pa.large_binary()).to_pylist()  # pyarrow does not look whether text is UTF-8; we do
+            values = batch.column(0).cast(pa.large_binary()).to_pylist()  # whether it is UTF-8 was never looked at
         yield from values
 
 
