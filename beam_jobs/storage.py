@@ -63,7 +63,7 @@ def _check_reachable(path: str) -> None:
     module, extra = _EXTRAS.get(scheme, ("", ""))
     if extra and not _is_installed(module):
         raise ValueError(
-            f"A path at {scheme}:// needs {module.partition('.')[0]}, which is not installed. Received: {path}. "
+            f"A path at {scheme}:// needs the module {module}, which is not installed. Received: {path}. "
             f"pip install 'apache-beam[{extra}]'"
         )
     try:

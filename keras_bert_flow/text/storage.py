@@ -1,6 +1,7 @@
 """Find and open the files of a corpus; this machine's disk here, other places through a storage that is passed in."""
 
 import glob
+import os
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -26,7 +27,9 @@ class LocalStorage:
         if is_remote(pattern):
             raise ValueError(f"A path with :// needs Apache Beam's filesystems. Received: {pattern}. Copy it here.")
         if Path(pattern).is_dir():
-            return [str(path) for path in Path(pattern).rglob("*") if path.is_file() and path.name.endswith(suffixes)]
+            folders = os.walk(pattern, onerror=_refuse_folder)  # glob would leave out what it may not list
+            below = (Path(folder, name) for folder, _, names in folders for name in names if name.endswith(suffixes))
+            return [str(path) for path in below if path.is_file()]
         names = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # a name may hold brackets
         return [path for path in names if Path(path).is_file()]
 
@@ -35,6 +38,12 @@ class LocalStorage:
 
 
 LOCAL = LocalStorage()
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise ValueError(
+        f"A folder of a corpus must be readable. Received: {error.filename}: {error.strerror}. Mend it or name others."
+    )
 
 
 def is_remote(path: str) -> bool:

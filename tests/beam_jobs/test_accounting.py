@@ -128,12 +128,18 @@ def test_one_unreadable_file_among_a_thousand(tmp_path, monkeypatch, caplog):
     ]
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_file_without_permission_is_named(vocabulary_file, tmp_path):
-    (tmp_path / "a.txt").write_text("a")
-    (tmp_path / "a.txt").chmod(0)
-    with pytest.raises(ValueError, match=r"a\.txt: Permission denied"):
-        build(CorpusConfig(input=(str(tmp_path / "a.txt"),)), vocabulary_file, tmp_path / "r")
+@pytest.mark.parametrize("place", ["text/a.txt", "text"])
+def test_file_or_folder_without_permission_is_named(place, vocabulary_file, tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("a")
+    (tmp_path / place).chmod(0)
+    try:
+        if os.access(tmp_path / place, os.R_OK):
+            pytest.skip("root may read everything")
+        with pytest.raises(ValueError, match=f"Received: {tmp_path / place}: Permission denied"):
+            build(CorpusConfig(input=(str(tmp_path),)), vocabulary_file, tmp_path / "r")
+    finally:
+        (tmp_path / place).chmod(0o700)
 
 
 @pytest.mark.parametrize("skip", [True, False])

@@ -140,7 +140,9 @@ def test_remote_file_that_cannot_be_opened_is_named(remote):
 @pytest.mark.parametrize(("scheme", "extra"), [("gs", "gcp"), ("s3", "aws"), ("azfs", "azure"), ("hdfs", "hadoop")])
 def test_missing_extra_is_named_in_one_line(scheme, extra, monkeypatch):
     monkeypatch.setattr(storage_module, "_is_installed", lambda module: False)
-    with pytest.raises(ValueError, match=rf"needs \w+, .*{scheme}://b/a.txt. pip install 'apache-beam\[{extra}\]'$"):
+    with pytest.raises(
+        ValueError, match=rf"needs the module [\w.]+, .*{scheme}://b/a.txt. pip install 'apache-beam\[{extra}\]'$"
+    ):
         find_inputs([f"{scheme}://b/a.txt"], BeamStorage())
 
 
