@@ -12,10 +12,11 @@ from pathlib import Path
 import apache_beam as beam
 
 from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule, TokenizeDocuments
-from beam_jobs.reading import ReadCorpus
+from beam_jobs.reading import ReadCorpus, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results
-from beam_jobs.running import run_pipeline
+from beam_jobs.running import job_folder, run_pipeline
 from beam_jobs.sharding import WriteShards
+from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config import CorpusConfig, RecordsConfig
 from keras_bert_flow.keys import corpus_digests, records_key
 from keras_bert_flow.records.manifest import FileSummary
@@ -59,21 +60,23 @@ def build_records(
     """
     vocabulary_file = Path(vocabulary_file)
     tokenizer = WordPieceTokenizer.from_file(vocabulary_file, cased)
+    storage = BeamStorage(options)
 
     def build(work: Path) -> Contents:
-        files, counters = _run(corpus, RecordRule(records, tokenizer, seed), work, options)
+        with job_folder(work) as folder:
+            files, counters = _run(corpus, RecordRule(records, tokenizer, seed), folder, options)
         (work / VOCABULARY_FILE).write_bytes(vocabulary_file.read_bytes())
         config = records.model_dump() | {"cased": cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
-        return Contents(config, corpus_digests(corpus), counters, files)
+        return Contents(config, corpus_digests(corpus, storage), counters, files)
 
-    return publish(output, "records", records_key(corpus, records, vocabulary_file, cased, seed), build)
+    return publish(output, "records", records_key(corpus, records, vocabulary_file, cased, seed, storage), build)
 
 
 def _run(
     corpus: CorpusConfig, rule: RecordRule, folder: Path, options: Sequence[str]
 ) -> tuple[list[FileSummary], dict[str, int]]:
     def build(pipeline: beam.Pipeline) -> None:
-        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus)
+        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, BeamStorage(options))
         tokenized = read.documents | "TokenizeDocuments" >> beam.ParDo(TokenizeDocuments(rule)).with_outputs(
             COUNTERS, main="documents"
         )
@@ -83,8 +86,9 @@ def _run(
         counters = (read.counters, tokenized[COUNTERS], built[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
         _ = {"results": files, COUNTERS: counters} | "WriteSummaries" >> WriteResults(folder)
 
-    run_pipeline(build, options)
+    run_pipeline(build, options, folder)
     results, counters = read_results(folder)
+    counters = tell_rejected(counters, folder)
     needed, reason = NEEDED[rule.config.objective]
     if counters.get("documents_train", 0) < needed or not counters.get("instances_train"):
         raise ValueError(

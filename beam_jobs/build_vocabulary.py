@@ -9,9 +9,10 @@ from pathlib import Path
 
 import apache_beam as beam
 
-from beam_jobs.reading import ReadCorpus
+from beam_jobs.reading import ReadCorpus, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results, tag_counters
-from beam_jobs.running import run_pipeline
+from beam_jobs.running import job_folder, run_pipeline
+from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config import CorpusConfig, VocabularyConfig
 from keras_bert_flow.keys import corpus_digests, vocabulary_key
 from keras_bert_flow.records.publish import Contents, publish
@@ -37,18 +38,20 @@ def build_vocabulary(
         FileNotFoundError: an input is missing.
         ValueError: the corpus holds no word, or more characters than the vocabulary has room for.
     """
+    storage = BeamStorage(options)
 
     def build(work: Path) -> Contents:
         if vocabulary.file is None:
-            word_counts, counters = count_words(corpus, vocabulary.cased, work, options)
+            with job_folder(work) as folder:
+                word_counts, counters = count_words(corpus, vocabulary.cased, folder, options)
             pieces = learn_vocabulary(word_counts, vocabulary.size, vocabulary.min_character_count)
         else:
             pieces, counters = read_vocabulary(vocabulary.file), {}
         write_vocabulary(work / VOCABULARY_FILE, pieces)
-        inputs = corpus_digests(corpus) if vocabulary.file is None else {}
+        inputs = corpus_digests(corpus, storage) if vocabulary.file is None else {}
         return Contents(vocabulary.model_dump(), inputs, counters)
 
-    return publish(output, "vocabulary", vocabulary_key(corpus, vocabulary), build)
+    return publish(output, "vocabulary", vocabulary_key(corpus, vocabulary, storage), build)
 
 
 def count_words(
@@ -57,14 +60,15 @@ def count_words(
     """Count the words of a corpus, and return (counts by word, counters of the job)."""
 
     def build(pipeline: beam.Pipeline) -> None:
-        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus)
+        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, BeamStorage(options))
         words = read.documents | "SplitWords" >> beam.ParDo(SplitWords(cased)).with_outputs(COUNTERS, main="words")
         counts = words.words | "CountWords" >> beam.CombinePerKey(sum)
         counters = (read.counters, words[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
         _ = {"results": counts, COUNTERS: counters} | "WriteCounts" >> WriteResults(folder)
 
-    run_pipeline(build, options)
+    run_pipeline(build, options, folder)
     results, counters = read_results(folder)
+    counters = tell_rejected(counters, folder)
     word_counts = dict(results)
     if not word_counts:
         raise ValueError(

@@ -1,56 +1,97 @@
-"""Read a corpus as a collection of documents; each worker reads whole files, one document at a time."""
+"""Read a corpus as a collection of documents; a worker reads whole files, one document at a time."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import apache_beam as beam
 
 from beam_jobs.results import tag_counters
 from keras_bert_flow.config import CorpusConfig
-from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
+from keras_bert_flow.text.documents import Document, ReadingRule, find_fault, read_documents
 from keras_bert_flow.text.inputs import find_inputs
+from keras_bert_flow.text.storage import LOCAL, Storage
+
+REJECTED_FILE = "rejected_inputs.txt"
+_REJECTED = "rejected: "  # begins the counters that carry home why a file was left out
+
+
+class CorpusCollections(NamedTuple):
+    """What `ReadCorpus` gives: documents, and (name, number) of what was counted."""
+
+    documents: beam.PCollection
+    counters: beam.PCollection
 
 
 class ReadCorpus(beam.PTransform):
     """Read every document of a corpus.
 
     Outputs `documents` and `counters`. The number of bundles, their order and the names of the files do not show in a
-    document or its id.
+    document or its id. Documents are spread anew over the workers when they are read, so that those of one large file
+    keep all of them busy.
 
     Args:
         corpus: where the text is and how its lines are read.
+        storage: reaches the files.
     """
 
-    def __init__(self, corpus: CorpusConfig):
+    def __init__(self, corpus: CorpusConfig, storage: Storage = LOCAL):
         super().__init__()
-        self._paths = find_inputs(corpus.input)
-        self._rule = ReadingRule(
-            json_field=corpus.json_field,
+        self._paths = find_inputs(corpus.input, storage)
+        rule = ReadingRule(
+            text_field=corpus.text_field,
             split_lines=corpus.lines == "paragraphs",
             max_line_bytes=corpus.max_line_bytes,
             strict=corpus.strict,
         )
+        self._reader = ReadDocuments(rule, storage, corpus.skip_bad_inputs)
 
     def expand(self, pipeline):  # returns two collections, for which Beam has no type hint
-        return (
+        read = (
             pipeline
             | "ListFiles" >> beam.Create(self._paths)
             | "SpreadFiles" >> beam.Reshuffle()
-            | "ReadDocuments" >> beam.ParDo(ReadDocuments(self._rule)).with_outputs("counters", main="documents")
+            | "ReadDocuments" >> beam.ParDo(self._reader).with_outputs("counters", main="documents")
         )
+        return CorpusCollections(read.documents | "SpreadDocuments" >> beam.Reshuffle(), read.counters)
 
 
 class ReadDocuments(beam.DoFn):
-    """Read the documents of one file."""
+    """Read the documents of one file: all of them, or none.
 
-    def __init__(self, rule: ReadingRule):
-        self._rule = rule
+    A file that cannot be read to its end fails the job. Where such files are to be skipped, each is first read to its
+    end without using it, so that one that turns out to be damaged half way leaves no documents; should a file that was
+    whole then still fail, the bundle fails, with all that it gave, and Beam tries it again.
+    """
+
+    def __init__(self, rule: ReadingRule, storage: Storage, skip_bad_inputs: bool):
+        self._rule, self._storage, self._skip = rule, storage, skip_bad_inputs
 
     def process(self, path: str) -> Iterator[Document]:
-        counts: Counter = Counter()
-
-        def count(name: str) -> None:
-            counts[name] += 1
-
-        yield from read_documents(path, self._rule, count)
+        counts: Counter = Counter({"files_read": 1})
+        fault = find_fault(path, self._rule, self._storage) if self._skip else None
+        if fault:
+            reason, message = fault
+            counts[f"files_rejected_{reason}"] += 1
+            counts[_REJECTED + message] += 1
+        else:
+            counts["files_used"] += 1
+            yield from read_documents(path, self._rule, lambda name: counts.update((name,)), self._storage)
         yield from tag_counters(counts.items())
+
+
+def tell_rejected(counters: dict[str, int], folder: Path) -> dict[str, int]:
+    """Say which files were left out, in the log and in a file of the folder, and return the counters that are left."""
+    messages = sorted(name.removeprefix(_REJECTED) for name in counters if name.startswith(_REJECTED))
+    if messages:
+        (folder / REJECTED_FILE).write_text("".join(f"{message}\n" for message in messages), encoding="utf-8")
+        logging.getLogger("keras_bert_flow").warning(
+            "%d of %d corpus files were left out; %s names them. The first: %s",
+            len(messages),
+            counters["files_read"],
+            REJECTED_FILE,
+            messages[0],
+        )
+    return {name: number for name, number in counters.items() if not name.startswith(_REJECTED)}

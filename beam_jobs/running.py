@@ -4,7 +4,8 @@ import json
 import logging
 import os
 import re
-import tempfile
+import shutil
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,19 +13,24 @@ from pathlib import Path
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, WorkerOptions
 
+from keras_bert_flow.artifacts import NO_ROOM
+
 DEFAULT_RUNNER = "FnApiRunner"  # Beam's own default first looks for a Go binary on the network
 _USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
 _TRACED_ERROR = re.compile(rf"(?:{'|'.join(error.__name__ for error in _USER_ERRORS)}): (.+?)(?:\\n|\n|$)")
+_TRACED_ERRNO = re.compile(r"\[Errno (\d+)\]")
 _WORKER_OPTIONS = "PIPELINE_OPTIONS_FILE"  # read by apache_beam/runners/worker/sdk_worker_main.py
 
 
-def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str]) -> None:
+def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str], folder: Path) -> None:
     """Build and run a pipeline to its end.
 
     Args:
         build: adds the steps to the pipeline it is given.
         options: Beam's options, such as `--runner=FlinkRunner`.
+        folder: for a file that workers read when they start; what a kill leaves there is the folder's owner's to clear.
     Raises:
+        OSError: a worker found no room on the disk.
         ValueError: a worker met bad input; the message is the worker's, without Beam's trace around it.
     """
     _check_options(options)
@@ -34,12 +40,31 @@ def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str
     pipeline = beam.Pipeline(options=parsed)
     build(pipeline)
     try:
-        with _quiet(parsed.view_as(WorkerOptions).default_sdk_harness_log_level or "CRITICAL"):
+        with _quiet(parsed.view_as(WorkerOptions).default_sdk_harness_log_level or "CRITICAL", folder):
             pipeline.run().wait_until_finish()
     except Exception as error:
+        for number in map(int, _TRACED_ERRNO.findall(str(error))):
+            if number in NO_ROOM:
+                raise OSError(number, os.strerror(number)) from error
         if message := _find_message(error):
             raise ValueError(message) from error
         raise
+
+
+@contextmanager
+def job_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder for the files of one pipeline, which in the end are moved into `folder`.
+
+    Workers outlive a main process that was killed, by the bundle at hand. What they then write is under a name that no
+    later job looks at; so is what a failed attempt at a shard left.
+    """
+    place = folder / f".{uuid.uuid4().hex}"
+    place.mkdir()
+    yield place
+    for path in place.iterdir():
+        if path.is_file():
+            os.rename(path, folder / path.name)
+    shutil.rmtree(place)
 
 
 def _find_message(error: Exception) -> str | None:
@@ -49,25 +74,25 @@ def _find_message(error: Exception) -> str | None:
 
 
 @contextmanager
-def _quiet(level: str) -> Iterator[None]:
+def _quiet(level: str, folder: Path) -> Iterator[None]:
     """Keep Beam from logging every step, and with its trace each error that is raised anyway.
 
     Workers in processes of their own take their level from a file that this process's environment names.
     """
     logger = logging.getLogger("apache_beam")
     level_before, file_before = logger.level, os.environ.get(_WORKER_OPTIONS)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "options.json"
-        file.write_text(json.dumps({"default_sdk_harness_log_level": level}))
-        logger.setLevel(int(level) if level.isdecimal() else level)
-        os.environ[_WORKER_OPTIONS] = file_before or str(file)
-        try:
-            yield
-        finally:
-            logger.setLevel(level_before)
-            os.environ.pop(_WORKER_OPTIONS)
-            if file_before:
-                os.environ[_WORKER_OPTIONS] = file_before
+    file = folder / ".worker_options.json"
+    file.write_text(json.dumps({"default_sdk_harness_log_level": level}))
+    logger.setLevel(int(level) if level.isdecimal() else level)
+    os.environ[_WORKER_OPTIONS] = file_before or str(file)
+    try:
+        yield
+    finally:
+        logger.setLevel(level_before)
+        os.environ.pop(_WORKER_OPTIONS)
+        if file_before:
+            os.environ[_WORKER_OPTIONS] = file_before
+        file.unlink(missing_ok=True)
 
 
 def _check_options(options: Sequence[str]) -> None:

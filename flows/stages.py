@@ -17,6 +17,7 @@ from keras_bert_flow import keys
 from keras_bert_flow.artifacts import locked
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.records.manifest import is_published
+from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
 
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
 EXIT_USER_ERROR = 2
@@ -53,13 +54,13 @@ def corpus_stage(config: PipelineConfig) -> Stage:
 
 
 def vocabulary_stage(config: PipelineConfig) -> Stage:
-    key = keys.vocabulary_key(config.corpus, config.vocabulary)
+    key = keys.vocabulary_key(config.corpus, config.vocabulary, _storage(config))
     return _stage(config, "vocabulary", key, "vocab", "--config", write_config(config))
 
 
 def records_stage(config: PipelineConfig, vocabulary: Path) -> Stage:
     file = vocabulary / "vocab.txt"
-    key = keys.records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed)
+    key = keys.records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed, _storage(config))
     return _stage(config, "records", key, "records", "--config", write_config(config), "--vocab", file)
 
 
@@ -113,6 +114,15 @@ def source_path() -> dict[str, str]:
     if not (root / "pyproject.toml").is_file():
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))}
+
+
+def _storage(config: PipelineConfig) -> Storage:
+    """Reach the corpus; Beam takes a second to load, so only where it lies elsewhere."""
+    if not any(map(is_remote, config.corpus.input)):
+        return LOCAL
+    from beam_jobs.storage import BeamStorage
+
+    return BeamStorage(config.beam)
 
 
 def _stage(config: PipelineConfig, name: str, key: str, *arguments: str | Path) -> Stage:

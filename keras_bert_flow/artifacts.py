@@ -4,11 +4,13 @@ A stage's output is a folder named by a key: the digest of what it was made from
 renamed when it is complete, so a folder that carries its manifest is finished, whatever was killed and whenever.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -18,6 +20,7 @@ from typing import Any
 
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
 CHUNK_BYTES = 1 << 20
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, the process's limit
 
 
 def content_key(stage: str, settings: Any, inputs: Mapping[str, str], rooms: tuple[str, ...]) -> str:
@@ -76,7 +79,7 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
 
     Raises:
         FileExistsError: `output` exists; the caller looks first whether it is the result wanted.
-        OSError: the place cannot be written.
+        OSError: the place cannot be written, or has no room left.
     """
     output = Path(output).absolute()
     work = output.with_name(f".{output.name}.work")
@@ -87,18 +90,23 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
                 f"The output folder must be new. Received: {output}, which exists. Choose another one."
             )
         if not resumable:
-            shutil.rmtree(work, ignore_errors=True)
+            _remove(work)
         work.mkdir(exist_ok=resumable)  # where rmtree failed, old files must not be published
         try:
             yield work
             sync_folder(work)
             os.rename(work, output)
             _sync(output.parent)
-        except BaseException:
+        except BaseException as error:
             if not resumable:
-                shutil.rmtree(work, ignore_errors=True)
+                _remove(work)
             elif not any(work.iterdir()):  # it failed before it had anything to resume
                 work.rmdir()
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                reason = os.strerror(error.errno).lower()
+                raise OSError(
+                    f"The output must fit on its disk. Received: {output}, {reason}. Make room or choose another place."
+                ) from error
             raise
 
 
@@ -137,6 +145,15 @@ def sync_folder(folder: Path) -> None:
     for path in folder.rglob("*"):
         _sync(path)
     _sync(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, in which a worker of a killed run may be writing still, if that can be done in a few seconds."""
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
 
 
 def _sync(path: Path) -> None:

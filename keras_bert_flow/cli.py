@@ -24,6 +24,8 @@ EXTRAS = {
     "tensorflow": "tensorflow",
     "torch": "torch",
     "matplotlib": "plots",
+    "pyarrow": "beam",
+    "zstandard": "beam",
 }
 
 app = typer.Typer(
@@ -43,6 +45,9 @@ Output = Annotated[Path, typer.Option(help="New folder for the result.")]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="File, folder or glob of text. May be repeated.")]
 ChosenBackend = Annotated[
     str | None, typer.Option(help="jax, tensorflow or torch; default $KERAS_BACKEND, then the file.")
+]
+SkipBadInputs = Annotated[
+    bool | None, typer.Option("--skip-bad-inputs", help="Leave out and name files that cannot be read to their end.")
 ]
 
 
@@ -64,11 +69,17 @@ def vocab(
     size: Annotated[int | None, typer.Option(help="Pieces in the vocabulary.")] = None,
     cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Keep case and accents.")] = None,
     strict: Annotated[bool | None, typer.Option("--strict", help="Refuse lines that cannot be used.")] = None,
+    skip_bad_inputs: SkipBadInputs = None,
     config: ConfigFile = None,
     set: Overrides = None,
 ) -> None:
     """Learn a WordPiece vocabulary. Further options, such as --runner, go to Apache Beam."""
-    flags = {"vocabulary.size": size, "vocabulary.cased": cased, "corpus.strict": strict}
+    flags = {
+        "vocabulary.size": size,
+        "vocabulary.cased": cased,
+        "corpus.strict": strict,
+        "corpus.skip_bad_inputs": skip_bad_inputs,
+    }
     settings = _fill_builtin(_load(config, set, flags, input), output)
     from beam_jobs.build_vocabulary import build_vocabulary
 
@@ -89,6 +100,7 @@ def records(
     shards: Annotated[int | None, typer.Option(help="Files of training records.")] = None,
     cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="The vocabulary keeps case.")] = None,
     strict: Annotated[bool | None, typer.Option("--strict", help="Refuse lines that cannot be used.")] = None,
+    skip_bad_inputs: SkipBadInputs = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     config: ConfigFile = None,
     set: Overrides = None,
@@ -103,6 +115,7 @@ def records(
         "records.shards": shards,
         "vocabulary.cased": cased,
         "corpus.strict": strict,
+        "corpus.skip_bad_inputs": skip_bad_inputs,
         "seed": seed,
     }
     settings = _fill_builtin(_load(config, set, flags, input), output)

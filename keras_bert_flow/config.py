@@ -26,14 +26,18 @@ class CorpusConfig(Settings):
 
     input: tuple[str, ...] = Field(
         (BUILTIN,),
-        description="Files, folders or globs of .txt and .jsonl, also .gz; or `builtin`, the docstrings here.",
+        description="Files, folders or globs of .txt, .jsonl (.gz, .bz2, .xz, .zst) and .parquet, here or at gs:// and "
+        "s3://; or `builtin`, the docstrings here.",
     )
-    json_field: str = Field("text", description="Field of a JSON line that holds the text of one document.")
+    text_field: str = Field("text", description="Field of a JSON line, column of a Parquet file, that holds the text.")
     lines: Literal["paragraphs", "sentences"] = Field(
         "paragraphs", description="A line is a paragraph, to be split into sentences, or already one sentence."
     )
     max_line_bytes: int = Field(1_000_000, ge=1, description="Longer lines are rejected and counted, bytes.")
     strict: bool = Field(False, description="Refuse the corpus at the first line that is not UTF-8 or is too long.")
+    skip_bad_inputs: bool = Field(
+        False, description="Leave out, count and name files that cannot be opened or read to their end."
+    )
 
 
 class VocabularyConfig(Settings):

@@ -4,13 +4,15 @@ A key names settings, digests of inputs and the code of the rooms that make the 
 is not in a key (worker options, progress, the number of Beam workers) may not change a byte of the result.
 """
 
+import hashlib
 from pathlib import Path
 
 from keras_bert_flow.artifacts import content_key, file_digest
 from keras_bert_flow.config import BUILTIN, CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.records.manifest import manifest_digest, read_manifest
 from keras_bert_flow.text.builtin import builtin_digest
-from keras_bert_flow.text.inputs import find_inputs, is_jsonl
+from keras_bert_flow.text.inputs import find_inputs, input_format, open_packed, whole_file
+from keras_bert_flow.text.storage import LOCAL, Storage
 
 _TEXT_ROOMS = ("keras_bert_flow/text", "keras_bert_flow/records", "beam_jobs")
 _MODEL_ROOMS = ("keras_bert_flow/layers", "keras_bert_flow/models", "keras_bert_flow/conversion")
@@ -22,20 +24,27 @@ def corpus_key() -> str:
     return content_key("corpus", {}, {"packages": builtin_digest()}, ("keras_bert_flow/text/builtin",))
 
 
-def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig) -> str:
+def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: Storage = LOCAL) -> str:
     settings = {"corpus": _corpus_settings(corpus), "vocabulary": vocabulary.model_dump(exclude={"file"})}
-    inputs = corpus_digests(corpus) if vocabulary.file is None else {"file": file_digest(vocabulary.file)}
+    inputs = corpus_digests(corpus, storage) if vocabulary.file is None else {"file": file_digest(vocabulary.file)}
     return content_key("vocabulary", settings, inputs, _TEXT_ROOMS)
 
 
-def records_key(corpus: CorpusConfig, records: RecordsConfig, vocabulary_file: Path, cased: bool, seed: int) -> str:
+def records_key(
+    corpus: CorpusConfig,
+    records: RecordsConfig,
+    vocabulary_file: Path,
+    cased: bool,
+    seed: int,
+    storage: Storage = LOCAL,
+) -> str:
     settings = {
         "corpus": _corpus_settings(corpus),
         "records": records.model_dump(),
         "cased": cased,
         "seed": seed,
     }
-    inputs = corpus_digests(corpus) | {"vocabulary": file_digest(vocabulary_file)}
+    inputs = corpus_digests(corpus, storage) | {"vocabulary": file_digest(vocabulary_file)}
     return content_key("records", settings, inputs, _TEXT_ROOMS)
 
 
@@ -56,9 +65,13 @@ def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path) -> st
     return content_key("evaluation", settings, inputs, ("keras_bert_flow/evaluation", *_TRAINING_ROOMS))
 
 
-def corpus_digests(corpus: CorpusConfig) -> dict[str, str]:
-    """Digest each input file by content and format; where a file lies and how it is named changes nothing."""
-    digests = sorted(("jsonl:" if is_jsonl(path) else "") + file_digest(path) for path in find_inputs(corpus.input))
+def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, str]:
+    """Digest each input file by content and format; where a file lies and how it is named changes nothing.
+
+    Raises:
+        ValueError: a file cannot be read, and such files are not to be skipped; those that are have no digest.
+    """
+    digests = sorted(_digest_input(path, corpus, storage) for path in find_inputs(corpus.input, storage))
     return {f"corpus-{number}": digest for number, digest in enumerate(digests)}
 
 
@@ -88,6 +101,18 @@ def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConf
 
 def needs_builtin(config: PipelineConfig) -> bool:
     return BUILTIN in config.corpus.input or config.task.train == BUILTIN
+
+
+def _digest_input(path: str, corpus: CorpusConfig, storage: Storage) -> str:
+    try:
+        with open_packed(path, storage) as file, whole_file(path):
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except ValueError:
+        if corpus.skip_bad_inputs:
+            return "unreadable"
+        raise
+    kind = input_format(path)
+    return digest if kind == ".txt" else f"{kind}:{digest}"
 
 
 def _corpus_settings(corpus: CorpusConfig) -> dict:

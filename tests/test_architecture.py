@@ -15,7 +15,7 @@ BACKENDS = ("keras", "tensorflow", "jax", "torch")
 # room → rooms of ours, and packages of others, that it may import; it may always import itself and the standard library
 EVERYTHING = None
 ALLOWED = {
-    "text": "numpy tokenizers",
+    "text": "numpy tokenizers pyarrow zstandard",  # the last two, which come with Beam, only where a file needs them
     "records": "artifacts numpy google google_crc32c",
     "data": "text records tasks grain numpy",
     "layers": "keras",

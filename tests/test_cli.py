@@ -1,5 +1,6 @@
 """What a user meets: commands that work, and mistakes that get one line and status 2 and leave nothing behind."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -86,6 +87,19 @@ def test_bad_lines_are_refused_when_strict(tmp_path, corpus):
     done = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", "--size", "150", "--strict")
     assert_refused(done, "UTF-8", "corpus.txt")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
+
+
+def test_bad_files_are_named_or_skipped(tmp_path, corpus):
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(TEXT.encode())[:-3])
+    arguments = ("vocab", "--input", corpus, "--input", tmp_path / "cut.txt.gz", "--size", "150")
+    done = kbf(*arguments, "--output", tmp_path / "v")
+    assert_refused(done, "must be whole", "cut.txt.gz", "--skip-bad-inputs")
+    assert not (tmp_path / "v").exists()
+    status, _, error = kbf(*arguments, "--output", tmp_path / "v", "--skip-bad-inputs")
+    assert status == 0
+    assert error.startswith("1 of 2 corpus files were left out") and error.count("\n") == 1
+    counters = read_manifest(tmp_path / "v").counters
+    assert (counters["files_read"], counters["files_used"], counters["files_rejected_damaged"]) == (2, 1, 1)
 
 
 def test_vocabulary_smaller_than_the_characters(tmp_path, corpus):

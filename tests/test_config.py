@@ -210,6 +210,6 @@ def test_missing_file_is_named(tmp_path):
 
 
 def test_one_stage_can_be_configured_alone(tmp_path):
-    assert load(tmp_path, "json_field: body", kind=CorpusConfig) == CorpusConfig(json_field="body")
+    assert load(tmp_path, "text_field: body", kind=CorpusConfig) == CorpusConfig(text_field="body")
     assert make_config(CorpusConfig, {"input": ["a.txt"]}, "test").input == ("a.txt",)
     assert issubclass(CorpusConfig, BaseModel)

@@ -1,24 +1,27 @@
-"""Find the files of a corpus and open them, whatever their packing."""
+"""Find the files of a corpus and open them, whatever their format and packing."""
 
-import glob
-import gzip
 import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import BinaryIO
 
-SUFFIXES = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")
+from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
+from keras_bert_flow.text.unpacking import PACKED_SUFFIXES, unpack
+
+PARQUET = ".parquet"  # packs its columns itself
+LINE_SUFFIXES = (".txt", ".jsonl")
+SUFFIXES = (*(line + packed for line in LINE_SUFFIXES for packed in ("", *PACKED_SUFFIXES)), PARQUET)
 
 
-def find_inputs(patterns: Sequence[str]) -> list[str]:
+def find_inputs(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
     """Expand files, folders and globs into a sorted list of corpus files.
 
     Raises:
         FileNotFoundError: a pattern matches nothing, or a folder holds no corpus file.
-        ValueError: a file is of another kind.
+        ValueError: a file is of another kind, or its place cannot be reached.
     """
-    paths = sorted({path for pattern in patterns for path in _expand(pattern)})
-    found = sorted({os.path.realpath(path): path for path in paths}.values())  # each file once, however it was named
+    paths = sorted({path for pattern in patterns for path in _expand(pattern, storage)})
+    found = sorted({_identity(path): path for path in paths}.values())  # each file once, however it was named
     for path in found:
         if not path.endswith(SUFFIXES):
             raise ValueError(
@@ -27,24 +30,59 @@ def find_inputs(patterns: Sequence[str]) -> list[str]:
     return found
 
 
-def open_input(path: str) -> BinaryIO:
-    """Open a corpus file for reading lines of bytes, unpacked."""
-    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
+def open_input(path: str, storage: Storage = LOCAL) -> BinaryIO:
+    """Open a corpus file for reading bytes, unpacked.
+
+    Raises:
+        ValueError: it cannot be opened; the message is one line that names it.
+    """
+    file = open_packed(path, storage)
+    suffix = os.path.splitext(path)[1]
+    return unpack(file, suffix) if suffix in PACKED_SUFFIXES else file
+
+
+def open_packed(path: str, storage: Storage = LOCAL) -> BinaryIO:
+    """Open a corpus file for reading bytes as they lie there; raises as `open_input` does."""
+    try:
+        return storage.open(path)
+    except OSError as error:
+        raise ValueError(
+            f"A corpus file must be there and readable. Received: {path}: {error.strerror or error}. "
+            "Mend it, or leave it out by --skip-bad-inputs."
+        ) from None
+
+
+@contextmanager
+def whole_file(path: str) -> Iterator[None]:
+    """Turn an error of reading a file that was opened into one line that names it."""
+    try:
+        yield
+    except (EOFError, OSError, ValueError) as error:  # pyarrow's are kinds of OSError and ValueError
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(
+            f"A corpus file must be whole. Received: {path}, damaged: {reason}. Restore the file, or leave it out by "
+            "--skip-bad-inputs."
+        ) from error
+
+
+def input_format(path: str) -> str:
+    """Return what of a file's name says how its bytes are read, such as `.jsonl.gz`."""
+    return next(suffix for suffix in sorted(SUFFIXES, key=len, reverse=True) if path.endswith(suffix))
 
 
 def is_jsonl(path: str) -> bool:
     """Tell whether each line of a corpus file is a document in JSON."""
-    return path.removesuffix(".gz").endswith(".jsonl")
+    return input_format(path).startswith(".jsonl")
 
 
-def _expand(pattern: str) -> Iterable[str]:
-    if Path(pattern).is_dir():
-        matches = [str(path) for path in Path(pattern).rglob("*") if path.is_file() and path.name.endswith(SUFFIXES)]
-    else:
-        names = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # a name may hold brackets
-        matches = [path for path in names if Path(path).is_file()]
+def _expand(pattern: str, storage: Storage) -> list[str]:
+    matches = storage.find(pattern, SUFFIXES)
     if not matches:
         raise FileNotFoundError(
             f"An input must be a file, a folder or a glob that matches. Received: {pattern}. Check the path."
         )
     return matches
+
+
+def _identity(path: str) -> str:
+    return path if is_remote(path) else os.path.realpath(path)

@@ -199,7 +199,8 @@ def test_records_of_bad_text_are_refused_in_one_line_by_worker_processes(vocabul
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     corpus = CorpusConfig(input=(str(tmp_path / "a.jsonl.gz"),))
     with pytest.raises(
-        ValueError, match=r"must be whole\. Received: .*a\.jsonl\.gz, damaged: .*Restore the file\.$"
+        ValueError,
+        match=r"must be whole\. Received: .*a\.jsonl\.gz, damaged: .*or leave it out by --skip-bad-inputs\.$",
     ) as caught:
         build(corpus, vocabulary_file, tmp_path / "out" / "r", options=options)
     assert "\n" not in str(caught.value)

@@ -21,7 +21,11 @@ def test_count_words_counts_as_a_plain_counter(tmp_path):
     assert counters == {
         "distinct_words": len(expected),
         "documents": len(make_documents()),
+        "files_read": 1,
+        "files_used": 1,
+        "lines_blank": len(make_documents()) - 1,
         "lines_read": sentences + len(make_documents()) - 1,
+        "lines_used": sentences,
         "sentences": sentences,
         "words": expected.total(),
     }
@@ -111,7 +115,9 @@ def test_vocabulary_of_a_cut_gzip_names_the_file(tmp_path):
     import gzip
 
     corpus = make_corpus(tmp_path / "a.txt.gz", gzip.compress(as_text(make_documents()).encode())[:-9])
-    with pytest.raises(ValueError, match=r"must be whole\. Received: .*a\.txt\.gz, damaged.*Restore the file\.$"):
+    with pytest.raises(
+        ValueError, match=r"must be whole\. Received: .*a\.txt\.gz, damaged.*or leave it out by --skip-bad-inputs\.$"
+    ):
         build_vocabulary(corpus, SIZE, tmp_path / "v")
     assert names_in(tmp_path) == ["a.txt.gz"]
 

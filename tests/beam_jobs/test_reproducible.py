@@ -1,11 +1,13 @@
 """The same records from any runner, number of workers, split of the text, and after any kill."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,12 @@ def test_killed_job_leaves_nothing_that_looks_finished(after_seconds, built, cor
         check_folder(output)
     assert read_folder(build(corpus, vocabulary_file, output)) == read_folder(built)
     assert names_in(output.parent) == ["r"]
+
+
+def test_documents_of_one_file_are_spread_over_two_workers(corpus, tmp_path):
+    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    command = [sys.executable, "-m", "tests.beam_jobs.spreading_job", *corpus.input, tmp_path, *options]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
+    processes = Counter(json.loads((tmp_path / "processes.json").read_text()).values())
+    assert processes.total() == len(make_documents())
+    assert len(processes) == 2 and min(processes.values()) > 20  # of 170

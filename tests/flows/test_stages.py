@@ -7,6 +7,7 @@ from flows import stages
 from flows.settling import settle_config
 from flows.stages import Stage, StageError, pretraining_stage, records_stage, run_stage, vocabulary_stage
 from keras_bert_flow.config import load_config
+from tests.beam_jobs.test_storage import FILES
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_command.py")))
 COUNT = "import sys; open(sys.argv[1], 'a').write('x'); "
@@ -87,6 +88,13 @@ def test_config_paths_keep_their_meaning(tiny_config: Path, monkeypatch: pytest.
     assert written.corpus.input == (str(tiny_config.parent / "corpus.txt"),)
     assert written.task.dev == str(tiny_config.parent / "dev.tsv")
     assert stage.folder == tiny_config.parent / "runs" / "vocabulary" / stage.key
+
+
+def test_key_of_a_remote_corpus_is_that_of_its_files_here(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tiny_config.parent)
+    monkeypatch.setitem(FILES, "memory://bucket/a.txt", (tiny_config.parent / "corpus.txt").read_bytes())
+    remote = settle_config("tiny.yaml", ['corpus.input=["memory://bucket/*.txt"]'])
+    assert vocabulary_stage(remote).key == vocabulary_stage(settle_config("tiny.yaml")).key
 
 
 def test_overrides_apply_to_a_filled_in_form(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):

@@ -17,6 +17,8 @@ def read(folder: Path, content: bytes, name: str = "a.txt", rule: ReadingRule = 
     counts = Counter()
     documents = list(read_documents(str(path), rule, lambda name: counts.update([name])))
     assert counts["documents"] == len(documents)
+    rejected = sum(number for name, number in counts.items() if name.startswith("lines_rejected_"))
+    assert counts["lines_read"] == counts.pop("lines_used", 0) + counts.pop("lines_blank", 0) + rejected
     return [document.sentences for document in documents], counts
 
 
@@ -64,7 +66,7 @@ def test_documents_of_jsonl_are_lines(name, tmp_path):
 
 
 def test_documents_of_jsonl_may_have_another_field(tmp_path):
-    rule = ReadingRule(json_field="body", split_lines=False)
+    rule = ReadingRule(text_field="body", split_lines=False)
     found, counts = read(tmp_path, jsonl({"body": "a", "text": "no"}, {"text": "no"}), "a.jsonl", rule)
     assert (found, counts["lines_rejected_not_json_with_text"]) == ([("a",)], 1)
 
@@ -164,8 +166,8 @@ def test_line_of_ten_megabytes_is_counted_and_not_held(tmp_path):
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert [document.sentences for document in documents] == [("a", "b")]
-    assert counts == {"lines_read": 3, "lines_rejected_too_long": 1, "documents": 1}
-    assert peak_bytes < 5_000_000  # the limit is 1 MB, and two pieces of it are held at once
+    assert counts == {"lines_read": 3, "lines_used": 2, "lines_rejected_too_long": 1, "documents": 1}
+    assert peak_bytes < 6_000_000  # the limit is 1 MB, two pieces of it are held at once, and half a MB unpacked
 
 
 def test_documents_are_read_one_at_a_time(tmp_path):
@@ -177,16 +179,20 @@ def test_documents_are_read_one_at_a_time(tmp_path):
         next(documents)
 
 
-def test_lines_add_up(tmp_path):
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_lines_are_used_or_blank_or_rejected(suffix, tmp_path):
     used, blank, latin, long, bad = b"word", b"  ", b"\xe9", b"x" * 101, b"{"
+    expected = {"lines_read": 17, "lines_used": 7, "lines_blank": 5, "documents": 1, "lines_rejected_too_long": 2}
+    if suffix == ".jsonl":
+        used, empty = b'{"text": "a"}', b'{"text": " \\n"}'
+        expected |= {"lines_read": 24, "lines_blank": 8, "documents": 7, "lines_rejected_not_json_with_text": 4}
+    lines = [used] * 7 + [blank] * 5 + [latin] * 3 + [long] * 2
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(b"\n".join(lines + ([bad] * 4 + [empty] * 3 if suffix == ".jsonl" else [])))
+    counts = Counter()
     rule = ReadingRule(split_lines=False, max_line_bytes=100)
-    _, counts = read(tmp_path, b"\n".join([used] * 7 + [blank] * 5 + [latin] * 3 + [long] * 2), rule=rule)
-    assert counts == {"lines_read": 17, "documents": 1, "lines_rejected_not_utf8": 3, "lines_rejected_too_long": 2}
-    found, counts = read(
-        tmp_path, b"\n".join([b'{"text": "a"}'] * 7 + [blank] * 5 + [latin] * 3 + [bad] * 4), "a.jsonl", rule
-    )
-    rejected = {"lines_rejected_not_utf8": 3, "lines_rejected_not_json_with_text": 4}
-    assert counts == {"lines_read": len(found) + 5 + 3 + 4, "documents": 7} | rejected
+    list(read_documents(str(path), rule, lambda name: counts.update([name])))
+    assert counts == expected | {"lines_rejected_not_utf8": 3}
 
 
 @pytest.mark.parametrize("name", ["cut.txt.gz", "cut.jsonl.gz"])

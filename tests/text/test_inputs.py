@@ -1,9 +1,11 @@
+import bz2
 import gzip
+import lzma
 import os
 
 import pytest
 
-from keras_bert_flow.text.inputs import find_inputs, is_jsonl, open_input
+from keras_bert_flow.text.inputs import SUFFIXES, find_inputs, input_format, is_jsonl, open_input
 
 
 @pytest.fixture
@@ -68,13 +70,24 @@ def test_inputs_refuse_another_kind_of_file(folder):
 
 
 def test_open_input_unpacks(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"a\nb")
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a\n") + gzip.compress(b"b"))  # gzip files may be joined
-    for name in ("a.txt", "a.txt.gz"):
-        with open_input(str(tmp_path / name)) as file:
+    packed = {".txt": bytes, ".txt.gz": gzip.compress, ".jsonl.bz2": bz2.compress, ".txt.xz": lzma.compress}
+    for suffix, pack in packed.items():
+        (tmp_path / f"a{suffix}").write_bytes(pack(b"a\n") + pack(b"b"))  # packed files may be joined
+        with open_input(str(tmp_path / f"a{suffix}")) as file:
             assert file.readlines() == [b"a\n", b"b"]
+
+
+def test_open_input_names_what_cannot_be_opened(tmp_path):
+    with pytest.raises(ValueError, match=r"Received: .*none\.txt: No such file .* --skip-bad-inputs\.$"):
+        open_input(str(tmp_path / "none.txt"))
 
 
 def test_format_follows_from_the_suffix_alone():
     assert is_jsonl("a.jsonl") and is_jsonl("a.jsonl.gz")
     assert not is_jsonl("data.jsonl/a.txt") and not is_jsonl("a.jsonl.txt.gz")
+    assert [input_format(f"x/a.jsonl.txt{suffix}") for suffix in SUFFIXES] == list(SUFFIXES)
+
+
+def test_remote_path_needs_a_storage():
+    with pytest.raises(ValueError, match="needs Apache Beam's filesystems. Received: gs://bucket/a.txt"):
+        find_inputs(["gs://bucket/a.txt"])

@@ -2,10 +2,12 @@ import os
 import pickle
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 from keras_bert_flow.text import tokenizer as tokenizer_module
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
@@ -142,8 +144,8 @@ def test_tokenizer_imports_no_backend():
 @pytest.mark.parametrize(
     ("name", "corpus", "count"),
     [
-        ("uncased", "wiki_en_dev.txt", 700),
-        ("cased", "wiki_en_dev.txt", 700),
+        ("uncased", "wiki_en_dev.txt", None),
+        ("cased", "wiki_en_dev.txt", None),
         ("uncased", "bert_sample_text.txt", None),
         ("cased", "bert_sample_text.txt", None),
         ("chinese", "bert_sample_text.txt", None),
@@ -159,6 +161,56 @@ def test_tokenizer_equals_the_original_on_real_text(name, corpus, count):
         assert tokenizer.encode(line).tolist() == expected
 
 
+def assert_equals_the_original(name, codes):
+    """Compare the ids of each character alone and inside a word."""
+    tokenizer = make_published(name)
+    vocabulary = {piece: piece_id for piece_id, piece in enumerate(tokenizer.pieces)}
+    for code in codes:
+        text = f"{chr(code)} un{chr(code)}Able"
+        expected = [vocabulary[piece] for piece in google_pieces(text, vocabulary, tokenizer.cased)]
+        assert tokenizer.encode(text).tolist() == expected, hex(code)
+
+
+def assigned_codes():
+    return (code for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Cs"))
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["uncased", "cased", "chinese"])
+def test_tokenizer_equals_the_original_on_every_kind_of_character(name):
+    large = ("Co", "Lo", "So")
+    chosen = [code for code in assigned_codes() if code % 101 == 0 or unicodedata.category(chr(code)) not in large]
+    kinds = {unicodedata.category(chr(code)) for code in chosen}
+    assert len(kinds) == 28  # all 30 of Unicode but unassigned and surrogates
+    assert_equals_the_original(name, chosen)
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["uncased", "cased", "chinese"])
+def test_tokenizer_equals_the_original_on_every_assigned_character(name):
+    assert_equals_the_original(name, assigned_codes())
+
+
+def test_tokenizer_drops_a_lone_surrogate_which_the_original_does_not_know():
+    assert WordPieceTokenizer(PIECES).encode("the\ud800 un\udfffable").tolist() == [0, 2, 4]
+    assert google_pieces("the\ud800", set(PIECES), False) == ["[UNK]"]
+
+
+@pytest.mark.slow
+def test_differences_from_tokenizers_are_those_in_the_docs():
+    root = Path(__file__).parents[2]
+    docs = (root / "docs" / "tokenizer.md").read_text(encoding="utf-8")
+    heading = f"Python's Unicode {unicodedata.unidata_version}, `tokenizers` {tokenizers.__version__}:"
+    if heading not in docs:
+        pytest.skip(f"docs/tokenizer.md is about other versions than: {heading}")
+    command = [sys.executable, root / "benchmarks" / "tokenizer_differences.py"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=300, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    assert done.stdout.strip().splitlines() == docs[docs.index(heading) :].strip().splitlines()
+
+
 @needs_data
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_tokenizer_equals_transformers_on_plain_english(name, tmp_path):
@@ -166,6 +218,6 @@ def test_tokenizer_equals_transformers_on_plain_english(name, tmp_path):
     tokenizer = make_published(name)
     (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.pieces), encoding="utf-8")
     theirs = transformers.BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=not tokenizer.cased)
-    lines = read_lines("wiki_en_dev.txt", 500)
+    lines = read_lines("wiki_en_dev.txt", None)
     expected = theirs(lines, add_special_tokens=False)["input_ids"]
     assert [ids.tolist() for ids in tokenizer.encode_batch(lines)] == [list(ids) for ids in expected]

@@ -1,0 +1,81 @@
+"""Reach the corpus files of cloud stores and clusters through Apache Beam's filesystems."""
+
+import importlib.util
+import io
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from keras_bert_flow.text.storage import LOCAL, is_remote
+
+# scheme → (module that Beam's filesystem for it needs, extra of apache-beam that installs it)
+_EXTRAS = {
+    "gs": ("google.cloud.storage", "gcp"),
+    "s3": ("boto3", "aws"),
+    "azfs": ("azure.storage.blob", "azure"),
+    "hdfs": ("hdfs", "hadoop"),
+}
+
+
+class BeamStorage:
+    """Every place that Beam has a filesystem for, and this machine's disks.
+
+    Args:
+        options: Beam's options, some of which, such as `--s3_region_name`, say how to reach a place.
+    """
+
+    def __init__(self, options: Sequence[str] = ()):
+        FileSystems.set_options(PipelineOptions(list(options)))  # workers are given theirs by Beam
+
+    def find(self, pattern: str, suffixes: tuple[str, ...]) -> list[str]:
+        if not is_remote(pattern):
+            return LOCAL.find(pattern, suffixes)
+        _check_reachable(pattern)
+        try:
+            if not pattern.endswith("/") and (found := _match(pattern)):
+                return found
+            below = _match(pattern.rstrip("/") + "/**")
+        except BeamIOError as error:
+            raise ValueError(
+                f"An input must be in reach. Received: {pattern}: {' '.join(str(error).split())}. "
+                "Check the path, and your rights to it."
+            ) from error
+        return [path for path in below if path.endswith(suffixes)]
+
+    def open(self, path: str) -> BinaryIO:
+        if not is_remote(path):
+            return LOCAL.open(path)
+        file = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+        return io.BufferedReader(file) if isinstance(file, io.RawIOBase) else file
+
+
+def _match(pattern: str) -> list[str]:
+    (result,) = FileSystems.match([pattern])
+    return [metadata.path for metadata in result.metadata_list if not metadata.path.endswith("/")]
+
+
+def _check_reachable(path: str) -> None:
+    """Raise one line where Beam has no filesystem for a path, or lacks the library for it."""
+    scheme = FileSystems.get_scheme(path)
+    module, extra = _EXTRAS.get(scheme, ("", ""))
+    if extra and not _is_installed(module):
+        raise ValueError(
+            f"A path at {scheme}:// needs the module {module}, which is not installed. Received: {path}. "
+            f"pip install 'apache-beam[{extra}]'"
+        )
+    try:
+        FileSystems.get_filesystem(path)
+    except (ValueError, BeamIOError):
+        raise ValueError(
+            f"An input must be a local path or one of {', '.join(f'{name}://' for name in _EXTRAS)}. Received: {path}."
+        ) from None
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package that it is in
+        return False

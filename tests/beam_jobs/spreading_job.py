@@ -1,0 +1,29 @@
+"""Say which process reads which document: `python -m tests.beam_jobs.spreading_job TEXT OUTPUT [options]`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import apache_beam as beam
+
+from beam_jobs.reading import ReadCorpus
+from beam_jobs.results import WriteResults, read_results
+from beam_jobs.running import run_pipeline
+from keras_bert_flow.config import CorpusConfig
+
+
+def tell_process(document) -> tuple[str, int]:
+    return document.id, os.getpid()
+
+
+if __name__ == "__main__":
+    text, output, *options = sys.argv[1:]
+
+    def build(pipeline: beam.Pipeline) -> None:
+        read = pipeline | ReadCorpus(CorpusConfig(input=(text,)))
+        processes = read.documents | beam.Map(tell_process)
+        _ = {"results": processes, "counters": read.counters} | WriteResults(Path(output))
+
+    run_pipeline(build, options, Path(output))
+    Path(output, "processes.json").write_text(json.dumps(dict(read_results(Path(output))[0])))

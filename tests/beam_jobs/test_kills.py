@@ -1,0 +1,147 @@
+"""Kill -9, a full disk, and workers that outlive their job: nothing that looks finished, and the next run is whole."""
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from beam_jobs.running import job_folder
+from beam_jobs.sharding import write_shard
+from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.records.manifest import check_folder
+from tests.beam_jobs.conftest import names_in, read_folder
+from tests.test_cli import assert_refused
+
+ROOT = Path(__file__).parents[2]
+TWO_WORKERS = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+
+
+def command_for(stage, corpus, vocabulary_file, output, *options):
+    settings = {
+        "vocab": ("--size", "1200"),
+        "records": ("--vocab", vocabulary_file, "--sequence-length", "32", "--max-predictions", "5"),
+    }
+    arguments = (stage, "--input", *corpus.input, "--output", output, *settings[stage], *options)
+    return [sys.executable, "-m", "keras_bert_flow", *map(str, arguments)]
+
+
+def start(command):
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": "."}
+    )
+
+
+def run(command):
+    assert start(command).wait(timeout=120) == 0
+
+
+def wait_for(happened, job):
+    deadline = time.monotonic() + 60
+    while not happened() and job.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def exists(folder, pattern):
+    with contextlib.suppress(FileNotFoundError):
+        return any(folder.rglob(pattern))
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), TWO_WORKERS], ids=["one process", "two workers"])
+@pytest.mark.parametrize("stage", ["vocab", "records"])
+def test_killed_command_leaves_nothing_that_a_reader_accepts(stage, options, corpus, vocabulary_file, tmp_path):
+    run(command_for(stage, corpus, vocabulary_file, tmp_path / "whole"))
+    whole = read_folder(tmp_path / "whole")
+    results = "*results.jsonl*" if stage == "vocab" else "*.tfrecord"
+    moments = [
+        lambda work: work.exists(),
+        lambda work: exists(work, results),
+        lambda work: exists(work, "vocab.txt"),
+        lambda work: exists(work, ".manifest.json*") or exists(work, "manifest.json"),
+    ]
+    output = tmp_path / "out" / "r"
+    for happened in moments:
+        job = start(command_for(stage, corpus, vocabulary_file, output, *options))
+        wait_for(lambda: happened(output.parent / ".r.work"), job)  # noqa: B023
+        job.send_signal(signal.SIGKILL)
+        job.wait()
+        if output.exists():  # it was quicker
+            shutil.rmtree(output)
+        with pytest.raises(FileNotFoundError):
+            check_folder(output)
+        run(command_for(stage, corpus, vocabulary_file, output, *options))
+        check_folder(output)
+        assert read_folder(output) == whole
+        assert names_in(output.parent) == ["r"]
+        shutil.rmtree(output)
+
+
+def test_worker_that_outlives_its_job_writes_nothing_into_the_next(tmp_path):
+    work = tmp_path / ".r.work"
+    work.mkdir()
+    with job_folder(work) as killed:  # as far as a kill lets it come
+        late = ("train.tfrecord", iter([(1, b"old")]))
+        list(write_shard(("other.tfrecord", [(1, b"old")]), str(killed)))
+        with publishing(tmp_path / "r") as work, job_folder(work) as folder:
+            list(write_shard(("train.tfrecord", [(1, b"new")]), str(folder)))
+            with pytest.raises(FileNotFoundError):
+                list(write_shard(late, str(killed)))
+        killed.mkdir(parents=True)
+    assert names_in(tmp_path / "r") == ["train.tfrecord", "train.tfrecord.index"]
+    assert b"new" in (tmp_path / "r" / "train.tfrecord").read_bytes()
+
+
+def test_job_folder_keeps_no_failed_attempt(tmp_path):
+    with job_folder(tmp_path) as folder:
+        (folder / ".attempt").mkdir()
+        (folder / ".attempt" / "train.tfrecord").touch()
+        (folder / "held_out.tfrecord").touch()
+    assert names_in(tmp_path) == ["held_out.tfrecord"]
+
+
+@pytest.mark.parametrize("stage", ["vocab", "records"])
+def test_file_beyond_the_limit_is_one_line_that_names_the_folder(stage, corpus, vocabulary_file, tmp_path):
+    command = command_for(stage, corpus, vocabulary_file, tmp_path / "out" / "r")
+    limit = 4_000  # bytes a file: a disk that is full, as far as the process can tell
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert_refused((done.returncode, done.stdout, done.stderr), "must fit on its disk", str(tmp_path / "out" / "r"))
+    assert names_in(tmp_path / "out") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["vocab", "records"])
+def test_full_disk_is_one_line_that_names_the_folder(stage, corpus, vocabulary_file, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", disk]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        done = subprocess.run(
+            command_for(stage, corpus, vocabulary_file, disk / "r"),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert_refused((done.returncode, done.stdout, done.stderr), "no space left on device", str(disk / "r"))
+        assert names_in(disk) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
