@@ -68,8 +68,8 @@ def share(part: float, whole: float) -> float:
 
 
 def percent(value: float) -> str:
-    """Write a share: two decimals, more where they would all be 0."""
-    return f"{100 * value:.2f} %" if value == 0 or value >= 0.0001 else f"{100 * value:.1g} %"
+    """Write a share with two decimals; only nothing at all is 0."""
+    return "under 0.01 %" if 0 < value < 0.0001 else f"{100 * value:.2f} %"
 
 
 def as_text(diagnosis: Diagnosis) -> str:

@@ -33,7 +33,7 @@ def test_percent_never_hides_a_small_share():
         "100.00 %",
         "12.35 %",
         "0.01 %",
-        "0.001 %",
+        "under 0.01 %",
     ]
 
 
