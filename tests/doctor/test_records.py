@@ -107,6 +107,7 @@ def test_json_is_the_same_every_time(tmp_path):
 
 LENGTH_OF_5 = sum(ROWS[5]["input_mask"])
 FIRST_SEP_OF_5 = ROWS[5]["segment_ids"].index(1) - 1
+SHOWN_OF_5 = min(set(range(2, FIRST_SEP_OF_5)) - set(ROWS[5]["masked_lm_positions"]))
 FORM = {
     "decoding": [
         {"masked_lm_ids": [0.5] * 5},
@@ -130,6 +131,8 @@ FORM = {
         {"input_ids": with_item(0, 20)},
         {"input_ids": with_item(LENGTH_OF_5 - 1, 20)},
         {"input_ids": with_item(FIRST_SEP_OF_5, 20)},
+        {"input_ids": with_item(SHOWN_OF_5, CLS)},
+        {"input_ids": with_item(SHOWN_OF_5, SEP)},
     ],
     "segments": [
         {"segment_ids": with_item(1, 1)},
@@ -169,6 +172,14 @@ def test_record_of_wrong_form_is_an_error_and_named(tmp_path, fault, features):
     assert (finding.verdict, diagnosis.verdict) == ("error", "error")
     assert finding.value == "1 of 420 records are wrong, first record 5 of train-00000-of-00002.tfrecord"
     assert diagnosis.numbers["records_faulty"][fault] == 1
+
+
+def test_mask_that_hides_a_mask_is_counted_once(tmp_path):
+    """A text may hold [MASK] where it was tokenized by a program that knows the word."""
+    place = ROWS[5]["masked_lm_positions"][0]
+    rows = changed(5, input_ids=with_item(place, MASK), masked_lm_ids=with_item(0, MASK))
+    numbers = examine(tmp_path, rows).numbers
+    assert numbers["masked_tokens"] == sum(numbers[f"{kind}_tokens"] for kind in ("hidden", "kept", "replaced"))
 
 
 def test_ids_out_of_range_are_counted(tmp_path):

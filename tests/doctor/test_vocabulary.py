@@ -82,6 +82,11 @@ def test_all_faults_are_told_at_once(tmp_path):
     assert found == {"special pieces": "error", "lines": "error"}
 
 
+def test_faults_of_lines_are_counted_apart(tmp_path):
+    numbers = examine(tmp_path, [*GOOD, "", "", "", "bad", "bad", "a"]).numbers
+    assert (numbers["empty_lines"], numbers["repeated_pieces"]) == (3, 3)
+
+
 def test_case_is_guessed_unless_told(tmp_path):
     plain = [
         *GOOD,
