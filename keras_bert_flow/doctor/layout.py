@@ -17,7 +17,8 @@ class Layout:
         vocabulary_size: ids are below it.
         special_ids: of [PAD], [UNK], [CLS], [SEP] and [MASK].
         objective: `mlm_nsp` (label 1: B is random), `mlm_sop` (label 1: A and B are swapped) or `mlm` (no pairs).
-        mask_unit: `token`, or `word` or `span`, whose tokens are chosen and replaced together.
+        mask_unit: `token`; `word`, whose tokens are chosen together; or `span`, whose tokens are also replaced by one
+            draw.
         masked_fraction: share of tokens to choose; None where the manifest does not say.
         sequence_length: tokens of a record; None: those of the first record read.
         max_predictions: places for predictions; None: those of the first record read.

@@ -119,7 +119,7 @@ class RecordCounts:
         self.totals["hidden"] += int(np.count_nonzero(is_hidden))
         self.totals["kept"] += int(np.count_nonzero(is_kept & ~is_hidden))
         self.totals["replaced"] += int(np.count_nonzero(~is_hidden & ~is_kept))
-        # Neighbours may have been replaced by one draw; a run of them counts as one, for its length squared.
+        # Neighbours may be of a span that was replaced by one draw; a run of them counts for its length squared.
         breaks = (np.diff(rows) != 0) | (np.diff(positions) != 1)
         runs = np.diff(np.concatenate([[0], np.flatnonzero(breaks) + 1, [len(shown)]]))
         self.totals["squared_runs"] += int((runs**2).sum())

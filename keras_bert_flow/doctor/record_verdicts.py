@@ -14,6 +14,7 @@ HIGHEST_RANDOM_SHARE = 2 / 3
 LOWEST_FILLED = 0.8  # of the predictions wanted, where whole words or spans must fit
 PADDING = {"mlm": 0.02, "mlm_nsp": 0.5, "mlm_sop": 0.5}  # more is a warning
 COUNTED = {"masked_tokens": "masked_tokens", "instance_tokens": "tokens"}  # the job's name → ours
+LABEL_COUNTERS = {"mlm_nsp": "random_next", "mlm_sop": "swapped"}  # objective → the job's count of labels 1
 _REBUILD = "Build the records again with `kbf records`."
 _FINE = {
     "decoding": "every record is a tf.train.Example with the features of BERT",
@@ -70,7 +71,8 @@ def _judge_form(counts: RecordCounts, fault: str) -> Finding:
 
 def _judge_counters(counts: RecordCounts, counters: Mapping[str, Any], is_whole: bool) -> list[Finding]:
     """Compare sums with the job's own, where it kept them and every record was read."""
-    ours = COUNTED | ({"random_next": "positive_labels"} if counts.layout.objective == "mlm_nsp" else {})
+    label = LABEL_COUNTERS.get(counts.layout.objective)
+    ours = COUNTED | ({label: "positive_labels"} if label else {})
     known = {name: counters[name] for name in ours if name in counters}
     if not known or not is_whole:
         return []
@@ -131,8 +133,8 @@ def _judge_replacements(counts: RecordCounts) -> list[Finding]:
     """Hold the split of the masked tokens against 80/10/10; a random token is at times [MASK] or the token itself."""
     totals, layout = counts.totals, counts.layout
     masked, one_of_all = totals["masked_tokens"], 1 / layout.vocabulary_size
-    # Tokens that may share one draw: as many independent draws as give a mean the same variance.
-    draws = masked if layout.mask_unit == "token" else share(masked**2, totals["squared_runs"])
+    # The tokens of a span share one draw: as many independent draws as give a mean the same variance.
+    draws = share(masked**2, totals["squared_runs"]) if layout.mask_unit == "span" else masked
     random_share = 1 - MASK_SHARE - KEEP_SHARE
     expected = {
         "hidden": MASK_SHARE + random_share * one_of_all,

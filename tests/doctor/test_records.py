@@ -335,6 +335,11 @@ def test_counters_of_the_job_are_compared(tmp_path):
         wrong = examine(tmp_path / name, ROWS, held_out=held_out, counters=counters | {name: 5})
         assert not_ok(wrong) == {"counters": "error"}
         assert name in find(wrong, "counters").value
+    for objective, name in (("mlm_nsp", "random_next"), ("mlm_sop", "swapped")):
+        folder = tmp_path / objective
+        counters = {name: 1, "swapped" if name == "random_next" else "random_next": 2}
+        finding = find(examine(folder, ROWS, counters=counters, objective=objective), "counters")
+        assert name in finding.value and "not 1" in finding.value and "not 2" not in finding.value
     sampled = examine_records(tmp_path / "right" / "records", sample=100)
     assert "counters" not in verdicts(sampled)  # only a part was counted
 
