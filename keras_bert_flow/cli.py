@@ -15,6 +15,7 @@ import typer
 
 from keras_bert_flow.config import BUILTIN, Backend, CorpusConfig, PipelineConfig, load_config
 
+EXIT_ERRORS_FOUND = 1  # by the doctor
 EXIT_USER_ERROR = 2
 EXIT_CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: run the same command again to go on
 EXTRAS = {
@@ -201,6 +202,39 @@ def report(
     from keras_bert_flow.evaluation.evaluate import write_evaluation
 
     print(write_evaluation(settings, finetuned, pretrained, records, output) / "report.html")
+
+
+@app.command()
+def doctor(
+    path: Annotated[str, typer.Argument(help="A corpus (file, folder or glob), a vocab.txt or a folder of records.")],
+    vocab: Annotated[Path | None, typer.Option(help="Count the tokens of a corpus with this vocab.txt.")] = None,
+    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="The vocabulary keeps case.")] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Read at most so many records.")] = 100_000,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    config: ConfigFile = None,
+    set: Overrides = None,
+) -> None:
+    """Examine a corpus, a vocabulary or records: a verdict a line, with the remedy. Status 1 says: errors found."""
+    settings = _load(config, set)
+    from keras_bert_flow.doctor.diagnose import diagnose
+    from keras_bert_flow.doctor.findings import as_json, as_text
+
+    diagnosis = diagnose(path, settings.corpus, vocab, cased, sample)
+    print(as_json(diagnosis) if json else as_text(diagnosis))
+    if diagnosis.verdict == "error":
+        sys.exit(EXIT_ERRORS_FOUND)
+
+
+@app.command()
+def inspect(
+    records: Annotated[Path, typer.Argument(help="What `kbf records` made.")],
+    number: Annotated[int, typer.Option("-n", min=1, help="Examples to print.")] = 3,
+    part: Annotated[str, typer.Option(help="train or held_out.")] = "train",
+) -> None:
+    """Print pre-training records as text, with their masks shown."""
+    from keras_bert_flow.doctor.examples import show_examples
+
+    print(show_examples(records, number, part))
 
 
 @app.command()

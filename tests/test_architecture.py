@@ -26,6 +26,7 @@ ALLOWED = {
         "tasks data models conversion artifacts config keys records training progress numpy scipy yaml matplotlib"
     ),
     "conversion": "models artifacts safetensors numpy keras",
+    "doctor": "text records config artifacts numpy scipy",
     "config": "pydantic yaml",
     "artifacts": "",
     "keys": "config artifacts records text",
@@ -112,7 +113,7 @@ def test_every_module_of_the_house_is_looked_at():
 
 def light_modules() -> list[str]:
     """Name the modules that a Beam worker loads, which must not load a backend."""
-    folders = ("keras_bert_flow/text", "keras_bert_flow/records", "beam_jobs")
+    folders = ("keras_bert_flow/text", "keras_bert_flow/records", "keras_bert_flow/doctor", "beam_jobs")
     files = [
         path.relative_to(ROOT).with_suffix("") for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))
     ]

@@ -185,3 +185,49 @@ def test_public_names_load_without_a_backend():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_doctor_says_by_its_status_what_it_found(tmp_path, corpus):
+    status, printed, error = kbf("doctor", corpus)
+    assert (status, error) == (0, "")
+    assert "ok       documents" in printed and printed.splitlines()[-1] == "9 ok, 0 warning, 0 error"
+    (tmp_path / "one.txt").write_text("Only one. Document.")
+    status, printed, error = kbf("doctor", tmp_path / "one.txt")
+    assert (status, error) == (1, "")
+    assert "error    documents" in printed and "-> Put blank lines between documents" in printed
+    assert_refused(kbf("doctor", tmp_path / "nothing"), "nothing")
+    assert_refused(kbf("doctor", corpus, "--vocab", tmp_path / "no.txt"), "no.txt")
+
+
+def test_doctor_prints_one_json_object(tmp_path):
+    records = write_tiny_records(tmp_path / "records", train=(200, 200))
+    (tmp_path / "config.yaml").write_text("corpus: {lines: sentences}\n")
+    status, printed, error = kbf("doctor", records, "--json", "--sample", "50", "--config", tmp_path / "config.yaml")
+    values = json.loads(printed)
+    assert (values["kind"], values["numbers"]["records_read"], error) == ("records", 50, "")
+    verdicts = [finding["verdict"] for finding in values["findings"]]
+    assert values["verdict"] == max(verdicts, key=("ok", "warning", "error").index)
+    assert status == (1 if "error" in verdicts else 0)
+
+
+def test_doctor_loads_no_backend_and_no_beam(tmp_path):
+    script = (
+        "import json, sys; from keras_bert_flow.cli import app\n"
+        f"app(['doctor', {str(write_tiny_records(tmp_path / 'records'))!r}, '--json'], standalone_mode=False)\n"
+    )
+    script = (
+        f"import atexit, sys\natexit.register(lambda: print([m for m in ('keras', 'apache_beam', 'tensorflow', 'jax',"
+        f" 'torch', 'grain') if m in sys.modules], file=sys.stderr))\n{script}"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.splitlines()[-1] == "[]"
+    assert json.loads(done.stdout)["kind"] == "records"
+
+
+def test_inspect_prints_examples(tmp_path):
+    records = write_tiny_records(tmp_path / "records")
+    status, printed, error = kbf("inspect", records, "-n", "2", "--part", "held_out")
+    assert (status, error) == (0, "")
+    assert printed.count("record ") == 2 and "  A  [CLS] " in printed and "[MASK: word" in printed
+    assert_refused(kbf("inspect", tmp_path), "manifest.json")
+    assert_refused(kbf("inspect", records, "--part", "dev"), "dev")

@@ -8,13 +8,16 @@ import grain
 import numpy as np
 
 from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords, read_masking_rule
-from keras_bert_flow.records.manifest import Manifest, check_folder
+from keras_bert_flow.records.checking import check_records
+from keras_bert_flow.records.manifest import Manifest
 from keras_bert_flow.records.schema import decode_record
-from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile
+from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
+from keras_bert_flow.text.vocabulary import read_vocabulary
 
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
+VOCABULARY_FILE = "vocab.txt"
 ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
 MASKINGS = ("static", "dynamic")
 
@@ -26,18 +29,28 @@ class PretrainingRecords:
         folder: what `kbf records` made.
         part: `train` or `held_out`.
         verify: compare the sha256 of every file with the manifest first.
+        vocabulary_file: the model's vocab.txt, where it is not the one in the folder.
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is changed or damaged.
+        ValueError: a file is changed, damaged or in no manifest, or the vocabulary is not that of the records.
     """
 
-    def __init__(self, folder: str | Path, part: str = "train", verify: bool = True):
-        self.manifest: Manifest = check_folder(folder, "records", digests=verify)
-        names = [file.name for file in self.manifest.files if file.name.startswith(f"{part}-")]
+    def __init__(
+        self,
+        folder: str | Path,
+        part: str = "train",
+        verify: bool = True,
+        vocabulary_file: str | Path | None = None,
+    ):
+        self.manifest: Manifest = check_records(folder, digests=verify)
         self._folder = Path(folder)
-        self._files = [TFRecordFile(Path(folder) / name) for name in names if not name.endswith(INDEX_SUFFIX)]
-        self._ends = np.cumsum([len(file) for file in self._files])
         self._vocabulary_size = self.manifest.config["vocabulary_size"]
+        _check_vocabulary(Path(folder) / VOCABULARY_FILE, self._vocabulary_size, vocabulary_file)
+        files = [file for file in self.manifest.files if file.name.startswith(f"{part}-")]
+        self._files = [
+            _open_file(Path(folder) / file.name, file.records) for file in files if file.name.endswith(RECORD_SUFFIX)
+        ]
+        self._ends = np.cumsum([len(file) for file in self._files])
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -144,3 +157,28 @@ def to_model_batch(features: Mapping[str, np.ndarray], has_sentence_labels: bool
         y["nsp"] = features["next_sentence_labels"][:, 0].astype("int32")
         weights["nsp"] = np.ones(len(y["nsp"]), "float32")
     return x, y, weights
+
+
+def _open_file(path: Path, records: int | None) -> TFRecordFile:
+    file = TFRecordFile(path)
+    if records is not None and len(file) != records:
+        raise ValueError(
+            f"A file must hold the records of its manifest. Received: {path}, with {len(file)} instead of {records}. "
+            "Build the folder again."
+        )
+    return file
+
+
+def _check_vocabulary(path: Path, vocabulary_size: int, other: str | Path | None) -> None:
+    """Refuse records whose ids mean other pieces to the model than those that they were made of."""
+    pieces = read_vocabulary(path)
+    if len(pieces) != vocabulary_size:
+        raise ValueError(
+            f"Records must lie with the vocabulary that they were made with, of {vocabulary_size} pieces. "
+            f"Received: {path}, with {len(pieces)}. Build the folder again."
+        )
+    if other is not None and read_vocabulary(other) != pieces:
+        raise ValueError(
+            f"Records must be made with the model's vocabulary. Received: {path}, which is not that of {other}. "
+            f"Build the records again with --vocab {other}."
+        )

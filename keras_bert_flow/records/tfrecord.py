@@ -15,6 +15,7 @@ import numpy as np
 
 from keras_bert_flow.records.manifest import FileSummary
 
+RECORD_SUFFIX = ".tfrecord"
 INDEX_SUFFIX = ".index"
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")

@@ -1,6 +1,9 @@
 """Records as batches: order from (seed, epoch, index) alone, shapes, and every damage named."""
 
+import dataclasses
+import shutil
 from itertools import islice
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
 from keras_bert_flow.records.manifest import read_manifest, write_manifest
+from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords
 from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
@@ -125,6 +129,112 @@ def test_records_refuse_missing_file(folder):
         PretrainingRecords(folder)
 
 
+def test_records_refuse_files_that_changed_places(folder):
+    first, second = (folder / f"train-0000{number}-of-00002.tfrecord" for number in range(2))
+    for suffix in ("", ".index"):  # a file with its index: each is whole, and opens
+        one, other = Path(f"{first}{suffix}"), Path(f"{second}{suffix}")
+        content = one.read_bytes()
+        one.write_bytes(other.read_bytes())
+        other.write_bytes(content)
+    assert len(TFRecordFile(first)) == 10
+    with pytest.raises(ValueError, match="train-00000-of-00002.tfrecord, changed or damaged"):
+        PretrainingRecords(folder)
+
+
+def test_records_refuse_files_of_one_size_that_changed_places(tmp_path):
+    records = write_tiny_records(tmp_path / "records", train=(4, 4))
+    (tmp_path / "even").mkdir()
+    examples = [TFRecordFile(path)[0] for path in sorted(records.glob("train-*.tfrecord"))]
+    longest = max(map(len, examples))
+    files = [
+        write_tfrecords(tmp_path / "even" / f"train-{n}.tfrecord", [example.ljust(longest)])
+        for n, example in enumerate(examples)
+    ]
+    shutil.copy(records / "vocab.txt", tmp_path / "even")
+    write_manifest(tmp_path / "even", "records", "k", read_manifest(records).config, {}, {}, sum(files, []))
+    one, other = sorted((tmp_path / "even").glob("*.tfrecord"))
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+    with pytest.raises(ValueError, match="train-0.tfrecord, changed or damaged"):
+        PretrainingRecords(tmp_path / "even")
+
+
+@pytest.mark.parametrize("index", ["kept", "cut", "removed"])
+@pytest.mark.parametrize("verify", [True, False])
+def test_records_refuse_file_cut_between_two_records(folder, index, verify):
+    path = folder / "train-00001-of-00002.tfrecord"
+    index_path = Path(f"{path}.index")
+    offsets = np.fromfile(index_path, "<u8")
+    path.write_bytes(path.read_bytes()[: int(offsets[6])])
+    if index == "removed":
+        index_path.unlink()
+    elif index == "cut":
+        index_path.write_bytes(offsets[:7].tobytes())
+    if index != "kept":
+        assert len(TFRecordFile(path)) == 6  # without the manifest nothing tells
+    with pytest.raises(ValueError, match="train-00001-of-00002.tfrecord, changed or damaged"):
+        PretrainingRecords(folder, verify=verify)
+
+
+def test_records_refuse_file_with_other_count_than_its_manifest(folder):
+    manifest = read_manifest(folder)
+    files = [dataclasses.replace(file, records=file.records and file.records + 1) for file in manifest.files]
+    write_manifest(folder, "records", "k", manifest.config, {}, {}, files)
+    with pytest.raises(ValueError, match="train-00000-of-00002.tfrecord, with 13 instead of 14"):
+        PretrainingRecords(folder)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("name", ["train-00002-of-00003.tfrecord", "train-00009-of-00002.tfrecord.index"])
+def test_records_refuse_file_that_no_manifest_names(folder, name, verify):
+    shutil.copy(folder / "train-00000-of-00002.tfrecord", folder / name)
+    with pytest.raises(ValueError, match=f"must be in the manifest. Received: .*{name}, which is not"):
+        PretrainingRecords(folder, verify=verify)
+
+
+def test_records_let_other_files_lie_beside_them(folder):
+    (folder / "notes.txt").write_text("made on Monday")
+    assert len(PretrainingRecords(folder)) == 23
+
+
+def test_records_refuse_changed_vocabulary(folder):
+    pieces = (folder / "vocab.txt").read_text().splitlines()
+    pieces[10], pieces[11] = pieces[11], pieces[10]  # of the same size, to the byte
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    with pytest.raises(ValueError, match="vocab.txt, changed or damaged"):
+        PretrainingRecords(folder)
+
+
+@pytest.mark.parametrize("pieces", [49, 51])
+def test_records_refuse_vocabulary_of_another_size(folder, pieces):
+    manifest = read_manifest(folder)
+    lines = [*(folder / "vocab.txt").read_text().splitlines(), "more"][:pieces]
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n")
+    files = [file for file in manifest.files if "tfrecord" in file.name]
+    write_manifest(folder, "records", "k", manifest.config, {}, {}, files)
+    with pytest.raises(ValueError, match=f"of 50 pieces. Received: .*vocab.txt, with {pieces}"):
+        PretrainingRecords(folder)
+
+
+def test_records_refuse_folder_without_vocabulary(folder):
+    (folder / "vocab.txt").unlink()
+    files = read_manifest(folder).files
+    write_manifest(folder, "records", "k", read_manifest(folder).config, {}, {}, files)
+    with pytest.raises(FileNotFoundError, match="vocab.txt"):  # at the start, not when the model is saved
+        PretrainingRecords(folder)
+
+
+def test_records_refuse_the_vocabulary_of_another_model(folder, tmp_path):
+    pieces = (folder / "vocab.txt").read_text().splitlines()
+    (tmp_path / "same.txt").write_text("\r\n".join(pieces))  # other bytes, the same pieces
+    assert len(PretrainingRecords(folder, vocabulary_file=tmp_path / "same.txt")) == 23
+    pieces[10], pieces[11] = pieces[11], pieces[10]
+    (tmp_path / "other.txt").write_text("\n".join(pieces))
+    with pytest.raises(ValueError, match="records/vocab.txt, which is not that of .*other.txt"):
+        PretrainingRecords(folder, vocabulary_file=tmp_path / "other.txt")
+
+
 def test_records_refuse_files_without_manifest(folder):
     (folder / "manifest.json").unlink()  # as google-research's create_pretraining_data.py leaves them
     with pytest.raises(FileNotFoundError, match=r"must hold manifest\.json\. Received: .*records") as caught:
@@ -140,11 +250,18 @@ def test_records_refuse_other_kind_of_folder(tmp_path):
         PretrainingRecords(tmp_path)
 
 
+def cut_vocabulary(folder):
+    """Take the last of the 50 pieces away, with a manifest that agrees."""
+    manifest = read_manifest(folder)
+    pieces = (folder / "vocab.txt").read_text().splitlines()[:49]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    files = [file for file in manifest.files if "tfrecord" in file.name]
+    write_manifest(folder, "records", "k", dict(manifest.config) | {"vocabulary_size": 49}, {}, {}, files)
+
+
 @pytest.mark.parametrize("part", ["train", "held_out"])
 def test_ids_beyond_the_vocabulary_are_refused(folder, part):
-    manifest = read_manifest(folder)
-    config = dict(manifest.config) | {"vocabulary_size": 49}  # 49 is an id of the records
-    write_manifest(folder, "records", "k", config, {}, {}, manifest.files)
+    cut_vocabulary(folder)  # 49 is an id of the records
     records = PretrainingRecords(folder, part)
     with pytest.raises(ValueError, match=f"below the vocabulary's size, 49. Received: 49 in record .*{part}-0000"):
         for index in range(len(records)):
@@ -182,12 +299,7 @@ def test_pretrain_names_the_damaged_record_on_one_line(folder):
 
 
 def test_pretrain_names_ids_beyond_the_vocabulary_on_one_line(folder):
-    manifest = read_manifest(folder)
-    config = dict(manifest.config) | {"vocabulary_size": 49}
-    vocabulary = (folder / "vocab.txt").read_text().splitlines()[:49]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    files = [file for file in manifest.files if "tfrecord" in file.name]
-    write_manifest(folder, "records", "k", config, {}, {}, files)
+    cut_vocabulary(folder)
     with pytest.raises(
         ValueError, match="below the vocabulary's size, 49. Received: 49 in record .*train-0000"
     ) as caught:

@@ -1,0 +1,102 @@
+"""Find out what a path holds and examine it."""
+
+import json
+from pathlib import Path
+
+from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.doctor.corpus import examine_corpus
+from keras_bert_flow.doctor.findings import Diagnosis
+from keras_bert_flow.doctor.records import SAMPLE, VOCABULARY_FILE, examine_records
+from keras_bert_flow.doctor.vocabulary import examine_vocabulary
+from keras_bert_flow.records.manifest import MANIFEST, read_manifest
+from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+
+_LOOKED_AT_BYTES = 65536  # the special pieces of every published vocabulary are in the first thousand
+_KINDS = "a corpus, a vocabulary or a folder of records"
+
+
+def diagnose(
+    path: str,
+    corpus: CorpusConfig,
+    vocabulary_file: str | Path | None = None,
+    cased: bool | None = None,
+    sample: int = SAMPLE,
+) -> Diagnosis:
+    """Examine a corpus (file, folder or glob), a vocabulary (file or folder) or a folder of records.
+
+    Args:
+        path: where it is.
+        corpus: how the lines of a corpus are read.
+        vocabulary_file: for the tokens of a corpus, or for records in whose folder there is none.
+        cased: the vocabulary keeps case; None: as its folder says, else a guess for a vocabulary, else uncased.
+        sample: most records to read.
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: it is none of these, or the vocabulary given is unusable.
+    """
+    kind, place = find_kind(path)
+    if kind == "records":
+        return examine_records(place, vocabulary_file, sample)
+    if kind == "vocabulary":
+        return examine_vocabulary(place, read_case(Path(place).parent) if cased is None else cased)
+    tokenizer = WordPieceTokenizer.from_file(vocabulary_file, bool(cased)) if vocabulary_file else None
+    return examine_corpus(place, corpus, bool(cased), tokenizer)
+
+
+def find_kind(path: str) -> tuple[str, str]:
+    """Return (`corpus`, `vocabulary` or `records`, the file, folder or glob to examine).
+
+    Raises:
+        ValueError: a folder or file that is none of these.
+    """
+    place = Path(path)
+    if place.is_dir():
+        return _find_kind_of_folder(place)
+    if path.endswith(RECORD_SUFFIX) and place.is_file():
+        raise ValueError(f"Records are examined by folder. Received: {path}, a file. Give {place.parent}.")
+    if place.is_file() and (place.name.endswith(VOCABULARY_FILE) or _looks_like_vocabulary(place)):
+        return "vocabulary", path
+    return "corpus", path
+
+
+def read_case(folder: Path) -> bool | None:
+    """Return whether the files beside a vocabulary call it cased; None where they say nothing."""
+    for name, section, key, is_cased in (
+        (MANIFEST, "config", "cased", True),
+        ("tokenizer_config.json", None, "do_lower_case", False),
+    ):
+        try:
+            values = json.loads((folder / name).read_text(encoding="utf-8"))
+            value = (values[section] if section else values)[key]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if isinstance(value, bool):
+            return value == is_cased
+    return None
+
+
+def _find_kind_of_folder(folder: Path) -> tuple[str, str]:
+    stage = None
+    if (folder / MANIFEST).is_file():
+        try:
+            stage = read_manifest(folder).stage
+        except ValueError:  # damaged; the examination will say so
+            stage = "records" if any(folder.glob(f"*{RECORD_SUFFIX}")) else None
+    if stage == "records" or any(folder.glob(f"*{RECORD_SUFFIX}")):
+        return "records", str(folder)
+    if stage == "corpus":
+        return "corpus", str(folder)
+    if (folder / VOCABULARY_FILE).is_file():
+        return "vocabulary", str(folder / VOCABULARY_FILE)
+    if stage is not None:
+        raise ValueError(f"The doctor examines {_KINDS}. Received: {folder}, which holds {stage}.")
+    return "corpus", str(folder)
+
+
+def _looks_like_vocabulary(path: Path) -> bool:
+    """Tell whether most special pieces stand on lines of their own near the beginning."""
+    with open(path, "rb") as file:
+        lines = {line.rstrip(b"\r") for line in file.read(_LOOKED_AT_BYTES).split(b"\n")}
+    return sum(piece.encode() in lines for piece in SPECIAL_PIECES) >= 3

@@ -1,0 +1,109 @@
+"""Say what an examination found: a verdict, a value and a remedy for each thing looked at, as text or as JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Verdict = Literal["ok", "warning", "error"]
+VERDICTS: tuple[Verdict, ...] = ("ok", "warning", "error")  # from good to bad
+BAR_CHARACTERS = 40
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the diagnosis.
+
+    Attributes:
+        verdict: `ok`, `warning` (works, and costs something) or `error` (do not go on with it).
+        what: name of the thing looked at.
+        value: what was seen, for a person.
+        remedy: what to do; empty where the verdict is `ok`.
+    """
+
+    verdict: Verdict
+    what: str
+    value: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything that was found in one place.
+
+    Attributes:
+        path: where.
+        kind: `corpus`, `vocabulary` or `records`.
+        findings: in the order in which to read them.
+        numbers: the same for programs, JSON-like; a histogram is a list of [lowest, highest, count].
+        histograms: names of the numbers to draw, with their titles.
+    """
+
+    path: str
+    kind: str
+    findings: tuple[Finding, ...]
+    numbers: Mapping[str, Any]
+    histograms: Mapping[str, str]
+
+    @property
+    def verdict(self) -> Verdict:
+        return max((finding.verdict for finding in self.findings), key=VERDICTS.index, default="ok")
+
+
+def judge(what: str, verdict: Verdict | bool, value: str, remedy: str) -> Finding:
+    """Make a finding, without its remedy where all is well; True stands for `ok`, False for `error`."""
+    if isinstance(verdict, bool):
+        verdict = "ok" if verdict else "error"
+    return Finding(verdict, what, value, "" if verdict == "ok" else remedy)
+
+
+def grade(number: float, warning_over: float, error_over: float = float("inf")) -> Verdict:
+    """Turn a number of which less is better into a verdict."""
+    return "error" if number > error_over else "warning" if number > warning_over else "ok"
+
+
+def share(part: float, whole: float) -> float:
+    """Divide, with 0 for a part of nothing."""
+    return part / whole if whole else 0.0
+
+
+def percent(value: float) -> str:
+    """Write a share with two decimals; only nothing at all is 0."""
+    return "under 0.01 %" if 0 < value < 0.0001 else f"{100 * value:.2f} %"
+
+
+def as_text(diagnosis: Diagnosis) -> str:
+    """Write a line for each finding, its remedy below it, and the histograms."""
+    width = max(len(finding.what) for finding in diagnosis.findings)
+    lines = [f"{diagnosis.kind}: {diagnosis.path}", ""]
+    for finding in diagnosis.findings:
+        lines.append(f"{finding.verdict:7}  {finding.what:{width}}  {finding.value}")
+        if finding.remedy:
+            lines.append(f"{'':7}  {'':{width}}  -> {finding.remedy}")
+    for name, title in diagnosis.histograms.items():
+        lines += ["", title, *draw_histogram(diagnosis.numbers[name])]
+    counts = [sum(finding.verdict == verdict for finding in diagnosis.findings) for verdict in VERDICTS]
+    return "\n".join([*lines, "", f"{counts[0]} ok, {counts[1]} warning, {counts[2]} error"])
+
+
+def as_json(diagnosis: Diagnosis) -> str:
+    """Write one JSON object: path, kind, verdict, findings and numbers."""
+    values = {
+        "path": diagnosis.path,
+        "kind": diagnosis.kind,
+        "verdict": diagnosis.verdict,
+        "findings": [asdict(finding) for finding in diagnosis.findings],
+        "numbers": dict(diagnosis.numbers),
+    }
+    return json.dumps(values, indent=1, ensure_ascii=False)
+
+
+def draw_histogram(rows: Sequence[Sequence[int]]) -> list[str]:
+    """Draw rows of [lowest, highest, count] with a bar each."""
+    most = max((count for _, _, count in rows), default=0)
+    lines = []
+    for low, high, count in rows:
+        name = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        bar = "#" * round(BAR_CHARACTERS * share(count, most))
+        lines.append(f"  {name:>20}  {count:>12,}  {bar}".rstrip())
+    return lines or ["  nothing"]

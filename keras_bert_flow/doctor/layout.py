@@ -1,0 +1,58 @@
+"""Say what the records of a folder ought to look like, by its manifest and its vocabulary."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+
+PAIR_OBJECTIVES = ("mlm_nsp", "mlm_sop")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What each record is held against.
+
+    Attributes:
+        vocabulary_size: ids are below it.
+        special_ids: of [PAD], [UNK], [CLS], [SEP] and [MASK].
+        objective: `mlm_nsp` (label 1: B is random), `mlm_sop` (label 1: A and B are swapped) or `mlm` (no pairs).
+        mask_unit: `token`; `word`, whose tokens are chosen together; or `span`, whose tokens are also replaced by one
+            draw.
+        masked_fraction: share of tokens to choose; None where the manifest does not say.
+        sequence_length: tokens of a record; None: those of the first record read.
+        max_predictions: places for predictions; None: those of the first record read.
+    """
+
+    vocabulary_size: int
+    special_ids: tuple[int, int, int, int, int]
+    objective: str = "mlm_nsp"
+    mask_unit: str = "token"
+    masked_fraction: float | None = None
+    sequence_length: int | None = None
+    max_predictions: int | None = None
+
+    @property
+    def has_pairs(self) -> bool:
+        return self.objective in PAIR_OBJECTIVES
+
+
+def make_layout(config: Mapping[str, Any], pieces: Sequence[str]) -> Layout:
+    """Read a layout from the configuration in a manifest, which may be empty, and the pieces of the vocabulary.
+
+    Raises:
+        ValueError: a special piece is missing.
+    """
+    places = {piece: number for number, piece in enumerate(pieces)}
+    missing = [piece for piece in SPECIAL_PIECES if piece not in places]
+    if missing:
+        raise ValueError(f"A vocabulary must hold {' '.join(SPECIAL_PIECES)}. Received: none of {' '.join(missing)}.")
+    return Layout(
+        vocabulary_size=config.get("vocabulary_size", len(pieces)),
+        special_ids=tuple(places[piece] for piece in SPECIAL_PIECES),
+        objective=config.get("objective", "mlm_nsp"),
+        mask_unit=config.get("mask_unit", "word" if config.get("whole_word") else "token"),
+        masked_fraction=config.get("masked_fraction"),
+        sequence_length=config.get("sequence_length"),
+        max_predictions=config.get("max_predictions"),
+    )

@@ -1,0 +1,31 @@
+"""Refuse a folder of records that is not as it was made, before the first record is used."""
+
+from pathlib import Path
+
+from keras_bert_flow.records.manifest import Manifest, check_folder
+from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, RECORD_SUFFIX
+
+
+def check_records(folder: str | Path, digests: bool = True) -> Manifest:
+    """Check a folder of records against its manifest, both ways: nothing missing or changed, and nothing added.
+
+    Args:
+        digests: also read every file and compare its sha256: what else tells two files of one size apart?
+    Raises:
+        FileNotFoundError: the manifest or a file is missing.
+        ValueError: a file has another size or content, or is in no manifest; the message names it.
+    """
+    manifest = check_folder(folder, "records", digests)
+    extra = find_extra_files(folder, manifest)
+    if extra:
+        raise ValueError(
+            f"Every file of records must be in the manifest. Received: {Path(folder) / extra[0]}, which is not. "
+            "Move it away or build the folder again."
+        )
+    return manifest
+
+
+def find_extra_files(folder: str | Path, manifest: Manifest) -> list[str]:
+    """Name the files of records, and the indexes, that the manifest does not have; other files may lie there."""
+    names = {path.name for path in Path(folder).iterdir() if path.name.endswith((RECORD_SUFFIX, INDEX_SUFFIX))}
+    return sorted(names - {file.name for file in manifest.files})
