@@ -113,7 +113,7 @@ def learn_with_tokenizers(path: Path, size: int) -> list[str]:
 def learn_with_tensorflow_text(path: Path, size: int) -> list[str]:
     from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-    # Its size follows from a whole-number threshold, so it is at most `size`; the table says how many it gave.
+    # Its size follows from a whole-number threshold and comes out near `size`; the table says how many it gave.
     special = list(SPECIAL_PIECES)
     return learner.learn(dict(read_words(path)), size, special, lower_thresh=1, slack_ratio=0.005)
 
