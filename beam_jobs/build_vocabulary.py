@@ -1,13 +1,16 @@
 """Learn a WordPiece vocabulary from any amount of text: Beam counts words, the learner merges pieces.
 
-documents ──► words ──► counts ──► vocab.txt
+documents ──► counts of a bundle ──► counts ──► vocab.txt
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs.reading import ReadCorpus, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results, tag_counters
@@ -22,6 +25,8 @@ from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.vocabulary import read_vocabulary, write_vocabulary
 
 VOCABULARY_FILE = "vocab.txt"
+MAX_COUNTED_WORDS = 200_000  # distinct words that a worker counts before it hands them on, about 30 MB
+BUCKETS = 256  # into which distinct words are dealt
 
 
 def build_vocabulary(
@@ -44,7 +49,9 @@ def build_vocabulary(
         if vocabulary.file is None:
             with job_folder(work) as folder:
                 word_counts, counters = count_words(corpus, vocabulary.cased, folder, options)
-            pieces = learn_vocabulary(word_counts, vocabulary.size, vocabulary.min_character_count)
+            pieces = learn_vocabulary(
+                word_counts, vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
+            )
         else:
             pieces, counters = read_vocabulary(vocabulary.file), {}
         write_vocabulary(work / VOCABULARY_FILE, pieces)
@@ -58,18 +65,20 @@ def count_words(
     corpus: CorpusConfig, cased: bool, folder: Path, options: Sequence[str] = ()
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Count the words of a corpus, and return (counts by word, counters of the job)."""
+    whole_lines = corpus.model_copy(update={"lines": "sentences"})  # where a sentence ends is no matter to its words
 
     def build(pipeline: beam.Pipeline) -> None:
-        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, BeamStorage(options))
-        words = read.documents | "SplitWords" >> beam.ParDo(SplitWords(cased)).with_outputs(COUNTERS, main="words")
-        counts = words.words | "CountWords" >> beam.CombinePerKey(sum)
+        read = pipeline | "ReadCorpus" >> ReadCorpus(whole_lines, BeamStorage(options))
+        count = beam.ParDo(CountInBundles(cased)).with_outputs(COUNTERS, main="words")
+        words = read.documents | "CountInBundles" >> count
+        counts = words.words | "GroupBuckets" >> beam.GroupByKey() | "AddCounts" >> beam.Map(add_counts)
         counters = (read.counters, words[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
         _ = {"results": counts, COUNTERS: counters} | "WriteCounts" >> WriteResults(folder)
 
     run_pipeline(build, options, folder)
     results, counters = read_results(folder)
     counters = tell_rejected(counters, folder)
-    word_counts = dict(results)
+    word_counts = {word: count for bucket in results for word, count in bucket.items()}
     if not word_counts:
         raise ValueError(
             f"A corpus must hold text. Received: {', '.join(corpus.input)}, without a word. Check the input."
@@ -77,15 +86,41 @@ def count_words(
     return word_counts, counters | {"distinct_words": len(word_counts)}
 
 
-class SplitWords(beam.DoFn):
-    """Emit (word, count) for the distinct words of a document."""
+class CountInBundles(beam.DoFn):
+    """Count the words of a bundle, and emit (bucket, counts by word) at its end, or as often as the table is full.
+
+    A word is always in the same one of 256 buckets. Words that travel in company cost the runner little; words that
+    travel alone would cost it more than counting them does.
+    """
 
     def __init__(self, cased: bool):
         self._cased = cased
 
-    def process(self, document: Document) -> Iterator[tuple[str, int]]:
-        counts: Counter = Counter()
-        for sentence in document.sentences:
-            counts.update(normalize_text(sentence, self._cased).split())
-        yield from counts.items()
-        yield from tag_counters([("sentences", len(document.sentences)), ("words", counts.total())])
+    def start_bundle(self) -> None:
+        self._counts: Counter = Counter()
+
+    def process(self, document: Document) -> Iterator[tuple[int, dict[str, int]]]:
+        words = normalize_text("\n".join(document.sentences), self._cased).split()
+        self._counts.update(words)
+        yield from tag_counters([("words", len(words))])
+        if len(self._counts) > MAX_COUNTED_WORDS:
+            yield from self._empty()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for bucket in self._empty():
+            yield GlobalWindows.windowed_value(bucket)
+
+    def _empty(self) -> list[tuple[int, dict[str, int]]]:
+        buckets: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        for word, count in self._counts.items():
+            buckets[zlib.crc32(word.encode()) % BUCKETS][word] = count
+        self._counts.clear()
+        return list(buckets.items())
+
+
+def add_counts(bucket: tuple[int, Iterable[dict[str, int]]]) -> dict[str, int]:
+    """Add up what the bundles counted in one bucket."""
+    total: Counter = Counter()
+    for counts in bucket[1]:
+        total.update(counts)
+    return dict(total)

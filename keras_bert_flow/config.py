@@ -48,6 +48,9 @@ class VocabularyConfig(Settings):
     min_character_count: int = Field(
         1, ge=1, description="Characters seen less often are left out and become [UNK], occurrences."
     )
+    max_cjk_characters: int = Field(
+        8000, ge=0, description="Han characters to keep, the most frequent ones; the others become [UNK]."
+    )
     file: str | None = Field(None, description="Use this vocab.txt and learn none.")
 
 

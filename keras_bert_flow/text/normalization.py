@@ -55,21 +55,23 @@ def _clean(character: str) -> str:
 
 
 def _space(character: str) -> str:
-    return f" {character} " if _is_punctuation(character) or _is_han(character) else character
+    return f" {character} " if is_punctuation(character) or is_han(character) else character
 
 
 def _space_and_strip_accents(character: str) -> str:
     return "" if unicodedata.category(character) == "Mn" else _space(character)
 
 
-def _is_punctuation(character: str) -> bool:
+def is_punctuation(character: str) -> bool:
+    """Tell whether a character is a punctuation mark, which is always a word of its own."""
     # Symbols such as $ + < ^ count as punctuation in ASCII only: google-research/bert `_is_punctuation`.
     if character.isascii():
         return character.isprintable() and not character.isalnum() and character != " "
     return unicodedata.category(character).startswith("P")
 
 
-def _is_han(character: str) -> bool:
+def is_han(character: str) -> bool:
+    """Tell whether a character is a Han ideograph, which is always a word of its own."""
     return any(first <= ord(character) <= last for first, last in HAN_RANGES)
 
 

@@ -1,4 +1,7 @@
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,7 @@ from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import read_vocabulary
 from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, names_in
 
+ROOT = Path(__file__).parents[2]
 SIZE = VocabularyConfig(size=60)
 
 
@@ -26,7 +30,6 @@ def test_count_words_counts_as_a_plain_counter(tmp_path):
         "lines_blank": len(make_documents()) - 1,
         "lines_read": sentences + len(make_documents()) - 1,
         "lines_used": sentences,
-        "sentences": sentences,
         "words": expected.total(),
     }
     assert names_in(tmp_path) == ["a.txt"]
@@ -40,7 +43,7 @@ def test_count_words_adds_up_one_hot_word_over_files(tmp_path):
     assert count_words(corpus, True, tmp_path)[0] == {"The": 1000, "the": 2000, "THE": 1000, ".": 1000}
 
 
-@pytest.mark.parametrize("size", [40, 60, 200, 2000])
+@pytest.mark.parametrize("size", [50, 60, 200, 2000])
 def test_vocabulary_has_the_size_wanted_and_knows_every_word(size, tmp_path):
     corpus = make_corpus(tmp_path / "a.txt")
     folder = build_vocabulary(corpus, VocabularyConfig(size=size), tmp_path / "v")
@@ -69,6 +72,24 @@ def test_vocabulary_has_the_same_bytes_however_the_text_is_split(tmp_path):
     assert (whole / "vocab.txt").read_bytes() == (split / "vocab.txt").read_bytes()
 
 
+def test_count_words_counts_the_same_with_a_small_table(tmp_path, monkeypatch):
+    corpus = make_corpus(tmp_path / "a.txt")
+    monkeypatch.setattr("beam_jobs.build_vocabulary.MAX_COUNTED_WORDS", 10)
+    assert count_words(corpus, False, tmp_path)[0] == Counter(as_text(make_documents()).split())
+
+
+def test_vocabulary_has_the_same_bytes_with_two_workers(tmp_path):
+    documents = make_documents()
+    for number in range(4):
+        make_corpus(tmp_path / "text" / f"{number}.txt", as_text(documents[number::4]))
+    corpus = CorpusConfig(input=(str(tmp_path / "text"),))
+    alone = build_vocabulary(corpus, SIZE, tmp_path / "v1")
+    command = [sys.executable, "-m", "keras_bert_flow", "vocab", "--input", tmp_path / "text", "--size", "60"]
+    options = ["--output", tmp_path / "v2", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    subprocess.run([*command, *options], cwd=ROOT, check=True, timeout=120, capture_output=True)
+    assert (tmp_path / "v2" / "vocab.txt").read_bytes() == (alone / "vocab.txt").read_bytes()
+
+
 def test_vocabulary_is_built_once(tmp_path):
     corpus = make_corpus(tmp_path / "a.txt")
     folder = build_vocabulary(corpus, SIZE, tmp_path / "v")
@@ -93,7 +114,7 @@ def test_vocabulary_of_a_file_is_checked_and_copied(tmp_path, vocabulary_file):
         ("", {}, 60, r"must hold text\. Received: .*a\.txt"),
         ("\n \n\n", {}, 60, "must hold text"),
         ("\0\n", {}, 60, "must hold text"),
-        ("abcdefghij\n", {}, 12, r"must have room for 5 special pieces and 10 characters"),
+        ("abcdefghij\n", {}, 12, r"must have room for 5 special pieces and 20 characters"),
         (
             b"a\ncaf\xe9\n",
             {"strict": True},
