@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import apache_beam as beam
 import numpy as np
 
 from beam_jobs.results import tag_counters
 from keras_bert_flow.config import RecordsConfig
-from keras_bert_flow.records.schema import encode_record
+from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.text.documents import Document
 from keras_bert_flow.text.masking import MaskedInstance, MaskingRule
 from keras_bert_flow.text.objectives import LABEL_NAMES, InstanceRule, build_instances
@@ -18,6 +19,7 @@ from keras_bert_flow.text.randomness import keyed_fraction, keyed_number
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
+RECORDS_A_BATCH = 1024  # made and handed on together, about 1 MB
 TRAIN, HELD_OUT = "train", "held_out"
 
 
@@ -100,7 +102,10 @@ def choose_pool(document: TokenizedDocument, total: int, rule: RecordRule) -> tu
 
 
 class BuildRecords(beam.DoFn):
-    """Emit (part, record) for every instance of a pool, held-out documents once, the others `duplication` times."""
+    """Emit (part, records) for the instances of a pool, held-out documents once, the others `duplication` times.
+
+    Records travel in batches: one by one they would cost the runner more than making them does.
+    """
 
     def __init__(self, rule: RecordRule):
         self._rule = rule
@@ -108,32 +113,36 @@ class BuildRecords(beam.DoFn):
     def setup(self) -> None:
         self._instances = self._rule.instances
 
-    def process(self, pool: tuple[tuple[str, int], Iterable[TokenizedDocument]]) -> Iterator[tuple[str, bytes]]:
+    def process(self, pool: tuple[tuple[str, int], Iterable[TokenizedDocument]]) -> Iterator[tuple[str, list[bytes]]]:
         (part, _), documents = pool
         received = sorted(documents, key=lambda document: document.id)
         unique = list({document.id: document for document in received}.values())
         counts = Counter({"duplicate_documents": len(received) - len(unique), f"documents_{part}": len(unique)})
-        config = self._rule.config
-        label_name = LABEL_NAMES.get(config.objective)
-        copies = config.duplication if part == TRAIN else 1
-        for instance in build_instances(unique, copies, self._instances, self._rule.seed):
-            counts[f"instances_{part}"] += 1
-            counts["positions"] += config.sequence_length
-            counts["padding_positions"] += config.sequence_length - len(instance.token_ids)
-            counts["instance_tokens"] += len(instance.token_ids)
-            counts["masked_tokens"] += len(instance.mask_ids)
-            if label_name:
-                counts[label_name] += instance.is_random_next
-            yield part, self._encode(instance)
+        copies = self._rule.config.duplication if part == TRAIN else 1
+        instances = build_instances(unique, copies, self._instances, self._rule.seed)
+        while batch := list(islice(instances, RECORDS_A_BATCH)):
+            self._count(batch, part, counts)
+            yield part, self._encode(batch)
         yield from tag_counters((name, int(number)) for name, number in counts.items())
 
-    def _encode(self, instance: MaskedInstance) -> bytes:
-        return encode_record(
-            token_ids=instance.token_ids,
-            segment_ids=instance.segment_ids,
-            mask_positions=instance.mask_positions,
-            mask_ids=instance.mask_ids,
-            is_random_next=instance.is_random_next,
+    def _count(self, instances: list[MaskedInstance], part: str, counts: Counter) -> None:
+        config = self._rule.config
+        tokens = sum(len(instance.token_ids) for instance in instances)
+        counts[f"instances_{part}"] += len(instances)
+        counts["positions"] += config.sequence_length * len(instances)
+        counts["padding_positions"] += config.sequence_length * len(instances) - tokens
+        counts["instance_tokens"] += tokens
+        counts["masked_tokens"] += sum(len(instance.mask_ids) for instance in instances)
+        if label_name := LABEL_NAMES.get(config.objective):
+            counts[label_name] += sum(bool(instance.is_random_next) for instance in instances)
+
+    def _encode(self, instances: list[MaskedInstance]) -> list[bytes]:
+        return encode_records(
+            token_ids=[instance.token_ids for instance in instances],
+            segment_ids=[instance.segment_ids for instance in instances],
+            mask_positions=[instance.mask_positions for instance in instances],
+            mask_ids=[instance.mask_ids for instance in instances],
+            is_random_next=[instance.is_random_next for instance in instances],
             sequence_length=self._rule.config.sequence_length,
             max_predictions=self._rule.config.max_predictions,
         )

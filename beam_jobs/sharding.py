@@ -2,8 +2,10 @@
 
 import os
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
+from itertools import chain
 from pathlib import Path
 
 import apache_beam as beam
@@ -14,7 +16,7 @@ from keras_bert_flow.text.randomness import keyed_number
 
 
 class WriteShards(beam.PTransform):
-    """Write (part, record) pairs as sorted TFRecord files, and emit a summary of each file.
+    """Write (part, records) pairs as sorted TFRecord files, and emit a summary of each file.
 
     A record's shard and its place there follow from a digest of its bytes: the order is a random one, and the same for
     every runner and number of workers. A retried shard writes the same bytes again.
@@ -33,8 +35,8 @@ class WriteShards(beam.PTransform):
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
         names = [name_shard(part, number, of) for part, of in self._shards.items() for number in range(of)]
-        every_shard = records.pipeline | "ListShards" >> beam.Create([(name, None) for name in names])
-        placed = records | "ChooseShard" >> beam.Map(choose_shard, self._shards, self._seed)
+        every_shard = records.pipeline | "ListShards" >> beam.Create([(name, []) for name in names])
+        placed = records | "ChooseShards" >> beam.FlatMap(choose_shards, self._shards, self._seed)
         return (
             (placed, every_shard)
             | "FlattenShards" >> beam.Flatten()
@@ -43,20 +45,27 @@ class WriteShards(beam.PTransform):
         )
 
 
-def choose_shard(item: tuple[str, bytes], shards: dict[str, int], seed: int) -> tuple[str, tuple[int, bytes]]:
-    part, record = item
-    order = keyed_number(seed, "order", record) >> 1  # Beam's integers have a sign
-    return name_shard(part, order % shards[part], shards[part]), (order, record)
+def choose_shards(
+    batch: tuple[str, list[bytes]], shards: dict[str, int], seed: int
+) -> Iterator[tuple[str, list[tuple[int, bytes]]]]:
+    """Deal a batch of records out to their shards, each record with its place in the order there."""
+    part, records = batch
+    dealt = defaultdict(list)
+    for record in records:
+        order = keyed_number(seed, "order", record) >> 1  # Beam's integers have a sign
+        dealt[order % shards[part]].append((order, record))
+    for shard, ordered in dealt.items():
+        yield name_shard(part, shard, shards[part]), ordered
 
 
 def name_shard(part: str, number: int, of: int) -> str:
     return f"{part}-{number:05d}-of-{of:05d}.tfrecord"
 
 
-def write_shard(item: tuple[str, Iterable[tuple[int, bytes] | None]], folder: str) -> Iterator[tuple]:
-    """Write one shard and its index under their names in one step each; None stands for a shard without records."""
-    name, records = item
-    ordered = sorted(record for record in records if record is not None)
+def write_shard(item: tuple[str, Iterable[list[tuple[int, bytes]]]], folder: str) -> Iterator[tuple]:
+    """Write one shard and its index under their names in one step each; a shard may have no records."""
+    name, batches = item
+    ordered = sorted(chain.from_iterable(batches))
     attempt = Path(folder) / f".{uuid.uuid4().hex}"  # two attempts at one shard never write into one file
     attempt.mkdir()
     summaries = write_tfrecords(attempt / name, (record for _, record in ordered))

@@ -6,10 +6,11 @@ B is random; `mlm_sop`, 1 where A and B are swapped; `mlm` has one text and no s
 Source: google-research/bert, create_pretraining_data.py, `write_instance_to_example_files`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from keras_bert_flow.records.batches import encode_examples
 from keras_bert_flow.records.example import decode_example, encode_example
 
 FEATURE_KINDS = {  # numpy's letter for each type
@@ -57,6 +58,34 @@ def encode_record(
     )
 
 
+def encode_records(
+    *,
+    token_ids: Sequence[np.ndarray],
+    segment_ids: Sequence[np.ndarray],
+    mask_positions: Sequence[np.ndarray],
+    mask_ids: Sequence[np.ndarray],
+    is_random_next: Sequence[bool],
+    sequence_length: int,
+    max_predictions: int,
+) -> list[bytes]:
+    """Pad and serialise many masked instances, one or more; the bytes are those of `encode_record`, at less cost.
+
+    Args: as those of `encode_record`, one of each for every instance.
+    """
+    masks = [np.ones(len(ids), np.float32) for ids in mask_ids]
+    return encode_examples(
+        {
+            "input_ids": _pad_rows(token_ids, sequence_length, np.int64),
+            "input_mask": _pad_rows([np.ones(len(ids), np.uint8) for ids in token_ids], sequence_length, np.uint8),
+            "segment_ids": _pad_rows(segment_ids, sequence_length, np.uint8),
+            "masked_lm_positions": _pad_rows(mask_positions, max_predictions, np.int64),
+            "masked_lm_ids": _pad_rows(mask_ids, max_predictions, np.int64),
+            "masked_lm_weights": _pad_rows(masks, max_predictions, np.float32),
+            "next_sentence_labels": np.array(is_random_next, np.uint8)[:, None],
+        }
+    )
+
+
 def decode_record(record: bytes) -> Mapping[str, np.ndarray]:
     """Read the features of a record, those of FEATURE_KINDS by name, padding included.
 
@@ -75,4 +104,11 @@ def decode_record(record: bytes) -> Mapping[str, np.ndarray]:
 def _pad(values: np.ndarray, length: int) -> np.ndarray:
     padded = np.zeros(length, values.dtype)  # several times faster than numpy.pad
     padded[: len(values)] = values
+    return padded
+
+
+def _pad_rows(rows: Sequence[np.ndarray], length: int, dtype: type) -> np.ndarray:
+    padded = np.zeros((len(rows), length), dtype)
+    for place, row in enumerate(rows):
+        padded[place, : len(row)] = row
     return padded

@@ -78,10 +78,10 @@ def mask_tokens(
         draws = rng.random(len(positions))
     mask_ids = token_ids[positions]
     random_ids = rng.integers(0, len(rule.starts_word), len(positions))
-    unhidden = np.where(draws < MASK_SHARE + KEEP_SHARE, mask_ids, random_ids)
-    replacements = np.where(draws < MASK_SHARE, rule.mask_id, unhidden)
+    is_changed = draws >= MASK_SHARE + KEEP_SHARE
     masked = token_ids.copy()
-    masked[positions] = replacements
+    masked[positions[draws < MASK_SHARE]] = rule.mask_id
+    masked[positions[is_changed]] = random_ids[is_changed]
     return masked, positions, mask_ids
 
 
@@ -115,7 +115,10 @@ def _choose_units(token_ids: np.ndarray, rule: MaskingRule, rng: np.random.Gener
 
 def _list_candidates(token_ids: np.ndarray, rule: MaskingRule) -> tuple[np.ndarray, int]:
     """Return the positions that may be chosen, and how many to choose."""
-    candidates = np.flatnonzero(np.all([token_ids != special for special in rule.special_ids], axis=0))
+    is_free = np.ones(len(token_ids), bool)
+    for special in rule.special_ids:
+        is_free &= token_ids != special
+    candidates = np.flatnonzero(is_free)
     return candidates, min(rule.max_predictions, max(1, round(len(token_ids) * rule.masked_fraction)))
 
 

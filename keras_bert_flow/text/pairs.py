@@ -99,15 +99,18 @@ def truncate_pair(
     first: np.ndarray, second: np.ndarray, longest: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shorten two segments to `longest` tokens in all: always the longer one, at front or back by a coin toss."""
-    lengths = [len(first), len(second)]
-    cut_fronts = [0, 0]
-    excess = max(0, sum(lengths) - longest)
-    for at_front in rng.random(excess) < 0.5:
-        longer = 0 if lengths[0] > lengths[1] else 1
-        lengths[longer] -= 1
-        cut_fronts[longer] += bool(at_front)
+    lengths = len(first), len(second)
+    excess = sum(lengths) - longest
+    if excess <= 0:
+        return first, second
+    at_front = rng.random(excess) < 0.5
+    longer = 0 if lengths[0] > lengths[1] else 1
+    alone = min(excess, abs(lengths[0] - lengths[1]))  # cuts until both are of one length; then in turn, B first
+    cuts = {0: at_front[alone + 1 :: 2], 1: at_front[alone::2]}
+    cuts[longer] = np.concatenate([at_front[:alone], cuts[longer]])
     return tuple(
-        segment[cut : cut + length] for segment, cut, length in zip((first, second), cut_fronts, lengths, strict=True)
+        segment[(fronts := int(np.count_nonzero(cuts[side]))) : len(segment) - (len(cuts[side]) - fronts)]
+        for side, segment in enumerate((first, second))
     )
 
 

@@ -1,6 +1,7 @@
 """Turn text into WordPiece ids and back."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class WordPieceTokenizer:
         return cls(read_vocabulary(path), cased)
 
     def __reduce__(self):
-        return type(self), (self.pieces, self.cased)
+        return _restore_tokenizer, (self.pieces, self.cased)
 
     @property
     def vocabulary_size(self) -> int:
@@ -65,6 +66,12 @@ class WordPieceTokenizer:
         skipped = self.special_ids if skip_special else ()
         pieces = [self.pieces[piece_id] for piece_id in ids if piece_id not in skipped]
         return " ".join(pieces).replace(f" {CONTINUATION}", "")
+
+
+@lru_cache(maxsize=4)
+def _restore_tokenizer(pieces: tuple[str, ...], cased: bool) -> WordPieceTokenizer:
+    """Give all copies that reach a process one tokenizer: a Beam worker is sent one for each step of a pipeline."""
+    return WordPieceTokenizer(pieces, cased)
 
 
 class _WordIds(dict):

@@ -5,7 +5,7 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from beam_jobs.pairing import HELD_OUT, TRAIN
-from beam_jobs.sharding import WriteShards, choose_shard, write_shard
+from beam_jobs.sharding import WriteShards, choose_shards, write_shard
 from keras_bert_flow.records.tfrecord import TFRecordFile
 from tests.beam_jobs.conftest import names_in, read_folder
 
@@ -14,13 +14,13 @@ NAMES = ["held_out-00000-of-00001.tfrecord", "train-00000-of-00002.tfrecord", "t
 
 
 def place(records, shards=1, seed=1):
-    return [choose_shard((TRAIN, record), {TRAIN: shards}, seed) for record in records]
+    return [dealt for record in records for dealt in choose_shards((TRAIN, [record]), {TRAIN: shards}, seed)]
 
 
 def test_shard_has_the_same_bytes_in_whatever_order_records_come(tmp_path):
     contents = []
     for seed in range(3):
-        values = [None, *(value for _, value in place(RECORDS + RECORDS[:5]))]
+        values = [[], *(value for _, value in place(RECORDS + RECORDS[:5]))]
         random.Random(seed).shuffle(values)
         folder = tmp_path / str(seed)
         folder.mkdir()
@@ -55,7 +55,8 @@ def test_records_spread_over_shards_by_their_bytes_and_the_seed():
 @pytest.mark.parametrize("records", [[], [(TRAIN, b"hot")] * 500, [(HELD_OUT, b"a"), (TRAIN, b"b")]])
 def test_every_shard_is_written_even_without_records(records, tmp_path):
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        summaries = pipeline | beam.Create(records) | WriteShards(tmp_path, 2, 1) | beam.Map(lambda summary: summary[0])
+        batches = [(part, [record]) for part, record in records]
+        summaries = pipeline | beam.Create(batches) | WriteShards(tmp_path, 2, 1) | beam.Map(lambda summary: summary[0])
         assert_that(summaries, equal_to([*NAMES, *(f"{name}.index" for name in NAMES)]))
     found = [(name.split("-")[0], record) for name in NAMES for record in TFRecordFile(tmp_path / name)]
     assert sorted(found) == sorted(records)

@@ -1,0 +1,85 @@
+"""Print how fast records are built, beside a plain builder of the original's rules, as a Markdown table.
+
+    python benchmarks/records.py --input wiki_en_train.txt --vocab vocab.txt
+
+The plain builder (reference_builder.py, one process) reads the first documents, split into sentences beforehand; the
+job is the whole command, from the start of its process to the published folder. `--duplication 5`, `mlm_nsp`, uncased.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+import reference_builder
+
+from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.text.documents import ReadingRule, read_documents
+from keras_bert_flow.text.vocabulary import read_vocabulary
+
+PUBLISHED = 2_400  # instances per second of google-research/bert's create_pretraining_data.py, once seen, one process
+HEADER = ("builder", "processes", "instances", "seconds", "instances/s", "of the plain one", f"of {PUBLISHED:,}/s")
+RUNS = {1: [], 2: ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--input", required=True, help="a file of text, a paragraph a line")
+    parser.add_argument("--vocab", required=True, help="vocab.txt, uncased")
+    parser.add_argument("--reference-documents", type=int, default=40, help="documents for the plain builder")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], choices=RUNS)
+    return parser.parse_args()
+
+
+def time_reference(path: str, vocab: str, count: int) -> tuple[int, float]:
+    """Return (instances, seconds) of the plain builder on the first documents of a file."""
+    documents = islice(read_documents(path, ReadingRule(), lambda name: None), count)
+    text = "\n\n".join("\n".join(document.sentences) for document in documents)
+    vocabulary = {piece: number for number, piece in enumerate(read_vocabulary(vocab))}
+    settings = reference_builder.Settings()
+    before = time.perf_counter()
+    tokenized = reference_builder.read_documents(text, vocabulary)
+    instances = reference_builder.build_instances(tokenized, vocabulary, settings, random.Random(1))
+    with tempfile.TemporaryFile() as file:
+        for instance in instances:
+            file.write(reference_builder.serialise(instance, vocabulary, settings))
+    return len(instances), time.perf_counter() - before
+
+
+def time_job(path: str, vocab: str, options: list[str]) -> tuple[int, float]:
+    """Return (instances, seconds) of `kbf records` on a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "records"
+        command = [sys.executable, "-m", "keras_bert_flow", "records", "--input", path, "--vocab", vocab]
+        command += ["--output", str(output), "--duplication", "5", *options]
+        before = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        seconds = time.perf_counter() - before
+        counters = read_manifest(output).counters
+    return counters["instances_train"] + counters.get("instances_held_out", 0), seconds
+
+
+def print_row(name: str, processes: int, instances: int, seconds: float, reference: float) -> None:
+    rate = instances / seconds
+    row = (name, f"{processes}", f"{instances:,}", f"{seconds:.1f}", f"{rate:,.0f}")
+    print("| " + " | ".join((*row, f"{rate / reference:.1f}", f"{rate / PUBLISHED:.1f}")) + " |", flush=True)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    print("| " + " | ".join(HEADER) + " |", "|---|" + "---:|" * (len(HEADER) - 1), sep="\n", flush=True)
+    instances, seconds = time_reference(arguments.input, arguments.vocab, arguments.reference_documents)
+    reference = instances / seconds
+    print_row("plain", 1, instances, seconds, reference)
+    for workers in arguments.workers:
+        print_row(
+            "`kbf records`", workers, *time_job(arguments.input, arguments.vocab, RUNS[workers]), reference=reference
+        )
+
+
+if __name__ == "__main__":
+    main()

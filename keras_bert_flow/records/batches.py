@@ -1,0 +1,81 @@
+"""Serialise many records of one shape at once: the bytes of `encode_example`, several times faster.
+
+Of a batch the bytes of all records are laid out in columns, one row a record, as wide as the longest; a second matrix
+says which of them a record has. Protocol Buffers write an integer as a varint: seven bits a byte, the lowest first, the
+highest bit of all bytes but the last set. Source: protobuf.dev, "Encoding"; field numbers as in `example`.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+_INT64_LIST, _FLOAT_LIST = b"\x1a", b"\x12"  # tags of Feature
+_FIRST, _SECOND = b"\x0a", b"\x12"  # tags of fields 1 and 2, each a length and bytes
+
+# (bytes, (records, width) uint8; which of them are there, the same shape, or None for all)
+_Columns = tuple[np.ndarray, np.ndarray | None]
+
+
+def encode_examples(features: Mapping[str, np.ndarray]) -> list[bytes]:
+    """Serialise records; each has the bytes that `encode_example` gives for its rows.
+
+    Args:
+        features: (records, values) by name, neither side 0: integers that are not negative, or floats. No name
+            begins another.
+    Raises:
+        ValueError: an integer is negative.
+    """
+    columns: list[_Columns] = []
+    for name, values in sorted(features.items(), key=lambda item: item[0].encode()):
+        columns += _encode_feature(name.encode(), values)
+    columns = _with_length(_FIRST, columns)
+    rows = max(len(data) for data, _ in columns)
+    widths = [data.shape[1] for data, _ in columns]
+    data = np.empty((rows, sum(widths)), np.uint8)
+    is_there = np.ones(data.shape, bool)
+    start = 0
+    for (part, part_is_there), width in zip(columns, widths, strict=True):
+        data[:, start : start + width] = part
+        if part_is_there is not None:
+            is_there[:, start : start + width] = part_is_there
+        start += width
+    ends = np.cumsum(is_there.sum(axis=1)).tolist()
+    joined = data[is_there].tobytes()
+    return [joined[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _encode_feature(name: bytes, values: np.ndarray) -> list[_Columns]:
+    if values.dtype.kind == "f":
+        tag, payload = _FLOAT_LIST, (np.ascontiguousarray(values, "<f4").view(np.uint8), None)
+    else:
+        tag, payload = _INT64_LIST, _encode_varints(values)
+    feature = _with_length(tag, _with_length(_FIRST, [payload]))
+    return _with_length(_FIRST, [*_with_length(_FIRST, [_constant(name)]), *_with_length(_SECOND, feature)])
+
+
+def _encode_varints(values: np.ndarray) -> _Columns:
+    """Return the varints of a row side by side, each as wide as the widest of all."""
+    if values.min() < 0:
+        raise ValueError(f"Integers of a batch must not be negative. Received: {values.min()}.")
+    width = max(1, -(-int(values.max()).bit_length() // 7))
+    if width == 1:
+        return values.astype(np.uint8), None
+    data = np.empty((*values.shape, width), np.uint8)
+    is_there = np.empty(data.shape, bool)
+    for place in range(width):
+        rest = values >> (7 * place)
+        data[..., place] = rest & 0x7F | (rest > 0x7F) * np.uint8(0x80)
+        is_there[..., place] = rest > 0 if place else True
+    return data.reshape(len(values), -1), is_there.reshape(len(values), -1)
+
+
+def _with_length(tag: bytes, columns: list[_Columns]) -> list[_Columns]:
+    """Put a tag and the number of bytes of a message before it."""
+    fixed = sum(data.shape[1] for data, is_there in columns if is_there is None)
+    lengths = [is_there.sum(axis=1, dtype=np.int64) for _, is_there in columns if is_there is not None]
+    length = np.asarray(fixed + sum(lengths), np.int64).reshape(-1, 1)  # (records, 1), or (1, 1) where all are alike
+    return [_constant(tag), _encode_varints(length), *columns]
+
+
+def _constant(data: bytes) -> _Columns:
+    return np.frombuffer(data, np.uint8)[None], None  # (1, bytes)

@@ -1,0 +1,46 @@
+"""Batches against protobuf, one record after another."""
+
+import numpy as np
+import pytest
+
+from keras_bert_flow.records.batches import encode_examples
+from keras_bert_flow.records.example import encode_example
+from keras_bert_flow.records.schema import encode_record, encode_records
+
+
+def one_by_one(features):
+    rows = len(next(iter(features.values())))
+    return [encode_example({name: values[row] for name, values in features.items()}) for row in range(rows)]
+
+
+@pytest.mark.parametrize("highest", [1, 127, 128, 16383, 16384, 2**21, 2**40, 2**63 - 1])
+@pytest.mark.parametrize("width", [1, 3, 60, 130, 20_000])
+def test_batch_has_the_bytes_of_protobuf(highest, width):
+    rng = np.random.default_rng([highest, width])
+    mixed = rng.integers(0, highest, (4, width), endpoint=True) >> rng.integers(0, 60, (4, width))
+    features = {"b": mixed, "é": rng.random((4, width), np.float32), "a": mixed[:, :1], "c" * 200: mixed * 0}
+    assert encode_examples(features) == one_by_one(features)
+
+
+def test_batch_refuses_negative_integers():
+    with pytest.raises(ValueError, match="must not be negative. Received: -1"):
+        encode_examples({"x": np.array([[1, -1]])})
+
+
+@pytest.mark.parametrize(("sequence_length", "max_predictions"), [(16, 2), (128, 20), (512, 76)])
+def test_records_of_a_batch_are_those_of_one(sequence_length, max_predictions):
+    rng, instances = np.random.default_rng(0), []
+    for length in [5, sequence_length, *rng.integers(5, sequence_length, 30, endpoint=True)]:
+        masks = rng.integers(0, min(length, max_predictions), endpoint=True)
+        instances.append(
+            {
+                "token_ids": rng.integers(0, 30522, length).astype(np.int32),
+                "segment_ids": np.repeat([0, 1], [3, length - 3]).astype(np.int32),
+                "mask_positions": np.sort(rng.choice(length, masks, replace=False)),
+                "mask_ids": rng.integers(0, 30522, masks).astype(np.int32),
+                "is_random_next": bool(rng.integers(2)),
+            }
+        )
+    shape = {"sequence_length": sequence_length, "max_predictions": max_predictions}
+    batch = {name: [instance[name] for instance in instances] for name in instances[0]}
+    assert encode_records(**batch, **shape) == [encode_record(**instance, **shape) for instance in instances]
