@@ -126,7 +126,9 @@ def test_killed_job_leaves_nothing_that_looks_finished(after_seconds, built, cor
     assert names_in(output.parent) == ["r"]
 
 
-def test_documents_of_one_file_are_spread_over_two_workers(corpus, tmp_path):
+def test_documents_of_one_file_are_spread_over_two_workers(tmp_path):
+    long = [[sentence * 1000 for sentence in sentences] for sentences in make_documents()]  # several chunks
+    corpus = make_corpus(tmp_path / "a.txt", as_text(long))
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     command = [sys.executable, "-m", "tests.beam_jobs.spreading_job", *corpus.input, tmp_path, *options]
     subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
