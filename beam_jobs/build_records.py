@@ -24,8 +24,8 @@ from keras_bert_flow.records.manifest import FileSummary
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import MLM, MLM_NSP, MLM_SOP
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
-VOCABULARY_FILE = "vocab.txt"
 # objective → documents to train on, and why
 NEEDED = {
     MLM_NSP: (2, "two or more different documents to train on, for pairs from different documents"),

@@ -1,4 +1,4 @@
-"""Learn a WordPiece vocabulary from any amount of text: Beam counts words, the learner merges pieces.
+"""Learn a WordPiece vocabulary from any amount of text: Beam counts words, the learner chooses pieces.
 
 documents ──► counts of a bundle ──► counts ──► vocab.txt
 """
@@ -22,9 +22,8 @@ from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.documents import Document
 from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.normalization import normalize_text
-from keras_bert_flow.text.vocabulary import read_vocabulary, write_vocabulary
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary, write_vocabulary
 
-VOCABULARY_FILE = "vocab.txt"
 MAX_COUNTED_WORDS = 200_000  # distinct words that a worker counts before it hands them on, about 30 MB
 BUCKETS = 256  # into which distinct words are dealt
 

@@ -37,21 +37,14 @@ class RecordRule:
 
     @property
     def instances(self) -> InstanceRule:
-        masking = MaskingRule(
-            masked_fraction=self.config.masked_fraction,
-            max_predictions=self.config.max_predictions,
-            mask_id=self.tokenizer.mask_id,
-            special_ids=(self.tokenizer.cls_id, self.tokenizer.sep_id),
-            starts_word=self.tokenizer.starts_word,
-            unit=self.config.mask_unit,
-        )
+        config, tokenizer = self.config, self.tokenizer
         return InstanceRule(
-            objective=self.config.objective,
-            sequence_length=self.config.sequence_length,
-            short_fraction=self.config.short_fraction,
-            cls_id=self.tokenizer.cls_id,
-            sep_id=self.tokenizer.sep_id,
-            masking=masking,
+            objective=config.objective,
+            sequence_length=config.sequence_length,
+            short_fraction=config.short_fraction,
+            cls_id=tokenizer.cls_id,
+            sep_id=tokenizer.sep_id,
+            masking=MaskingRule.of(tokenizer, config.masked_fraction, config.max_predictions, config.mask_unit),
         )
 
 

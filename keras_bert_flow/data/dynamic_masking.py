@@ -17,8 +17,8 @@ import numpy as np
 from keras_bert_flow.text.masking import TOKEN, MaskingRule, mask_tokens
 from keras_bert_flow.text.randomness import keyed_generator
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
-VOCABULARY_FILE = "vocab.txt"
 Features = Mapping[str, np.ndarray]
 
 
@@ -72,13 +72,8 @@ def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingR
             "Build the records again, or use pretraining.masking=static."
         )
     tokenizer = WordPieceTokenizer.from_file(Path(folder) / VOCABULARY_FILE, config.get("cased", False))
-    return MaskingRule(
-        masked_fraction=config["masked_fraction"],
-        max_predictions=config["max_predictions"],
-        mask_id=tokenizer.mask_id,
-        special_ids=(tokenizer.cls_id, tokenizer.sep_id),
-        starts_word=tokenizer.starts_word,
-        unit=config.get("mask_unit", TOKEN),
+    return MaskingRule.of(
+        tokenizer, config["masked_fraction"], config["max_predictions"], config.get("mask_unit", TOKEN)
     )
 
 

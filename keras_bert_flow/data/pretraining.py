@@ -14,10 +14,9 @@ from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
-from keras_bert_flow.text.vocabulary import read_vocabulary
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary
 
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
-VOCABULARY_FILE = "vocab.txt"
 ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
 MASKINGS = ("static", "dynamic")
 

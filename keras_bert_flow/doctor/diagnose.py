@@ -6,12 +6,12 @@ from pathlib import Path
 from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.doctor.corpus import examine_corpus
 from keras_bert_flow.doctor.findings import Diagnosis
-from keras_bert_flow.doctor.records import SAMPLE, VOCABULARY_FILE, examine_records
+from keras_bert_flow.doctor.records import SAMPLE, examine_records
 from keras_bert_flow.doctor.vocabulary import examine_vocabulary
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, VOCABULARY_FILE
 
 _LOOKED_AT_BYTES = 65536  # the special pieces of every published vocabulary are in the first thousand
 _KINDS = "a corpus, a vocabulary or a folder of records"

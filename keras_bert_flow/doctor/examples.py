@@ -8,7 +8,7 @@ import numpy as np
 from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
-from keras_bert_flow.text.vocabulary import read_vocabulary
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary
 
 PARTS = ("train", "held_out")
 LABELS = {
@@ -33,7 +33,7 @@ def show_examples(folder: str | Path, count: int = 3, part: str = "train") -> st
     if part not in PARTS:
         raise ValueError(f"The part must be one of {', '.join(PARTS)}. Received: {part}.")
     manifest = check_records(folder, digests=False)
-    pieces = read_vocabulary(folder / "vocab.txt")
+    pieces = read_vocabulary(folder / VOCABULARY_FILE)
     objective = manifest.config.get("objective", "mlm_nsp")
     names = [file.name for file in manifest.files if file.name.startswith(f"{part}-")]
     blocks = [LEGEND]

@@ -16,9 +16,9 @@ from keras_bert_flow.doctor.vocabulary import read_pieces
 from keras_bert_flow.records.checking import find_extra_files
 from keras_bert_flow.records.manifest import FileSummary, Manifest, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
 SAMPLE = 100_000
-VOCABULARY_FILE = "vocab.txt"
 HISTOGRAMS = {"tokens_per_record": "tokens of a record"}
 _REBUILD = "Restore the folder from where it was made, or build it again with `kbf records`."
 

@@ -82,7 +82,7 @@ def _keep_usable(word_counts: Mapping[str, int], min_character_count: int, max_c
     by_count = sorted(character_counts, key=lambda character: (-character_counts[character], character))
     left_out = {character for character in by_count if character_counts[character] < min_character_count}
     left_out.update([character for character in by_count if is_han(character)][max_cjk_characters:])
-    left_out.add("\0")
+    left_out.add("\0")  # stands between two words in `Candidates.text`
     return {word: count for word, count in usable.items() if left_out.isdisjoint(word)}
 
 

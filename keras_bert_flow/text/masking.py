@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_bert_flow.text.spans import choose_spans
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 TOKEN, WORD, SPAN = "token", "word", "span"
 MASK_SHARE = 0.8  # of the chosen tokens become [MASK]
@@ -36,6 +37,14 @@ class MaskingRule:
     special_ids: tuple[int, ...]
     starts_word: np.ndarray
     unit: str = TOKEN
+
+    @classmethod
+    def of(
+        cls, tokenizer: WordPieceTokenizer, masked_fraction: float, max_predictions: int, unit: str = TOKEN
+    ) -> "MaskingRule":
+        """Return the rule for the pieces of a tokenizer."""
+        special_ids = (tokenizer.cls_id, tokenizer.sep_id)
+        return cls(masked_fraction, max_predictions, tokenizer.mask_id, special_ids, tokenizer.starts_word, unit)
 
 
 @dataclass(frozen=True)

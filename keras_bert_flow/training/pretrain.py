@@ -16,13 +16,13 @@ from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import adamw
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.validation import score_pretraining
 
-VOCABULARY_FILE = "vocab.txt"
 CHECKPOINTS = "checkpoints"
 SETTINGS = {"name", "seed", "backend", "model", "pretraining"}
 

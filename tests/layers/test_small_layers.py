@@ -42,8 +42,9 @@ def test_embeddings_refuse_long_sequences():
 
 def test_initializer_stays_within_two_deviations():
     draws = keras.ops.convert_to_numpy(truncated_normal(0.02)((200, 200)))
+    # On torch Keras draws four times and then takes what it has: 4.5 %^4 = 4e-6 of the draws are beyond the cut.
+    assert np.mean(np.abs(draws) > 0.04 + 1e-6) < 1e-4
     # Of 40,000 draws cut at 2 sigma the standard deviation is 0.88 sigma, known to 0.4 %.
-    assert np.abs(draws).max() <= 0.04 + 1e-6
     assert 0.0170 < draws.std() < 0.0182
 
 

@@ -45,7 +45,7 @@ def place(tmp_path_factory):
 def make_task_config(place, dev="dev.tsv", **finetuning):
     settings = {
         "batch_size": 8,
-        "epochs": 4,
+        "epochs": 6,  # at 4 one run of four still misses a row
         "sequence_length": 16,
         "learning_rate": 0.03,
         "seeds": (1, 2),
@@ -72,7 +72,7 @@ def test_finetune_learns_what_can_be_separated(finished):
         assert log[-1]["dev_accuracy"] == 1.0
         assert log[-1]["dev_loss"] < 0.2 < log[0]["loss"]
         assert [line["step"] for line in log] == sorted({line["step"] for line in log})
-        assert log[-1]["step"] == 4 * 10  # epochs of 77 rows in batches of 8
+        assert log[-1]["step"] == 6 * 10  # epochs of 77 rows in batches of 8
 
 
 def test_finetune_publishes_every_run_whole(finished):
