@@ -3,7 +3,8 @@
     documents ──► token ids ──► pools of documents ──► masked instances ──► records ──► sorted shards
 
 A random next segment comes from a document of the same pool: documents fall into pools by the digest of their text, so
-a pool is a random sample of the corpus, and no worker ever holds more than a pool or a shard.
+a pool is a random sample of the corpus. Between the steps the data is in files (`spilling.py`), so no worker ever holds
+more than a pool and a few megabytes, and the runner holds the names of the files.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule, TokenizeD
 from beam_jobs.reading import ReadCorpus, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results
 from beam_jobs.running import job_folder, run_pipeline
-from beam_jobs.sharding import WriteShards
+from beam_jobs.sharding import WriteShards, choose_shards
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config import CorpusConfig, RecordsConfig
 from keras_bert_flow.keys import corpus_digests, records_key
@@ -76,13 +77,14 @@ def _run(
     corpus: CorpusConfig, rule: RecordRule, folder: Path, options: Sequence[str]
 ) -> tuple[list[FileSummary], dict[str, int]]:
     def build(pipeline: beam.Pipeline) -> None:
-        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, BeamStorage(options))
+        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, folder, BeamStorage(options))
         tokenized = read.documents | "TokenizeDocuments" >> beam.ParDo(TokenizeDocuments(rule)).with_outputs(
             COUNTERS, main="documents"
         )
-        pools = tokenized.documents | "PoolDocuments" >> PoolDocuments(rule)
+        pools = {"documents": tokenized.documents, "size": read.size} | "PoolDocuments" >> PoolDocuments(rule, folder)
         built = pools | "BuildRecords" >> beam.ParDo(BuildRecords(rule)).with_outputs(COUNTERS, main="records")
-        files = built.records | "WriteShards" >> WriteShards(folder, rule.config.shards, rule.seed)
+        shards = read.size | "ChooseShards" >> beam.Map(choose_shards, rule.config)
+        files = {"records": built.records, "shards": shards} | "WriteShards" >> WriteShards(folder, rule.seed)
         counters = (read.counters, tokenized[COUNTERS], built[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
         _ = {"results": files, COUNTERS: counters} | "WriteSummaries" >> WriteResults(folder)
 

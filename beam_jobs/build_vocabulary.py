@@ -67,7 +67,7 @@ def count_words(
     whole_lines = corpus.model_copy(update={"lines": "sentences"})  # where a sentence ends is no matter to its words
 
     def build(pipeline: beam.Pipeline) -> None:
-        read = pipeline | "ReadCorpus" >> ReadCorpus(whole_lines, BeamStorage(options))
+        read = pipeline | "ReadCorpus" >> ReadCorpus(whole_lines, folder, BeamStorage(options))
         count = beam.ParDo(CountInBundles(cased)).with_outputs(COUNTERS, main="words")
         words = read.documents | "CountInBundles" >> count
         counts = words.words | "GroupBuckets" >> beam.GroupByKey() | "AddCounts" >> beam.Map(add_counts)

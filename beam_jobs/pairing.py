@@ -1,14 +1,18 @@
 """The steps between documents and records: token ids, pools, and masked instances."""
 
+import pickle
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import apache_beam as beam
 import numpy as np
 
 from beam_jobs.results import tag_counters
+from beam_jobs.spilling import SortThroughFiles, group_sorted
 from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.text.documents import Document
@@ -21,6 +25,8 @@ from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
 RECORDS_A_BATCH = 1024  # made and handed on together, about 1 MB
 TRAIN, HELD_OUT = "train", "held_out"
+_POOL = ">BQ"  # held out or not, and the number of the pool
+_MIN_BUCKETS, _BUCKET_BYTES = 32, 16_000_000  # of text
 
 
 @dataclass(frozen=True)
@@ -70,20 +76,43 @@ class TokenizeDocuments(beam.DoFn):
 class PoolDocuments(beam.PTransform):
     """Group documents into pools of about DOCUMENTS_A_POOL, those for training apart from the held-out ones.
 
-    Emits ((part, pool), documents). Which documents share a pool depends on their text and how many there are.
+    Takes a dict of collections: `documents`, and `size`, one (documents, bytes of text). Emits ((part, pool),
+    documents). Which documents share a pool depends on their text and how many were read.
+
+    Args:
+        rule: the settings and the seed.
+        folder: of the job, for the documents on their way; every worker must reach it.
     """
 
-    def __init__(self, rule: RecordRule):
+    def __init__(self, rule: RecordRule, folder: Path):
         super().__init__()
         self._rule = rule
+        self._folder = Path(folder) / "pools"
 
-    def expand(self, documents: beam.PCollection) -> beam.PCollection:
-        total = documents | "CountDocuments" >> beam.combiners.Count.Globally()
-        return (
-            documents
-            | "ChoosePool" >> beam.Map(choose_pool, beam.pvalue.AsSingleton(total), self._rule)
-            | "GroupPool" >> beam.GroupByKey()
-        )
+    def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
+        size = beam.pvalue.AsSingleton(inputs["size"])
+        placed = inputs["documents"] | "ChoosePool" >> beam.Map(place_document, size, self._rule)
+        buckets = inputs["size"] | "ListBuckets" >> beam.FlatMap(lambda size: range(_count_buckets(size)))
+        return {"items": placed, "buckets": buckets} | "SortPools" >> SortThroughFiles(self._folder, read_pools)
+
+
+def place_document(document: TokenizedDocument, size: tuple[int, int], rule: RecordRule) -> tuple[int, list[bytes]]:
+    """Return the bucket of a document's pool, and the document's bytes behind those of the pool's name, one item."""
+    (part, pool), _ = choose_pool(document, size[0], rule)
+    name = struct.pack(_POOL, part == HELD_OUT, pool)
+    return pool % _count_buckets(size), [name + pickle.dumps(document, pickle.HIGHEST_PROTOCOL)]
+
+
+def read_pools(bucket: int, items: Iterator[bytes]) -> Iterator[tuple[tuple[str, int], list[TokenizedDocument]]]:
+    """Yield the pools of one bucket, one at a time."""
+    for name, documents in group_sorted(items, struct.calcsize(_POOL)):
+        is_held_out, pool = struct.unpack(_POOL, name)
+        yield (HELD_OUT if is_held_out else TRAIN, pool), [pickle.loads(document) for document in documents]
+
+
+def _count_buckets(size: tuple[int, int]) -> int:
+    """Return into how many parts the pools are dealt to workers; the records do not depend on it."""
+    return max(_MIN_BUCKETS, size[1] // _BUCKET_BYTES)
 
 
 def choose_pool(document: TokenizedDocument, total: int, rule: RecordRule) -> tuple[tuple[str, int], TokenizedDocument]:

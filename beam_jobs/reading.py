@@ -2,13 +2,14 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import apache_beam as beam
 
 from beam_jobs.results import tag_counters
+from beam_jobs.spilling import SpreadThroughFiles
 from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.text.documents import Document, ReadingRule, find_fault, read_documents
 from keras_bert_flow.text.inputs import find_inputs
@@ -19,27 +20,30 @@ _REJECTED = "rejected: "  # begins the counters that carry home why a file was l
 
 
 class CorpusCollections(NamedTuple):
-    """What `ReadCorpus` gives: documents, and (name, number) of what was counted."""
+    """What `ReadCorpus` gives: documents, (name, number) of what was counted, and one (documents, bytes of text)."""
 
     documents: beam.PCollection
     counters: beam.PCollection
+    size: beam.PCollection
 
 
 class ReadCorpus(beam.PTransform):
     """Read every document of a corpus.
 
-    Outputs `documents` and `counters`. The number of bundles, their order and the names of the files do not show in a
-    document or its id. Documents are spread anew over the workers when they are read, so that those of one large file
-    keep all of them busy.
+    Outputs `documents`, `counters` and `size`. The number of bundles, their order and the names of the files do not
+    show in a document, its id or the size. Documents are spread anew over the workers when they are read, so that those
+    of one large file keep all of them busy.
 
     Args:
         corpus: where the text is and how its lines are read.
+        folder: of the job, for the documents on their way; every worker must reach it.
         storage: reaches the files.
     """
 
-    def __init__(self, corpus: CorpusConfig, storage: Storage = LOCAL):
+    def __init__(self, corpus: CorpusConfig, folder: Path, storage: Storage = LOCAL):
         super().__init__()
         self._paths = find_inputs(corpus.input, storage)
+        self._folder = Path(folder) / "documents"
         rule = ReadingRule(
             text_field=corpus.text_field,
             split_lines=corpus.lines == "paragraphs",
@@ -48,14 +52,20 @@ class ReadCorpus(beam.PTransform):
         )
         self._reader = ReadDocuments(rule, storage, corpus.skip_bad_inputs)
 
-    def expand(self, pipeline):  # returns two collections, for which Beam has no type hint
+    def expand(self, pipeline):  # returns three collections, for which Beam has no type hint
         read = (
             pipeline
             | "ListFiles" >> beam.Create(self._paths)
             | "SpreadFiles" >> beam.Reshuffle()
             | "ReadDocuments" >> beam.ParDo(self._reader).with_outputs("counters", main="documents")
         )
-        return CorpusCollections(read.documents | "SpreadDocuments" >> beam.Reshuffle(), read.counters)
+        size = (
+            read.documents
+            | "MeasureDocuments" >> beam.Map(measure_document)
+            | "AddSizes" >> beam.CombineGlobally(add_sizes)
+        )
+        documents = read.documents | "SpreadDocuments" >> SpreadThroughFiles(self._folder)
+        return CorpusCollections(documents, read.counters, size)
 
 
 class ReadDocuments(beam.DoFn):
@@ -80,6 +90,19 @@ class ReadDocuments(beam.DoFn):
             counts["files_used"] += 1
             yield from read_documents(path, self._rule, lambda name: counts.update((name,)), self._storage)
         yield from tag_counters(counts.items())
+
+
+def measure_document(document: Document) -> tuple[int, int]:
+    return 1, sum(len(sentence.encode()) for sentence in document.sentences)
+
+
+def add_sizes(sizes: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Add up (documents, bytes of text)."""
+    documents = text_bytes = 0
+    for more_documents, more_bytes in sizes:
+        documents += more_documents
+        text_bytes += more_bytes
+    return documents, text_bytes
 
 
 def tell_rejected(counters: dict[str, int], folder: Path) -> dict[str, int]:

@@ -1,74 +1,95 @@
 """Write records into shards whose content and order depend on the records alone."""
 
+import math
 import os
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
-from itertools import chain
 from pathlib import Path
 
 import apache_beam as beam
 
 from beam_jobs.pairing import HELD_OUT, TRAIN
+from beam_jobs.spilling import SortThroughFiles
+from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, write_tfrecords
 from keras_bert_flow.text.randomness import keyed_number
+
+SHARD_BYTES = 256_000_000  # most of a training file, by an estimate
+MIN_SHARDS = 4
+_TOKEN_BYTES = 3  # of text; English takes about 4, Chinese 3
+_FILLED = 0.85  # share of a sequence that holds tokens, a low guess
+_ORDER_BYTES = 8  # in front of a record on its way: its place in the shard
 
 
 class WriteShards(beam.PTransform):
     """Write (part, records) pairs as sorted TFRecord files, and emit a summary of each file.
 
-    A record's shard and its place there follow from a digest of its bytes: the order is a random one, and the same for
-    every runner and number of workers. A retried shard writes the same bytes again.
+    Takes a dict of collections: `records`, and `shards`, the one number of files for training; held-out records fill
+    one file. A record's shard and its place there follow from a digest of its bytes: the order is a random one, and the
+    same for every runner and number of workers. A retried shard writes the same bytes again.
 
     Args:
         folder: where the files go; every worker must reach it.
-        shards: files for training; held-out records fill one.
         seed: of the order.
     """
 
-    def __init__(self, folder: Path, shards: int, seed: int):
+    def __init__(self, folder: Path, seed: int):
         super().__init__()
         self._folder = str(folder)
-        self._shards = {TRAIN: shards, HELD_OUT: 1}
         self._seed = seed
 
-    def expand(self, records: beam.PCollection) -> beam.PCollection:
-        names = [name_shard(part, number, of) for part, of in self._shards.items() for number in range(of)]
-        every_shard = records.pipeline | "ListShards" >> beam.Create([(name, []) for name in names])
-        placed = records | "ChooseShards" >> beam.FlatMap(choose_shards, self._shards, self._seed)
-        return (
-            (placed, every_shard)
-            | "FlattenShards" >> beam.Flatten()
-            | "GroupShard" >> beam.GroupByKey()
-            | "WriteShard" >> beam.FlatMap(write_shard, self._folder)
-        )
+    def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
+        shards = beam.pvalue.AsSingleton(inputs["shards"])
+        placed = inputs["records"] | "DealRecords" >> beam.FlatMap(deal_records, shards, self._seed)
+        every_shard = inputs["shards"] | "ListShards" >> beam.FlatMap(lambda shards: range(shards + 1))
+        runs = Path(self._folder) / "records"
+        sort = SortThroughFiles(runs, write_numbered_shard, shards, self._folder)
+        return {"items": placed, "buckets": every_shard} | "SortShards" >> sort
 
 
-def choose_shards(
-    batch: tuple[str, list[bytes]], shards: dict[str, int], seed: int
-) -> Iterator[tuple[str, list[tuple[int, bytes]]]]:
-    """Deal a batch of records out to their shards, each record with its place in the order there."""
+def choose_shards(size: tuple[int, int], config: RecordsConfig) -> int:
+    """Return the number of files for training: the one asked for, or one by the bytes of text, so the same for the
+    same text.
+
+    Args:
+        size: (documents, bytes of text).
+        config: duplication, lengths, and the number asked for.
+    """
+    if config.shards:
+        return config.shards
+    instances = size[1] / _TOKEN_BYTES * config.duplication / (_FILLED * config.sequence_length)
+    record_bytes = 150 + 4 * config.sequence_length + 7 * config.max_predictions  # as seen, with 30,522 pieces
+    return max(MIN_SHARDS, math.ceil(instances * record_bytes / SHARD_BYTES))
+
+
+def deal_records(batch: tuple[str, list[bytes]], shards: int, seed: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the number of each shard, of which the last is the held-out one, and its records of a batch, each of them
+    behind its place in the order."""
     part, records = batch
     dealt = defaultdict(list)
     for record in records:
-        order = keyed_number(seed, "order", record) >> 1  # Beam's integers have a sign
-        dealt[order % shards[part]].append((order, record))
-    for shard, ordered in dealt.items():
-        yield name_shard(part, shard, shards[part]), ordered
+        order = keyed_number(seed, "order", record)
+        dealt[order % shards if part == TRAIN else shards].append(order.to_bytes(_ORDER_BYTES, "big") + record)
+    yield from dealt.items()
 
 
 def name_shard(part: str, number: int, of: int) -> str:
     return f"{part}-{number:05d}-of-{of:05d}.tfrecord"
 
 
-def write_shard(item: tuple[str, Iterable[list[tuple[int, bytes]]]], folder: str) -> Iterator[tuple]:
-    """Write one shard and its index under their names in one step each; a shard may have no records."""
-    name, batches = item
-    ordered = sorted(chain.from_iterable(batches))
+def write_numbered_shard(number: int, ordered: Iterator[bytes], shards: int, folder: str) -> Iterator[tuple]:
+    name = name_shard(TRAIN, number, shards) if number < shards else name_shard(HELD_OUT, 0, 1)
+    yield from write_shard((name, ordered), folder)
+
+
+def write_shard(item: tuple[str, Iterable[bytes]], folder: str) -> Iterator[tuple]:
+    """Write one shard, records behind their orders and sorted, and its index under their names in one step each."""
+    name, ordered = item
     attempt = Path(folder) / f".{uuid.uuid4().hex}"  # two attempts at one shard never write into one file
     attempt.mkdir()
-    summaries = write_tfrecords(attempt / name, (record for _, record in ordered))
+    summaries = write_tfrecords(attempt / name, (item[_ORDER_BYTES:] for item in ordered))
     for file in (name, name + INDEX_SUFFIX):
         os.replace(attempt / file, Path(folder) / file)
     attempt.rmdir()

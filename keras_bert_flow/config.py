@@ -71,7 +71,11 @@ class RecordsConfig(Settings):
     short_fraction: float = Field(0.1, ge=0, le=1, description="Share of passes with a random shorter length.")
     duplication: int = Field(5, ge=1, description="Times each document is used, with other pairs and masks.")
     held_out_fraction: float = Field(0.02, ge=0, lt=1, description="Share of documents kept for evaluation.")
-    shards: int = Field(4, ge=1, description="Files of training records.")
+    shards: int | None = Field(
+        None,
+        ge=1,
+        description="Files of training records; left out, 4, or so many more that each is below about 256 MB.",
+    )
 
 
 class ModelConfig(Settings):

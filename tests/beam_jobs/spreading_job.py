@@ -21,7 +21,7 @@ if __name__ == "__main__":
     text, output, *options = sys.argv[1:]
 
     def build(pipeline: beam.Pipeline) -> None:
-        read = pipeline | ReadCorpus(CorpusConfig(input=(text,)))
+        read = pipeline | ReadCorpus(CorpusConfig(input=(text,)), Path(output))
         processes = read.documents | beam.Map(tell_process)
         _ = {"results": processes, "counters": read.counters} | WriteResults(Path(output))
 

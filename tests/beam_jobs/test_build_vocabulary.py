@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.build_vocabulary import build_vocabulary, count_words
+from beam_jobs.running import job_folder
 from keras_bert_flow.config import CorpusConfig, VocabularyConfig
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
@@ -18,7 +19,8 @@ SIZE = VocabularyConfig(size=60)
 
 def test_count_words_counts_as_a_plain_counter(tmp_path):
     corpus = make_corpus(tmp_path / "a.txt")
-    counts, counters = count_words(corpus, False, tmp_path)
+    with job_folder(tmp_path) as folder:
+        counts, counters = count_words(corpus, False, folder)
     expected = Counter(as_text(make_documents()).split())
     assert counts == dict(expected)
     sentences = sum(map(len, make_documents()))

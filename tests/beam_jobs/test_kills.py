@@ -88,10 +88,10 @@ def test_worker_that_outlives_its_job_writes_nothing_into_the_next(tmp_path):
     work = tmp_path / ".r.work"
     work.mkdir()
     with job_folder(work) as killed:  # as far as a kill lets it come
-        late = ("train.tfrecord", iter([(1, b"old")]))
-        list(write_shard(("other.tfrecord", [(1, b"old")]), str(killed)))
+        late = ("train.tfrecord", iter([b"8 bytes old"]))
+        list(write_shard(("other.tfrecord", [b"8 bytes old"]), str(killed)))
         with publishing(tmp_path / "r") as work, job_folder(work) as folder:
-            list(write_shard(("train.tfrecord", [(1, b"new")]), str(folder)))
+            list(write_shard(("train.tfrecord", [b"8 bytes new"]), str(folder)))
             with pytest.raises(FileNotFoundError):
                 list(write_shard(late, str(killed)))
         killed.mkdir(parents=True)

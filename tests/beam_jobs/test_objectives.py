@@ -1,10 +1,7 @@
 """Records of every objective: the same bytes from any workers, counted to the last position, packed without loss."""
 
 import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +10,9 @@ from beam_jobs.build_records import build_records
 from keras_bert_flow.config import CorpusConfig, RecordsConfig
 from keras_bert_flow.records.manifest import read_manifest
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, read_folder
+from tests.beam_jobs.portable import portable_job_service, run_job
 from tests.beam_jobs.test_build_records import documents_in, read_part, tokenizer_of
 
-ROOT = Path(__file__).parents[2]
 DATA = os.environ.get("KBF_TEST_DATA")
 OBJECTIVES = ("mlm_nsp", "mlm", "mlm_sop")
 PARTS = ("train", "held_out")
@@ -26,12 +23,28 @@ def objective(request):
     return request.param
 
 
-def test_objectives_have_the_same_bytes_with_two_workers(objective, corpus, vocabulary_file, tmp_path):
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_objectives_have_the_same_bytes_with_several_workers(workers, objective, corpus, vocabulary_file, tmp_path):
     one = build(corpus, vocabulary_file, tmp_path / "one", objective=objective)
-    command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, tmp_path / "two"]
-    command += ["--direct_num_workers=2", "--direct_running_mode=multi_processing", f"--objective={objective}"]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
-    assert read_folder(one) == read_folder(tmp_path / "two")
+    options = [f"--direct_num_workers={workers}", "--direct_running_mode=multi_processing"]
+    run_job(corpus, vocabulary_file, tmp_path / "more", *options, f"--objective={objective}")
+    assert read_folder(one) == read_folder(tmp_path / "more")
+
+
+def test_objectives_have_the_same_bytes_replayed_and_under_another_name(objective, corpus, vocabulary_file, tmp_path):
+    one = build(corpus, vocabulary_file, tmp_path / "one", objective=objective)
+    other = make_corpus(tmp_path / "other" / "z.txt")
+    options = ["--direct_runner_bundle_repeat=1"]
+    replayed = build(other, vocabulary_file, tmp_path / "replayed", objective=objective, options=options)
+    assert read_folder(one) == read_folder(replayed)
+
+
+@pytest.mark.slow
+def test_objectives_have_the_same_bytes_through_the_portable_job_service(objective, corpus, vocabulary_file, tmp_path):
+    one = build(corpus, vocabulary_file, tmp_path / "one", objective=objective)
+    with portable_job_service(tmp_path) as options:
+        run_job(corpus, vocabulary_file, tmp_path / "portable", *options, f"--objective={objective}")
+    assert read_folder(one) == read_folder(tmp_path / "portable")
 
 
 def test_objectives_count_every_position(objective, corpus, vocabulary_file, tmp_path):

@@ -31,35 +31,6 @@ def test_records_have_the_same_bytes_with_two_workers(built, corpus, vocabulary_
     assert read_folder(tmp_path / "r") == read_folder(built)
 
 
-@pytest.mark.slow
-def test_records_have_the_same_bytes_through_the_portable_job_service(built, corpus, vocabulary_file, tmp_path):
-    # The path that Flink and Spark take: a serialised pipeline, a job service, workers that connect to it.
-    port_file = tmp_path / "port"
-    module = "apache_beam.runners.portability.local_job_service_main"
-    command = [sys.executable, "-m", module, "--port_file", port_file]
-    service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while not port_file.exists() and service.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        endpoint = f"localhost:{port_file.read_text()}"
-        options = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", "--environment_type=LOOPBACK"]
-        command = [
-            sys.executable,
-            "-m",
-            "tests.beam_jobs.job",
-            *corpus.input,
-            vocabulary_file,
-            tmp_path / "r",
-            *options,
-        ]
-        subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
-    finally:
-        service.kill()
-        service.wait()
-    assert read_folder(tmp_path / "r") == read_folder(built)
-
-
 def test_records_have_the_same_bytes_whatever_the_file_is_called(built, vocabulary_file, tmp_path):
     corpus = make_corpus(tmp_path / "other folder" / "é.txt")
     assert read_folder(build(corpus, vocabulary_file, tmp_path / "r")) == read_folder(built)
@@ -126,7 +97,9 @@ def test_killed_job_leaves_nothing_that_looks_finished(after_seconds, built, cor
     assert names_in(output.parent) == ["r"]
 
 
-def test_documents_of_one_file_are_spread_over_two_workers(corpus, tmp_path):
+def test_documents_of_one_file_are_spread_over_two_workers(tmp_path):
+    long = [[sentence * 1000 for sentence in sentences] for sentences in make_documents()]  # several chunks
+    corpus = make_corpus(tmp_path / "a.txt", as_text(long))
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     command = [sys.executable, "-m", "tests.beam_jobs.spreading_job", *corpus.input, tmp_path, *options]
     subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)

@@ -1,11 +1,14 @@
 import random
+import shutil
+from itertools import groupby
+from operator import itemgetter
 
 import apache_beam as beam
 import pytest
-from apache_beam.testing.util import assert_that, equal_to
 
 from beam_jobs.pairing import HELD_OUT, TRAIN
-from beam_jobs.sharding import WriteShards, choose_shards, write_shard
+from beam_jobs.sharding import WriteShards, choose_shards, deal_records, write_shard
+from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.records.tfrecord import TFRecordFile
 from tests.beam_jobs.conftest import names_in, read_folder
 
@@ -14,30 +17,38 @@ NAMES = ["held_out-00000-of-00001.tfrecord", "train-00000-of-00002.tfrecord", "t
 
 
 def place(records, shards=1, seed=1):
-    return [dealt for record in records for dealt in choose_shards((TRAIN, [record]), {TRAIN: shards}, seed)]
+    """Deal records one by one, and return the shard of each and the one item there."""
+    return [dealt for record in records for dealt in deal_records((TRAIN, [record]), shards, seed)]
+
+
+def write_records(records, folder, shards=2, seed=1):
+    """Write (part, record) pairs through a pipeline and return the names that it tells."""
+    folder.mkdir(exist_ok=True)
+    names = folder.with_name(f"{folder.name}.names")
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        batches = [(part, [record for _, record in pairs]) for part, pairs in groupby(records, key=itemgetter(0))]
+        inputs = {"records": pipeline | beam.Create(batches), "shards": pipeline | "Shards" >> beam.Create([shards])}
+        summaries = inputs | WriteShards(folder, seed) | beam.Map(lambda summary: summary[0])
+        _ = summaries | beam.io.WriteToText(str(names), shard_name_template="")
+    shutil.rmtree(folder / "records", ignore_errors=True)
+    return sorted(names.read_text().split())
 
 
 def test_shard_has_the_same_bytes_in_whatever_order_records_come(tmp_path):
     contents = []
     for seed in range(3):
-        values = [[], *(value for _, value in place(RECORDS + RECORDS[:5]))]
-        random.Random(seed).shuffle(values)
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        assert [name for name, *_ in write_shard(("a.tfrecord", values), str(folder))] == [
-            "a.tfrecord",
-            "a.tfrecord.index",
-        ]
-        contents.append(read_folder(folder))
+        records = [(TRAIN, record) for record in RECORDS + RECORDS[:5]]
+        random.Random(seed).shuffle(records)
+        write_records(records, tmp_path / str(seed), shards=1)
+        contents.append(read_folder(tmp_path / str(seed)))
     assert contents[0] == contents[1] == contents[2]
-    assert contents[0].keys() == {"a.tfrecord", "a.tfrecord.index"}
-    file = TFRecordFile(tmp_path / "0" / "a.tfrecord")
+    file = TFRecordFile(tmp_path / "0" / "train-00000-of-00001.tfrecord")
     assert sorted(file) == sorted(RECORDS + RECORDS[:5])  # equal records are all kept
     assert list(file) != sorted(file)  # and the order is a random one
 
 
 def test_shard_is_written_again_by_a_retry(tmp_path):
-    values = [value for _, value in place(RECORDS)]
+    values = [item for _, items in place(RECORDS) for item in items]
     first = list(write_shard(("a.tfrecord", values), str(tmp_path)))
     before = read_folder(tmp_path)
     assert list(write_shard(("a.tfrecord", values), str(tmp_path))) == first
@@ -46,18 +57,31 @@ def test_shard_is_written_again_by_a_retry(tmp_path):
 
 
 def test_records_spread_over_shards_by_their_bytes_and_the_seed():
-    names = [name for name, _ in place(RECORDS, shards=4)]
-    assert [name for name, _ in place(RECORDS[::-1], shards=4)] == names[::-1]
-    assert all(30 <= names.count(f"train-{shard:05d}-of-00004.tfrecord") <= 70 for shard in range(4))  # 50, sigma 6.1
-    assert [name for name, _ in place(RECORDS, shards=4, seed=2)] != names
+    shards = [shard for shard, _ in place(RECORDS, shards=4)]
+    assert [shard for shard, _ in place(RECORDS[::-1], shards=4)] == shards[::-1]
+    assert all(30 <= shards.count(shard) <= 70 for shard in range(4))  # 50, sigma 6.1
+    assert [shard for shard, _ in place(RECORDS, shards=4, seed=2)] != shards
+    batches = [number for number, items in deal_records((TRAIN, RECORDS), 4, 1) for _ in items]
+    assert sorted(batches) == sorted(shards)  # together as one by one
+    assert [shard for shard, _ in deal_records((HELD_OUT, [b"a", b"b"]), 4, 1)] == [4]
 
 
 @pytest.mark.parametrize("records", [[], [(TRAIN, b"hot")] * 500, [(HELD_OUT, b"a"), (TRAIN, b"b")]])
 def test_every_shard_is_written_even_without_records(records, tmp_path):
-    with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        batches = [(part, [record]) for part, record in records]
-        summaries = pipeline | beam.Create(batches) | WriteShards(tmp_path, 2, 1) | beam.Map(lambda summary: summary[0])
-        assert_that(summaries, equal_to([*NAMES, *(f"{name}.index" for name in NAMES)]))
-    found = [(name.split("-")[0], record) for name in NAMES for record in TFRecordFile(tmp_path / name)]
+    folder = tmp_path / "r"
+    assert write_records(records, folder) == names_in(folder) == sorted([*NAMES, *(f"{name}.index" for name in NAMES)])
+    found = [(name.split("-")[0], record) for name in NAMES for record in TFRecordFile(folder / name)]
     assert sorted(found) == sorted(records)
-    assert names_in(tmp_path) == sorted([*NAMES, *(f"{name}.index" for name in NAMES)])
+
+
+def test_shards_are_chosen_by_the_text_and_stay_small():
+    assert choose_shards((10, 1000), RecordsConfig()) == choose_shards((0, 0), RecordsConfig()) == 4
+    assert choose_shards((10, 10**12), RecordsConfig(shards=3)) == 3
+    for length, predictions in ((128, 20), (512, 76)):
+        config = RecordsConfig(sequence_length=length, max_predictions=predictions)
+        shards = choose_shards((1, 10**10), config)
+        assert choose_shards((7, 10**10), config) == shards
+        assert 2 * shards - 1 <= choose_shards((1, 2 * 10**10), config) <= 2 * shards
+        tokens = 10**10 / 4.2 * config.duplication  # of English text; benchmarks/padding.py: 93 % of the places filled
+        record_bytes = 4 * length + 7 * predictions + 150
+        assert 100e6 < tokens / (0.93 * length) * record_bytes / shards < 256e6

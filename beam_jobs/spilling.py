@@ -1,0 +1,204 @@
+"""Move data between the steps of a job through files, so that neither a worker nor the runner holds a collection.
+
+A local runner keeps every collection between two steps in its memory and hands a worker its share in one piece. Here
+only the places of the data travel as elements: an external merge sort, and chunks that any worker can take.
+"""
+
+import heapq
+import itertools
+import pickle
+import struct
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+CHUNK_BYTES = 256_000  # small enough to keep all workers busy, large enough for the runner to hold every place
+RUN_BYTES = 8_000_000  # what a worker sorts at a time
+_MERGE_BYTES = 16_000_000  # what a worker reads ahead of all the runs that it merges
+_ITEM_OVERHEAD_BYTES = 60  # of a Python object in a list
+_LENGTH = struct.Struct("<I")
+_OFFSET = struct.Struct("<Q")
+
+
+class SpreadThroughFiles(beam.PTransform):
+    """Give every element to some worker again, in chunks, so that those of one large file keep all workers busy.
+
+    Args:
+        folder: a new folder for the chunks, in one that every worker can reach.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self._folder = str(folder)
+
+    def expand(self, items: beam.PCollection) -> beam.PCollection:
+        return (
+            items
+            | "WriteChunks" >> beam.ParDo(WriteChunks(self._folder))
+            | "SpreadChunks" >> beam.Reshuffle()
+            | "ReadChunk" >> beam.FlatMap(read_chunk)
+        )
+
+
+class SortThroughFiles(beam.PTransform):
+    """Sort (bucket, items), items as bytes, and emit what `use` makes of each bucket, also of an empty one.
+
+    Takes a dict of collections: `items`, the pairs of a bucket and a list, and `buckets`, all the numbers of buckets, from 0 on. Runs that a
+    failed attempt left are never named to a reader.
+
+    Args:
+        folder: a new folder for the sorted runs, in one that every worker can reach.
+        use: takes the number of a bucket, an iterator over its items in order, and the arguments, and yields results.
+        arguments: further ones, side inputs among them.
+    """
+
+    def __init__(self, folder: Path, use: Callable[..., Iterable], *arguments: Any):
+        super().__init__()
+        self._folder, self._use, self._arguments = str(folder), use, arguments
+
+    def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
+        runs = inputs["items"] | "WriteRuns" >> beam.ParDo(WriteRuns(self._folder))
+        return (
+            inputs["buckets"]
+            | "SpreadBuckets" >> beam.Reshuffle()
+            | "UseBucket" >> beam.FlatMap(use_bucket, beam.pvalue.AsList(runs), self._use, *self._arguments)
+        )
+
+
+class WriteChunks(beam.DoFn):
+    """Write the elements of a bundle into one file, and emit (path, offset, bytes) of each chunk of it."""
+
+    def __init__(self, folder: str):
+        self._folder = folder
+
+    def start_bundle(self) -> None:
+        self._path: Path | None = None
+        self._items: list[bytes] = []
+        self._bytes = 0
+
+    def process(self, item: Any) -> Iterator[tuple[str, int, int]]:
+        self._items.append(pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
+        self._bytes += len(self._items[-1])
+        if self._bytes >= CHUNK_BYTES:
+            yield self._write()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        if self._items:
+            yield GlobalWindows.windowed_value(self._write())
+
+    def _write(self) -> tuple[str, int, int]:
+        self._path = self._path or _new_file(self._folder)
+        with open(self._path, "ab") as file:
+            offset = file.tell()
+            length = file.write(b"".join(self._items))
+        self._items, self._bytes = [], 0
+        return str(self._path), offset, length
+
+
+def read_chunk(place: tuple[str, int, int]) -> Iterator[Any]:
+    path, offset, length = place
+    with open(path, "rb") as file:
+        file.seek(offset)
+        while file.tell() < offset + length:
+            yield pickle.load(file)  # written by this job
+
+
+class WriteRuns(beam.DoFn):
+    """Sort the (bucket, items) of a bundle, as many as fit into RUN_BYTES at a time, and emit the path of each run.
+
+    A run begins with the number of buckets and the offset at which each begins and the last ends, uint64; an item is
+    its length, uint32, and its bytes; little-endian.
+    """
+
+    def __init__(self, folder: str):
+        self._folder = folder
+
+    def start_bundle(self) -> None:
+        self._buckets: defaultdict[int, list[bytes]] = defaultdict(list)
+        self._bytes = 0
+
+    def process(self, pair: tuple[int, list[bytes]]) -> Iterator[str]:
+        bucket, items = pair
+        self._buckets[bucket] += items
+        self._bytes += sum(map(len, items)) + _ITEM_OVERHEAD_BYTES * len(items)
+        if self._bytes >= RUN_BYTES:
+            yield self._write()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        if self._buckets:
+            yield GlobalWindows.windowed_value(self._write())
+
+    def _write(self) -> str:
+        path, buckets = _new_file(self._folder), max(self._buckets) + 1
+        offsets = np.full(buckets + 1, _OFFSET.size * (buckets + 2), "<u8")
+        with open(path, "wb") as file:
+            file.seek(int(offsets[0]))
+            for bucket in range(buckets):
+                for item in sorted(self._buckets.get(bucket, ())):
+                    file.write(_LENGTH.pack(len(item)) + item)
+                offsets[bucket + 1] = file.tell()
+            file.seek(0)
+            file.write(_OFFSET.pack(buckets) + offsets.tobytes())
+        self.start_bundle()
+        return str(path)
+
+
+def use_bucket(bucket: int, runs: Sequence[str], use: Callable[..., Iterable], *arguments: Any) -> Iterable:
+    return use(bucket, merge_runs(bucket, runs), *arguments)
+
+
+def merge_runs(bucket: int, runs: Sequence[str]) -> Iterator[bytes]:
+    """Return an iterator over the items of a bucket in all the runs, in order, one block of each run in memory."""
+    block_bytes = max(4096, _MERGE_BYTES // max(1, len(runs)))
+    return heapq.merge(*(_read_items(path, bucket, block_bytes) for path in runs))
+
+
+def _read_items(path: str, bucket: int, block_bytes: int) -> Iterator[bytes]:
+    """Yield the items of a bucket in one run; the file is open only while a block is read: there may be many."""
+    with open(path, "rb") as file:
+        (buckets,) = _OFFSET.unpack(file.read(_OFFSET.size))
+        if bucket >= buckets:
+            return
+        file.seek(_OFFSET.size * (bucket + 1))
+        start, end = (_OFFSET.unpack(file.read(_OFFSET.size))[0] for _ in range(2))
+    rest = b""
+    while start < end:
+        with open(path, "rb") as file:
+            block = rest + _read_at(file, start, min(block_bytes, end - start))
+        start += len(block) - len(rest)
+        position = 0
+        while len(block) - position >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(block, position)
+            if len(block) - position - _LENGTH.size < length:
+                break
+            position += _LENGTH.size
+            yield block[position : position + length]
+            position += length
+        rest = block[position:]
+
+
+def group_sorted(items: Iterator[bytes], key_bytes: int) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+    """Group sorted items by their first bytes, which are the key, and yield (key, the rest of each item)."""
+    for key, group in itertools.groupby(items, key=lambda item: item[:key_bytes]):
+        yield key, (item[key_bytes:] for item in group)
+
+
+def _read_at(file: BinaryIO, start: int, length: int) -> bytes:
+    file.seek(start)
+    block = file.read(length)
+    if len(block) < length:
+        raise OSError(f"{file.name} ends before its time")
+    return block
+
+
+def _new_file(folder: str) -> Path:
+    """Name a file that no other attempt writes; where the job's own folder is gone, so is the job, and this fails."""
+    Path(folder).mkdir(exist_ok=True)
+    return Path(folder) / uuid.uuid4().hex

@@ -1,0 +1,83 @@
+import random
+import shutil
+from collections import defaultdict
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+
+from beam_jobs import spilling
+from beam_jobs.spilling import SortThroughFiles, SpreadThroughFiles, WriteRuns, group_sorted, merge_runs
+
+REPLAYED = ["--direct_runner_bundle_repeat=2"]
+
+
+def make_pairs():
+    rng = random.Random(0)
+    return [
+        (rng.choice((0, 1, 4)), [rng.randbytes(rng.choice((0, 1, 30, 3000))) for _ in range(rng.choice((1, 1, 3)))])
+        for _ in range(300)
+    ] * 2
+
+
+def write_runs(folder, pairs):
+    writer = WriteRuns(str(folder))
+    writer.start_bundle()
+    paths = [path for pair in pairs for path in writer.process(pair)]
+    return [*paths, *(windowed.value for windowed in writer.finish_bundle())]
+
+
+@pytest.mark.parametrize("run_bytes", [1, 10_000, 10**9])
+@pytest.mark.parametrize("merge_bytes", [1, 10**9])
+def test_sorted_files_give_every_item_in_order(run_bytes, merge_bytes, tmp_path, monkeypatch):
+    monkeypatch.setattr(spilling, "RUN_BYTES", run_bytes)
+    monkeypatch.setattr(spilling, "_MERGE_BYTES", merge_bytes)
+    pairs = make_pairs()
+    runs = write_runs(tmp_path, pairs)
+    assert len(runs) == {1: len(pairs), 10**9: 1}.get(run_bytes, len(runs)) and len(runs) == len(set(runs))
+    for bucket in range(6):  # two of them without an item, one beyond the last
+        assert list(merge_runs(bucket, runs)) == sorted(item for number, items in pairs if number == bucket for item in items)
+
+
+def test_sorted_files_forget_what_a_failed_attempt_left(tmp_path):
+    write_runs(tmp_path, [(0, [b"left"])])
+    assert list(merge_runs(0, write_runs(tmp_path, [(0, [b"kept"])]))) == [b"kept"]
+
+
+def test_sorted_files_that_were_cut_are_refused(tmp_path):
+    (path,) = write_runs(tmp_path, [(0, [b"a" * 100])])
+    with open(path, "r+b") as file:
+        file.truncate(60)
+    with pytest.raises(OSError, match="ends before its time"):
+        list(merge_runs(0, [path]))
+
+
+def test_writers_fail_where_the_folder_of_their_job_is_gone(tmp_path):
+    shutil.rmtree(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        write_runs(tmp_path / "runs", [(0, [b"late"])])
+
+
+def test_groups_are_told_apart_by_their_first_bytes():
+    groups = [(key, list(items)) for key, items in group_sorted(iter([b"aa1", b"aa2", b"ab", b"ba3"]), 2)]
+    assert groups == [(b"aa", [b"1", b"2"]), (b"ab", [b""]), (b"ba", [b"3"])]
+
+
+@pytest.mark.parametrize("options", [[], REPLAYED], ids=["once", "replayed"])
+def test_sorting_gives_every_bucket_once_through_a_pipeline(options, tmp_path):
+    expected = defaultdict(list)
+    for bucket, items in make_pairs():
+        expected[bucket] += items
+    with beam.Pipeline(runner="FnApiRunner", options=beam.pipeline.PipelineOptions(options)) as pipeline:
+        inputs = {"items": pipeline | beam.Create(make_pairs()), "buckets": pipeline | "B" >> beam.Create(range(6))}
+        found = inputs | SortThroughFiles(tmp_path / "runs", lambda bucket, items: [(bucket, list(items))])
+        assert_that(found, equal_to([(bucket, sorted(expected[bucket])) for bucket in range(6)]))
+
+
+@pytest.mark.parametrize("options", [[], REPLAYED], ids=["once", "replayed"])
+@pytest.mark.parametrize("chunk_bytes", [1, 500, 10**9])
+def test_spreading_gives_every_item_once(options, chunk_bytes, tmp_path, monkeypatch):
+    monkeypatch.setattr(spilling, "CHUNK_BYTES", chunk_bytes)
+    items = [(number, "é" * number) for number in range(100)]
+    with beam.Pipeline(runner="FnApiRunner", options=beam.pipeline.PipelineOptions(options)) as pipeline:
+        assert_that(pipeline | beam.Create(items) | SpreadThroughFiles(tmp_path / "chunks"), equal_to(items))
