@@ -50,8 +50,8 @@ class SpreadThroughFiles(beam.PTransform):
 class SortThroughFiles(beam.PTransform):
     """Sort (bucket, items), items as bytes, and emit what `use` makes of each bucket, also of an empty one.
 
-    Takes a dict of collections: `items`, the pairs of a bucket and a list, and `buckets`, all the numbers of buckets, from 0 on. Runs that a
-    failed attempt left are never named to a reader.
+    Takes a dict of collections: `items`, the pairs of a bucket and a list, and `buckets`, all the numbers of buckets,
+    from 0 on. Runs that a failed attempt left are never named to a reader.
 
     Args:
         folder: a new folder for the sorted runs, in one that every worker can reach.

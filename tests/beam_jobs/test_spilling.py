@@ -36,7 +36,8 @@ def test_sorted_files_give_every_item_in_order(run_bytes, merge_bytes, tmp_path,
     runs = write_runs(tmp_path, pairs)
     assert len(runs) == {1: len(pairs), 10**9: 1}.get(run_bytes, len(runs)) and len(runs) == len(set(runs))
     for bucket in range(6):  # two of them without an item, one beyond the last
-        assert list(merge_runs(bucket, runs)) == sorted(item for number, items in pairs if number == bucket for item in items)
+        expected = sorted(item for number, items in pairs if number == bucket for item in items)
+        assert list(merge_runs(bucket, runs)) == expected
 
 
 def test_sorted_files_forget_what_a_failed_attempt_left(tmp_path):
