@@ -5,7 +5,6 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import apache_beam as beam
@@ -16,14 +15,13 @@ from beam_jobs.spilling import SortThroughFiles, group_sorted
 from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.text.documents import Document
-from keras_bert_flow.text.masking import MaskedInstance, MaskingRule
-from keras_bert_flow.text.objectives import LABEL_NAMES, InstanceRule, build_instances
-from keras_bert_flow.text.pairs import TokenizedDocument
+from keras_bert_flow.text.masking import MaskingRule
+from keras_bert_flow.text.objectives import LABEL_NAMES, InstanceRule, Instances, build_instances
+from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.randomness import keyed_fraction, keyed_number
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
-RECORDS_A_BATCH = 1024  # made and handed on together, about 1 MB
 TRAIN, HELD_OUT = "train", "held_out"
 _POOL = ">BQ"  # held out or not, and the number of the pool
 _MIN_BUCKETS, _BUCKET_BYTES = 32, 16_000_000  # of text
@@ -141,30 +139,31 @@ class BuildRecords(beam.DoFn):
         unique = list({document.id: document for document in received}.values())
         counts = Counter({"duplicate_documents": len(received) - len(unique), f"documents_{part}": len(unique)})
         copies = self._rule.config.duplication if part == TRAIN else 1
-        instances = build_instances(unique, copies, self._instances, self._rule.seed)
-        while batch := list(islice(instances, RECORDS_A_BATCH)):
-            self._count(batch, part, counts)
-            yield part, self._encode(batch)
+        for instances in build_instances(unique, copies, self._instances, self._rule.seed):
+            self._count(instances, part, counts)
+            yield part, _encode(instances)
         yield from tag_counters((name, int(number)) for name, number in counts.items())
 
-    def _count(self, instances: list[MaskedInstance], part: str, counts: Counter) -> None:
-        config = self._rule.config
-        tokens = sum(len(instance.token_ids) for instance in instances)
-        counts[f"instances_{part}"] += len(instances)
-        counts["positions"] += config.sequence_length * len(instances)
-        counts["padding_positions"] += config.sequence_length * len(instances) - tokens
+    def _count(self, instances: Instances, part: str, counts: Counter) -> None:
+        rows = instances.rows
+        tokens = int(rows.lengths.sum())
+        counts[f"instances_{part}"] += len(rows.lengths)
+        counts["positions"] += rows.token_ids.size
+        counts["padding_positions"] += rows.token_ids.size - tokens
         counts["instance_tokens"] += tokens
-        counts["masked_tokens"] += sum(len(instance.mask_ids) for instance in instances)
-        if label_name := LABEL_NAMES.get(config.objective):
-            counts[label_name] += sum(bool(instance.is_random_next) for instance in instances)
+        counts["masked_tokens"] += int(instances.masked.counts.sum())
+        if label_name := LABEL_NAMES.get(self._rule.config.objective):
+            counts[label_name] += np.count_nonzero(rows.is_random_next)
 
-    def _encode(self, instances: list[MaskedInstance]) -> list[bytes]:
-        return encode_records(
-            token_ids=[instance.token_ids for instance in instances],
-            segment_ids=[instance.segment_ids for instance in instances],
-            mask_positions=[instance.mask_positions for instance in instances],
-            mask_ids=[instance.mask_ids for instance in instances],
-            is_random_next=[instance.is_random_next for instance in instances],
-            sequence_length=self._rule.config.sequence_length,
-            max_predictions=self._rule.config.max_predictions,
-        )
+
+def _encode(instances: Instances) -> list[bytes]:
+    rows, masked = instances.rows, instances.masked
+    return encode_records(
+        token_ids=masked.token_ids,
+        segment_ids=rows.segment_ids,
+        lengths=rows.lengths,
+        mask_positions=masked.positions,
+        mask_ids=masked.mask_ids,
+        mask_counts=masked.counts,
+        is_random_next=rows.is_random_next,
+    )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.text.masking import TOKEN, MaskingRule, mask_tokens
+from keras_bert_flow.text.masking import TOKEN, MaskingRule, mask_rows
 from keras_bert_flow.text.randomness import keyed_generator
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
@@ -79,21 +79,18 @@ def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingR
 
 def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return the features of a record with other masks; those that have nothing to do with masks stay as they are."""
-    token_ids = restore_tokens(features)
-    masked, positions, mask_ids = mask_tokens(token_ids, rule, rng)
-    slots = len(features["masked_lm_positions"])
-    filler = (0, slots - len(positions))
+    masked = mask_rows(restore_tokens(features)[None], features["input_mask"].sum(keepdims=True), rule, rng)
     return dict(features) | {
-        "input_ids": np.pad(masked, (0, len(features["input_ids"]) - len(masked))),
-        "masked_lm_positions": np.pad(positions, filler),
-        "masked_lm_ids": np.pad(mask_ids, filler),
-        "masked_lm_weights": np.pad(np.ones(len(positions), np.float32), filler),
+        "input_ids": masked.token_ids[0],
+        "masked_lm_positions": masked.positions[0],
+        "masked_lm_ids": masked.mask_ids[0],
+        "masked_lm_weights": (np.arange(rule.max_predictions) < masked.counts[0]).astype(np.float32),
     }
 
 
 def restore_tokens(features: Features) -> np.ndarray:
-    """Return the tokens of a record as they were before masking, int, (length,), without padding."""
-    token_ids = np.array(features["input_ids"][: int(features["input_mask"].sum())])
+    """Return the tokens of a record as they were before masking, int, (sequence_length,), padding included."""
+    token_ids = np.array(features["input_ids"])
     is_real = features["masked_lm_weights"] > 0
     token_ids[features["masked_lm_positions"][is_real]] = features["masked_lm_ids"][is_real]
     return token_ids

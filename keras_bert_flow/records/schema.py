@@ -6,12 +6,12 @@ B is random; `mlm_sop`, 1 where A and B are swapped; `mlm` has one text and no s
 Source: google-research/bert, create_pretraining_data.py, `write_instance_to_example_files`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from keras_bert_flow.records.batches import encode_examples
-from keras_bert_flow.records.example import decode_example, encode_example
+from keras_bert_flow.records.example import decode_example
 
 FEATURE_KINDS = {  # numpy's letter for each type
     "input_ids": "i",  # (sequence_length,)
@@ -45,43 +45,51 @@ def encode_record(
         sequence_length: tokens of a record, at least `length`.
         max_predictions: predictions of a record, at least `predictions`.
     """
-    return encode_example(
-        {
-            "input_ids": _pad(token_ids, sequence_length),
-            "input_mask": _pad(np.ones(len(token_ids), np.int64), sequence_length),
-            "segment_ids": _pad(segment_ids, sequence_length),
-            "masked_lm_positions": _pad(mask_positions, max_predictions),
-            "masked_lm_ids": _pad(mask_ids, max_predictions),
-            "masked_lm_weights": _pad(np.ones(len(mask_ids), np.float32), max_predictions),
-            "next_sentence_labels": np.array([is_random_next], np.int64),
-        }
+    lengths = np.array([len(token_ids)]), np.array([len(mask_ids)])
+    (record,) = encode_records(
+        token_ids=_pad(token_ids, sequence_length),
+        segment_ids=_pad(segment_ids, sequence_length),
+        lengths=lengths[0],
+        mask_positions=_pad(mask_positions, max_predictions),
+        mask_ids=_pad(mask_ids, max_predictions),
+        mask_counts=lengths[1],
+        is_random_next=np.array([is_random_next]),
     )
+    return record
 
 
 def encode_records(
     *,
-    token_ids: Sequence[np.ndarray],
-    segment_ids: Sequence[np.ndarray],
-    mask_positions: Sequence[np.ndarray],
-    mask_ids: Sequence[np.ndarray],
-    is_random_next: Sequence[bool],
-    sequence_length: int,
-    max_predictions: int,
+    token_ids: np.ndarray,
+    segment_ids: np.ndarray,
+    lengths: np.ndarray,
+    mask_positions: np.ndarray,
+    mask_ids: np.ndarray,
+    mask_counts: np.ndarray,
+    is_random_next: np.ndarray,
 ) -> list[bytes]:
-    """Pad and serialise many masked instances, one or more; the bytes are those of `encode_record`, at less cost.
+    """Serialise masked instances, one or more.
 
-    Args: as those of `encode_record`, one of each for every instance.
+    Args:
+        token_ids: int, (records, sequence_length), with some tokens replaced, padded with zeros.
+        segment_ids: int, (records, sequence_length), padded with zeros.
+        lengths: int, (records,). Tokens of each.
+        mask_positions: int, (records, max_predictions), padded with zeros.
+        mask_ids: int, (records, max_predictions), padded with zeros.
+        mask_counts: int, (records,). Predictions of each.
+        is_random_next: bool, (records,).
     """
-    masks = [np.ones(len(ids), np.float32) for ids in mask_ids]
+    input_mask = np.arange(token_ids.shape[1]) < lengths[:, None]
+    weights = np.arange(mask_ids.shape[1]) < mask_counts[:, None]
     return encode_examples(
         {
-            "input_ids": _pad_rows(token_ids, sequence_length, np.int64),
-            "input_mask": _pad_rows([np.ones(len(ids), np.uint8) for ids in token_ids], sequence_length, np.uint8),
-            "segment_ids": _pad_rows(segment_ids, sequence_length, np.uint8),
-            "masked_lm_positions": _pad_rows(mask_positions, max_predictions, np.int64),
-            "masked_lm_ids": _pad_rows(mask_ids, max_predictions, np.int64),
-            "masked_lm_weights": _pad_rows(masks, max_predictions, np.float32),
-            "next_sentence_labels": np.array(is_random_next, np.uint8)[:, None],
+            "input_ids": token_ids,
+            "input_mask": input_mask.astype(np.uint8),
+            "segment_ids": segment_ids,
+            "masked_lm_positions": mask_positions,
+            "masked_lm_ids": mask_ids,
+            "masked_lm_weights": weights.astype(np.float32),
+            "next_sentence_labels": is_random_next[:, None].astype(np.uint8),
         }
     )
 
@@ -102,13 +110,6 @@ def decode_record(record: bytes) -> Mapping[str, np.ndarray]:
 
 
 def _pad(values: np.ndarray, length: int) -> np.ndarray:
-    padded = np.zeros(length, values.dtype)  # several times faster than numpy.pad
-    padded[: len(values)] = values
-    return padded
-
-
-def _pad_rows(rows: Sequence[np.ndarray], length: int, dtype: type) -> np.ndarray:
-    padded = np.zeros((len(rows), length), dtype)
-    for place, row in enumerate(rows):
-        padded[place, : len(row)] = row
+    padded = np.zeros((1, length), values.dtype)
+    padded[0, : len(values)] = values
     return padded

@@ -48,92 +48,111 @@ class MaskingRule:
 
 
 @dataclass(frozen=True)
-class MaskedInstance:
-    """One instance with its special tokens and its masks, without padding.
+class MaskedRows:
+    """Instances with their masks, as matrices padded with zeros.
 
     Attributes:
-        token_ids: int, (length,). [CLS] A [SEP] B [SEP], or [CLS] text [SEP], with some tokens replaced.
-        segment_ids: int, (length,). 0 for [CLS] A [SEP], 1 for B [SEP].
-        mask_positions: int, (predictions,), ascending.
-        mask_ids: int, (predictions,). The original tokens at those positions.
-        is_random_next: B is from another document (`mlm_nsp`), or A and B are swapped (`mlm_sop`).
+        token_ids: int, (rows, length). With the chosen tokens replaced.
+        positions: int, (rows, max_predictions). The columns of the chosen tokens, ascending.
+        mask_ids: int, (rows, max_predictions). The original tokens there.
+        counts: int, (rows,). How many were chosen.
     """
 
     token_ids: np.ndarray
-    segment_ids: np.ndarray
-    mask_positions: np.ndarray
+    positions: np.ndarray
     mask_ids: np.ndarray
-    is_random_next: bool = False
+    counts: np.ndarray
 
 
-def mask_tokens(
-    token_ids: np.ndarray, rule: MaskingRule, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hide a random choice of tokens.
+def mask_rows(token_ids: np.ndarray, lengths: np.ndarray, rule: MaskingRule, rng: np.random.Generator) -> MaskedRows:
+    """Hide a random choice of the tokens of each row.
+
+    Of each row `min(max_predictions, max(1, round(its length × masked_fraction)))` tokens are chosen. Whole words that
+    do not fit what is left of that number are skipped, as in google-research/bert, so fewer may be chosen; where no
+    word fits at all, the original chooses nothing and we take the first pieces of one word.
 
     Args:
-        token_ids: int, (length,). One instance with its special tokens, without padding.
+        token_ids: int, (rows, length). Instances with their special tokens, padded; they stay as they are.
+        lengths: int, (rows,). Tokens of each row.
         rule: shares and limits.
         rng: source of every choice.
-    Returns:
-        The tokens with the chosen ones replaced, (length,); the chosen positions, ascending; the original tokens there.
     """
-    if rule.unit == SPAN:
-        units = _choose_units(token_ids, rule, rng)
-        positions = np.concatenate([*units, np.array([], np.int64)])
-        draws = np.repeat(rng.random(len(units)), [len(unit) for unit in units])  # one draw for the whole span
-    else:
-        positions = choose_positions(token_ids, rule, rng)
-        draws = rng.random(len(positions))
-    mask_ids = token_ids[positions]
-    random_ids = rng.integers(0, len(rule.starts_word), len(positions))
-    is_changed = draws >= MASK_SHARE + KEEP_SHARE
-    masked = token_ids.copy()
-    masked[positions[draws < MASK_SHARE]] = rule.mask_id
-    masked[positions[is_changed]] = random_ids[is_changed]
-    return masked, positions, mask_ids
-
-
-def choose_positions(token_ids: np.ndarray, rule: MaskingRule, rng: np.random.Generator) -> np.ndarray:
-    """Choose `min(max_predictions, max(1, round(length × masked_fraction)))` positions, ascending.
-
-    Whole words that do not fit what is left of that number are skipped, as in google-research/bert, so fewer may be
-    chosen; where no word fits at all, the original chooses nothing and we take the first pieces of one word.
-    """
-    if rule.unit == TOKEN:
-        candidates, budget = _list_candidates(token_ids, rule)
-        return np.sort(rng.permutation(candidates)[:budget])
-    return np.sort(np.concatenate([*_choose_units(token_ids, rule, rng), np.array([], np.int64)]))
-
-
-def _choose_units(token_ids: np.ndarray, rule: MaskingRule, rng: np.random.Generator) -> list[np.ndarray]:
-    """Choose words or spans; return the positions of each."""
-    candidates, budget = _list_candidates(token_ids, rule)
-    words = _group_words(token_ids, candidates, rule.starts_word)
-    if rule.unit == SPAN:
-        chosen = choose_spans(words, budget, rng)
-        return chosen or [words[index][:budget] for index in rng.permutation(len(words))[:1]]
-    order = rng.permutation(len(words))
-    chosen, left = [], budget
-    for word in order:
-        if len(words[word]) <= left:
-            chosen.append(words[word])
-            left -= len(words[word])
-    return chosen or [words[index][:budget] for index in order[:1]]
-
-
-def _list_candidates(token_ids: np.ndarray, rule: MaskingRule) -> tuple[np.ndarray, int]:
-    """Return the positions that may be chosen, and how many to choose."""
-    is_free = np.ones(len(token_ids), bool)
+    is_free = np.arange(token_ids.shape[1]) < lengths[:, None]  # may be chosen
     for special in rule.special_ids:
         is_free &= token_ids != special
-    candidates = np.flatnonzero(is_free)
-    return candidates, min(rule.max_predictions, max(1, round(len(token_ids) * rule.masked_fraction)))
+    budgets = np.minimum(rule.max_predictions, np.maximum(1, np.rint(lengths * rule.masked_fraction))).astype(np.int64)
+    choose = {TOKEN: _choose_tokens, WORD: _choose_words, SPAN: _choose_spans}[rule.unit]
+    is_chosen, draws = choose(token_ids, is_free, budgets, rule, rng)
+    return _replace_tokens(token_ids, is_chosen, draws, rule, rng)
 
 
-def _group_words(token_ids: np.ndarray, candidates: np.ndarray, starts_word: np.ndarray) -> list[np.ndarray]:
-    """Split positions before each piece that begins a word, and where a special token lies between two positions."""
-    if not len(candidates):
-        return []
-    begins = starts_word[token_ids[candidates[1:]]] | (np.diff(candidates) > 1)
-    return np.split(candidates, np.flatnonzero(begins) + 1)
+# Each chooser takes the tokens, those that may be chosen, bool, (rows, length), and how many of each row, (rows,). It
+# returns the chosen ones, bool, (rows, length), and a draw from [0, 1) for each of them, row by row.
+_Choice = tuple[np.ndarray, np.ndarray]
+
+
+def _choose_tokens(token_ids, is_free, budgets, rule: MaskingRule, rng: np.random.Generator) -> _Choice:
+    places = np.arange(is_free.shape[1], dtype=np.uint64)
+    bits = np.uint64(int(places[-1]).bit_length())
+    # A random order for each row: random numbers that end in their place, so no two are alike.
+    keys = rng.integers(0, 2**64, is_free.shape, np.uint64) >> bits << bits | places
+    keys[~is_free] = np.uint64(2**64 - 1)
+    most = min(int(budgets.max(initial=1)), len(places))
+    last = np.minimum(budgets, most) - 1
+    lowest = np.sort(np.partition(keys, most - 1, axis=1)[:, :most], axis=1)
+    is_chosen = (keys <= np.take_along_axis(lowest, last[:, None], axis=1)) & is_free
+    return is_chosen, rng.random(np.count_nonzero(is_chosen))
+
+
+def _choose_words(token_ids, is_free, budgets, rule: MaskingRule, rng: np.random.Generator) -> _Choice:
+    rows, starts = np.arange(len(is_free)), _find_words(token_ids, is_free, rule)
+    words = int(starts.sum(axis=1).max(initial=0))
+    word_of = np.where(is_free, np.cumsum(starts, axis=1) - 1, words)  # the last column below is for other tokens
+    sizes = np.zeros((len(is_free), words + 1), np.int64)
+    np.add.at(sizes, (rows[:, None], word_of), is_free)
+    order = np.argsort(rng.random((len(is_free), words)) + (sizes[:, :words] == 0), axis=1)  # empty ones come last
+    is_word_chosen, left = np.zeros(sizes.shape, bool), budgets.copy()
+    for word in order.T:
+        size = sizes[rows, word]
+        is_word_chosen[rows, word] = fits = (size > 0) & (size <= left)
+        left -= size * fits
+        if not left.any():
+            break
+    is_chosen = np.take_along_axis(is_word_chosen, word_of, axis=1)
+    for row in np.flatnonzero((left == budgets) & is_free.any(axis=1)):  # no word fits
+        is_chosen[row, np.flatnonzero(word_of[row] == order[row, 0])[: budgets[row]]] = True
+    return is_chosen, rng.random(np.count_nonzero(is_chosen))
+
+
+def _choose_spans(token_ids, is_free, budgets, rule: MaskingRule, rng: np.random.Generator) -> _Choice:
+    starts, is_chosen, draws = _find_words(token_ids, is_free, rule), np.zeros(is_free.shape, bool), []
+    for row, budget in enumerate(budgets.tolist()):
+        free = np.flatnonzero(is_free[row])
+        words = np.split(free, np.flatnonzero(starts[row, free])[1:]) if len(free) else []
+        spans = choose_spans(words, budget, rng)
+        spans = spans or [words[word][:budget] for word in rng.permutation(len(words))[:1]]  # no word fits
+        for span in spans:
+            is_chosen[row, span] = True
+        draws.append(np.repeat(rng.random(len(spans)), [len(span) for span in spans]))  # one for the whole span
+    return is_chosen, np.concatenate(draws)
+
+
+def _find_words(token_ids: np.ndarray, is_free: np.ndarray, rule: MaskingRule) -> np.ndarray:
+    """Tell which tokens begin a word: none of the ## pieces, but behind a special token."""
+    follows = np.zeros(is_free.shape, bool)
+    follows[:, 1:] = is_free[:, :-1]
+    return is_free & (rule.starts_word[token_ids] | ~follows)
+
+
+def _replace_tokens(token_ids, is_chosen, draws, rule: MaskingRule, rng: np.random.Generator) -> MaskedRows:
+    rows, columns = np.nonzero(is_chosen)  # row by row, ascending
+    mask_ids = token_ids[rows, columns]
+    random_ids = rng.integers(0, len(rule.starts_word), len(rows))
+    changed = np.where(draws < MASK_SHARE + KEEP_SHARE, mask_ids, random_ids)
+    masked = token_ids.copy()
+    masked[rows, columns] = np.where(draws < MASK_SHARE, rule.mask_id, changed)
+    counts = np.bincount(rows, minlength=len(token_ids))
+    slots = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = MaskedRows(masked, *np.zeros((2, len(token_ids), rule.max_predictions), token_ids.dtype), counts)
+    found.positions[rows, slots], found.mask_ids[rows, slots] = columns, mask_ids
+    return found

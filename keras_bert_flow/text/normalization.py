@@ -26,13 +26,19 @@ def normalize_text(text: str, cased: bool) -> str:
     UTF-8 file can hold, are dropped, where the original lets them make the word unknown.
     Source: google-research/bert, tokenization.py, `BasicTokenizer`.
     """
-    if not text.isprintable() or "\ufffd" in text:  # a cheap test: nothing to drop in most texts
-        text = text.translate(_CLEANED)
+    text = clean_text(text)
     if not cased:
         text = text.lower()
         if not text.isascii():
             text = unicodedata.normalize("NFD", text)
     return " ".join(text.translate(_SPACED_CASED if cased else _SPACED).split())
+
+
+def clean_text(text: str) -> str:
+    """Drop NUL, U+FFFD, controls, format characters and lone surrogates; tabs and line ends become spaces."""
+    if text.isprintable() and "\ufffd" not in text:  # a cheap test: nothing to drop in most texts
+        return text
+    return text.translate(_CLEANED)
 
 
 class _CharacterTable(dict):

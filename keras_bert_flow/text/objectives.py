@@ -5,22 +5,26 @@ mlm       one text, filled to the end over sentences and documents: RoBERTa, sec
 mlm_sop   two neighbouring segments, swapped half of the time: ALBERT, section 3.1 (`order`)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
-from keras_bert_flow.text.masking import MaskedInstance, MaskingRule, mask_tokens
-from keras_bert_flow.text.order import build_ordered_pairs
+from keras_bert_flow.text.masking import MaskedRows, MaskingRule, mask_rows
+from keras_bert_flow.text.order import draw_ordered_pairs
 from keras_bert_flow.text.packing import pack_documents
-from keras_bert_flow.text.pairs import TokenizedDocument, build_pairs, mask_pair
+from keras_bert_flow.text.pairs import SPECIAL_TOKENS, PairPlaces, draw_pairs, truncate_pairs
+from keras_bert_flow.text.pool import Pool, TokenizedDocument
 from keras_bert_flow.text.randomness import keyed_generator
+from keras_bert_flow.text.rows import TokenRows, join_pairs, pad_texts
 
 MLM_NSP, MLM, MLM_SOP = "mlm_nsp", "mlm", "mlm_sop"
 # What the two-way head of an objective learns; `mlm` has no such head.
 SENTENCE_TASKS = {MLM_NSP: "next_sentence", MLM_SOP: "sentence_order"}
 # What a label of 1 is called where such labels are counted.
 LABEL_NAMES = {MLM_NSP: "random_next", MLM_SOP: "swapped"}
+ROWS = 1024  # made at once, about 1 MB a matrix; what is drawn depends on it
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,18 @@ class InstanceRule:
     masking: MaskingRule
 
 
+@dataclass(frozen=True)
+class Instances:
+    """Masked instances; see the two for what their matrices hold."""
+
+    rows: TokenRows
+    masked: MaskedRows
+
+
 def build_instances(
     documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule, seed: int
-) -> Iterator[MaskedInstance]:
-    """Make the instances of a pool; they are a function of the documents, their order and the arguments.
+) -> Iterator[Instances]:
+    """Make the instances of a pool, ROWS at a time: a function of the documents, their order and the arguments.
 
     Args:
         documents: no two of them the same.
@@ -56,30 +68,46 @@ def build_instances(
         seed: of every choice.
     """
     make = {MLM_NSP: _build_next_sentences, MLM: _build_packed, MLM_SOP: _build_ordered}[rule.objective]
-    yield from make(documents, copies, rule, seed)
+    rng = keyed_generator(seed, "masks", *(document.id for document in documents))
+    for rows in make(documents, copies, rule, seed):
+        yield Instances(rows, mask_rows(rows.token_ids, rows.lengths, rule.masking, rng))
 
 
-def _build_next_sentences(documents, copies: int, rule: InstanceRule, seed: int) -> Iterator[MaskedInstance]:
-    sentences = [document.sentences for document in documents]
-    for number, document in enumerate(documents):
-        others = sentences[:number] + sentences[number + 1 :]
-        for copy in range(copies):
-            rng = keyed_generator(seed, "pairs", document.id, copy)
-            for pair in build_pairs(sentences[number], others, rule.sequence_length, rule.short_fraction, rng):
-                yield mask_pair(pair, rule.cls_id, rule.sep_id, rule.masking, rng)
+def _build_next_sentences(documents, copies: int, rule: InstanceRule, seed: int) -> Iterator[TokenRows]:
+    return _build_pairs(draw_pairs, "pairs", documents, copies, rule, seed)
 
 
-def _build_ordered(documents, copies: int, rule: InstanceRule, seed: int) -> Iterator[MaskedInstance]:
-    for document in documents:
-        for copy in range(copies):
-            rng = keyed_generator(seed, "ordered pairs", document.id, copy)
-            for pair in build_ordered_pairs(document.sentences, rule.sequence_length, rule.short_fraction, rng):
-                yield mask_pair(pair, rule.cls_id, rule.sep_id, rule.masking, rng)
+def _build_ordered(documents, copies: int, rule: InstanceRule, seed: int) -> Iterator[TokenRows]:
+    return _build_pairs(draw_ordered_pairs, "ordered pairs", documents, copies, rule, seed)
 
 
-def _build_packed(documents, copies: int, rule: InstanceRule, seed: int) -> Iterator[MaskedInstance]:
-    rng = keyed_generator(seed, "packing", *(document.id for document in documents))
-    texts = [document.token_ids for document in documents]
-    for token_ids in pack_documents(texts, rule.sequence_length, copies, rule.cls_id, rule.sep_id):
-        masked, positions, mask_ids = mask_tokens(token_ids, rule.masking, rng)
-        yield MaskedInstance(masked, np.zeros(len(masked), np.int32), positions, mask_ids)
+def _build_pairs(
+    draw: Callable[..., Iterator[PairPlaces]], purpose: str, documents, copies: int, rule: InstanceRule, seed: int
+) -> Iterator[TokenRows]:
+    pool = Pool.of(documents)
+    cutting = keyed_generator(seed, "truncation", *(document.id for document in documents))
+    pairs = (
+        pair
+        for number, document in enumerate(documents)
+        for copy in range(copies)
+        for pair in draw(
+            pool,
+            number,
+            rule.sequence_length,
+            rule.short_fraction,
+            keyed_generator(seed, purpose, document.id, copy),
+        )
+    )
+    while batch := list(islice(pairs, ROWS)):
+        table = np.array(batch, np.int64)  # (pairs, 5)
+        places = truncate_pairs(table[:, :4], rule.sequence_length - SPECIAL_TOKENS, cutting)
+        is_random_next = table[:, 4] > 0
+        yield join_pairs(pool.token_ids, places, is_random_next, rule.sequence_length, rule.cls_id, rule.sep_id)
+
+
+def _build_packed(documents, copies: int, rule: InstanceRule, seed: int) -> Iterator[TokenRows]:
+    texts = pack_documents(
+        [document.token_ids for document in documents], rule.sequence_length, copies, rule.cls_id, rule.sep_id
+    )
+    while batch := list(islice(texts, ROWS)):
+        yield pad_texts(batch, rule.sequence_length)

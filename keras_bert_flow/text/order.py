@@ -9,36 +9,37 @@ Kept, and worth knowing: the sentence that fills a chunk is more often a long on
 the longer one, and lengths alone tell the order a little better than chance.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from keras_bert_flow.text.pairs import SPECIAL_TOKENS, SegmentPair, draw_target, end_of_chunk, truncate_pair
+from keras_bert_flow.text.pairs import SPECIAL_TOKENS, PairPlaces, draw_target
+from keras_bert_flow.text.pool import Pool
 
 SWAPPED_SHARE = 0.5
 
 
-def build_ordered_pairs(
-    sentences: Sequence[np.ndarray], sequence_length: int, short_fraction: float, rng: np.random.Generator
-) -> Iterator[SegmentPair]:
-    """Make one pass over a document; `is_random_next` of a pair says that its segments are swapped.
+def draw_ordered_pairs(
+    pool: Pool, number: int, sequence_length: int, short_fraction: float, rng: np.random.Generator
+) -> Iterator[PairPlaces]:
+    """Make one pass over a document; the label of a pair says that its segments are swapped.
 
     Args:
-        sentences: token ids of each sentence of the document.
+        pool: holds the document.
+        number: which of its documents.
         sequence_length: most tokens of an instance, special tokens included.
         short_fraction: share of passes whose target length is drawn from 2 to the longest.
         rng: source of every choice.
     """
-    longest = sequence_length - SPECIAL_TOKENS
-    target = draw_target(longest, short_fraction, rng)
-    start = 0
-    while start < len(sentences) - 1:
-        end = max(end_of_chunk(sentences, start, target), start + 2)
-        if end == len(sentences) - 1:
+    start, stop = pool.firsts[number : number + 2]
+    target = draw_target(sequence_length - SPECIAL_TOKENS, short_fraction, rng)
+    draws = iter(rng.random((stop - start, 2)).tolist())
+    while start < stop - 1:
+        for_split, for_label = next(draws)
+        end = max(pool.end_of_chunk(start, stop, target), start + 2)
+        if end == stop - 1:
             end += 1  # no sentence is left alone
-        split = int(rng.integers(start + 1, end))
-        first, second = np.concatenate(sentences[start:split]), np.concatenate(sentences[split:end])
-        first, second = truncate_pair(first, second, longest, rng)
-        is_swapped = bool(rng.random() < SWAPPED_SHARE)
-        yield SegmentPair(second, first, True) if is_swapped else SegmentPair(first, second, False)
+        split = start + 1 + int(for_split * (end - start - 1))
+        first, second = pool.place(start, split), pool.place(split, end)
+        yield (*second, *first, True) if for_label < SWAPPED_SHARE else (*first, *second, False)
         start = end

@@ -7,77 +7,50 @@ B displaced are used again. One rule differs: a random B is never from the same 
 can be), and where there is no other document to draw from, no pair is labelled random.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 
-from keras_bert_flow.text.masking import MaskedInstance, MaskingRule, mask_tokens
+from keras_bert_flow.text.pool import Pool
 
 RANDOM_NEXT_SHARE = 0.5
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 
-
-@dataclass(frozen=True)
-class TokenizedDocument:
-    """A document as sentences of token ids; `id` is the digest of its text."""
-
-    id: str
-    token_ids: np.ndarray  # int32, (tokens,)
-    sentence_lengths: np.ndarray  # int32, (sentences,), none of them 0
-
-    @property
-    def sentences(self) -> list[np.ndarray]:
-        return np.split(self.token_ids, np.cumsum(self.sentence_lengths)[:-1])
+# Place and length of A, place and length of B, all in tokens of the pool; B is random, or, for `mlm_sop`, the segment
+# before A
+PairPlaces = tuple[int, int, int, int, bool]
 
 
-@dataclass(frozen=True)
-class SegmentPair:
-    """Two segments of token ids, none empty, together at most `sequence_length - 3` tokens.
-
-    `is_random_next` says that the second does not follow the first: it is random, or, for `mlm_sop`, the one before.
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    is_random_next: bool
-
-
-def build_pairs(
-    sentences: Sequence[np.ndarray],
-    others: Sequence[Sequence[np.ndarray]],
-    sequence_length: int,
-    short_fraction: float,
-    rng: np.random.Generator,
-) -> Iterator[SegmentPair]:
-    """Make one pass over a document.
+def draw_pairs(
+    pool: Pool, number: int, sequence_length: int, short_fraction: float, rng: np.random.Generator
+) -> Iterator[PairPlaces]:
+    """Make one pass over a document; the segments of a pair may be too long together.
 
     Args:
-        sentences: token ids of each sentence of the document.
-        others: sentences of the documents that a random B may come from; this document is not among them.
+        pool: this document, and the others, that a random B may come from.
+        number: which of them.
         sequence_length: most tokens of an instance, special tokens included.
         short_fraction: share of passes whose target length is drawn from 2 to the longest.
         rng: source of every choice.
     """
-    longest = sequence_length - SPECIAL_TOKENS
-    target = draw_target(longest, short_fraction, rng)
-    start = 0
-    while start < len(sentences):
-        end = end_of_chunk(sentences, start, target)
-        chunk = sentences[start:end]
-        split = int(rng.integers(1, len(chunk))) if len(chunk) > 1 else 1
-        first = np.concatenate(chunk[:split])
-        is_random_next = len(chunk) == 1 or rng.random() < RANDOM_NEXT_SHARE
-        if is_random_next and others:
-            second = _draw_random_segment(others, target - len(first), rng)
-            start += split  # the rest of the chunk comes again
-        elif len(chunk) > 1:
-            second, is_random_next = np.concatenate(chunk[split:]), False
-            start = end
+    start, stop = pool.firsts[number : number + 2]
+    others = len(pool.firsts) - 2
+    target = draw_target(sequence_length - SPECIAL_TOKENS, short_fraction, rng)
+    draws = iter(rng.random((stop - start, 4)).tolist())  # enough for a pair a sentence; one by one they cost far more
+    while start < stop:
+        for_split, for_label, for_document, for_sentence = next(draws)
+        end = pool.end_of_chunk(start, stop, target)
+        split = start + 1 + int(for_split * (end - start - 1))
+        first = pool.place(start, split)
+        if (split == end or for_label < RANDOM_NEXT_SHARE) and others:
+            other = int(for_document * others)
+            other += other >= number
+            yield *first, *_draw_segment(pool, other, target - first[1], for_sentence), True
+            start = split  # the rest of the chunk comes again
         else:
+            if split < end:  # else a single sentence, and no other document to pair it with
+                yield *first, *pool.place(split, end), False
             start = end
-            continue  # a single sentence, and no other document to pair it with
-        yield SegmentPair(*truncate_pair(first, second, longest, rng), is_random_next)
 
 
 def draw_target(longest: int, short_fraction: float, rng: np.random.Generator) -> int:
@@ -85,48 +58,31 @@ def draw_target(longest: int, short_fraction: float, rng: np.random.Generator) -
     return int(rng.integers(2, longest, endpoint=True)) if rng.random() < short_fraction else longest
 
 
-def end_of_chunk(sentences: Sequence[np.ndarray], start: int, target: int) -> int:
-    """Return the sentence behind a chunk: as many sentences as it takes to reach `target` tokens."""
-    length = 0
-    for end in range(start, len(sentences)):
-        length += len(sentences[end])
-        if length >= target:
-            return end + 1
-    return len(sentences)
+def truncate_pairs(places: np.ndarray, longest: int, rng: np.random.Generator) -> np.ndarray:
+    """Shorten pairs to `longest` tokens: always the longer segment, B if both are of a length, at front or back by a
+    coin toss for each token.
+
+    Args:
+        places: int, (pairs, 4), place and length of A and of B.
+        longest: most tokens of A and B together.
+        rng: source of the tosses.
+    Returns:
+        The same of what is left.
+    """
+    lengths = places[:, 1::2]
+    excess = np.maximum(lengths.sum(axis=1) - longest, 0)
+    first_is_longer = lengths[:, 0] > lengths[:, 1]
+    alone = np.minimum(excess, np.abs(lengths[:, 0] - lengths[:, 1]))  # cuts until both are of a length
+    in_turn = excess - alone  # and then in turn, B first
+    cuts = np.stack([in_turn // 2 + alone * first_is_longer, (in_turn + 1) // 2 + alone * ~first_is_longer], axis=1)
+    left = places.copy()
+    left[:, ::2] += rng.binomial(cuts, 0.5)
+    left[:, 1::2] -= cuts
+    return left
 
 
-def truncate_pair(
-    first: np.ndarray, second: np.ndarray, longest: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Shorten two segments to `longest` tokens in all: always the longer one, at front or back by a coin toss."""
-    lengths = len(first), len(second)
-    excess = sum(lengths) - longest
-    if excess <= 0:
-        return first, second
-    at_front = rng.random(excess) < 0.5
-    longer = 0 if lengths[0] > lengths[1] else 1
-    alone = min(excess, abs(lengths[0] - lengths[1]))  # cuts until both are of one length; then in turn, B first
-    cuts = {0: at_front[alone + 1 :: 2], 1: at_front[alone::2]}
-    cuts[longer] = np.concatenate([at_front[:alone], cuts[longer]])
-    return tuple(
-        segment[(fronts := int(np.count_nonzero(cuts[side]))) : len(segment) - (len(cuts[side]) - fronts)]
-        for side, segment in enumerate((first, second))
-    )
-
-
-def mask_pair(
-    pair: SegmentPair, cls_id: int, sep_id: int, rule: MaskingRule, rng: np.random.Generator
-) -> MaskedInstance:
-    """Join a pair with its special tokens and hide some of its tokens."""
-    token_ids = np.concatenate([[cls_id], pair.first, [sep_id], pair.second, [sep_id]]).astype(np.int32)
-    segment_ids = np.zeros(len(token_ids), np.int32)
-    segment_ids[len(pair.first) + 2 :] = 1
-    masked, positions, mask_ids = mask_tokens(token_ids, rule, rng)
-    return MaskedInstance(masked, segment_ids, positions, mask_ids, pair.is_random_next)
-
-
-def _draw_random_segment(others: Sequence[Sequence[np.ndarray]], target: int, rng: np.random.Generator) -> np.ndarray:
-    """Take sentences from a random place of a random document until `target` tokens; at least one sentence."""
-    sentences = others[int(rng.integers(len(others)))]
-    start = int(rng.integers(len(sentences)))
-    return np.concatenate(sentences[start : end_of_chunk(sentences, start, target)])
+def _draw_segment(pool: Pool, number: int, target: int, draw: float) -> tuple[int, int]:
+    """Take sentences from a random place of a document until `target` tokens; at least one sentence."""
+    first, stop = pool.firsts[number : number + 2]
+    start = first + int(draw * (stop - first))
+    return pool.place(start, pool.end_of_chunk(start, stop, target))

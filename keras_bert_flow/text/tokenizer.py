@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 from tokenizers.models import WordPiece
 
-from keras_bert_flow.text.normalization import normalize_text
+from keras_bert_flow.text.normalization import clean_text, normalize_text
 from keras_bert_flow.text.vocabulary import CONTINUATION, SPECIAL_PIECES, check_vocabulary, read_vocabulary
 
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]: google-research/bert `WordpieceTokenizer`; others use 100
-MAX_REMEMBERED_WORDS = 500_000  # about 100 MB
+MAX_REMEMBERED_WORDS = 250_000  # of each kind; about 100 MB together
 
 
 class WordPieceTokenizer:
     """Encode text by the greedy longest match of google-research/bert.
 
     Special pieces written out in a text get no protection, as in the original: "[MASK]" is three words. An instance
-    remembers the words it has met (text repeats its words: 4 MB/s become 9 on Wikipedia) and can be pickled.
+    remembers the words it has met (text repeats its words: 4 MB/s become XX on Wikipedia) and can be pickled.
 
     Args:
         pieces: the vocabulary, in the order of ids.
@@ -37,7 +37,7 @@ class WordPieceTokenizer:
         self.special_ids = tuple(ids[piece] for piece in SPECIAL_PIECES)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.starts_word = np.array([not piece.startswith(CONTINUATION) for piece in self.pieces])  # (vocabulary,)
-        self._word_ids = _WordIds(ids)
+        self._ids = _TextIds(ids, cased)
 
     @classmethod
     def from_file(cls, path: str | Path, cased: bool = False) -> "WordPieceTokenizer":
@@ -53,8 +53,7 @@ class WordPieceTokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of a text, int32, without [CLS] and [SEP]."""
-        words = normalize_text(text, self.cased).split()
-        ids = chain.from_iterable(map(self._word_ids.__getitem__, words))
+        ids = chain.from_iterable(map(self._ids.__getitem__, clean_text(text).split()))
         return np.fromiter(ids, dtype=np.int32)  # (tokens,)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -72,6 +71,25 @@ class WordPieceTokenizer:
 def _restore_tokenizer(pieces: tuple[str, ...], cased: bool) -> WordPieceTokenizer:
     """Give all copies that reach a process one tokenizer: a Beam worker is sent one for each step of a pipeline."""
     return WordPieceTokenizer(pieces, cased)
+
+
+class _TextIds(dict):
+    """The ids of what stands between two spaces, such as `word,"`: mostly a word, so a few hundred thousand are met.
+
+    Nothing in normalisation looks past whitespace, so each is normalised on its own.
+    """
+
+    def __init__(self, ids: dict[str, int], cased: bool):
+        super().__init__()
+        self._cased = cased
+        self._word_ids = _WordIds(ids)
+
+    def __missing__(self, text: str) -> tuple[int, ...]:
+        words = normalize_text(text, self._cased).split()
+        ids = tuple(chain.from_iterable(map(self._word_ids.__getitem__, words)))
+        if len(self) < MAX_REMEMBERED_WORDS:
+            self[text] = ids
+        return ids
 
 
 class _WordIds(dict):

@@ -12,7 +12,7 @@ from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile
 from keras_bert_flow.text.masking import MASK_SHARE
-from keras_bert_flow.text.pairs import TokenizedDocument
+from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import write_vocabulary
 from tests.beam_jobs.conftest import (

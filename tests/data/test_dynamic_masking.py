@@ -129,9 +129,9 @@ def test_tokens_are_restored(folder):
     records = PretrainingRecords(folder)
     for index in range(len(records)):
         record = records[index]
-        token_ids = restore_tokens(record)
-        assert len(token_ids) == record["input_mask"].sum() and MASK not in token_ids
-        assert token_ids[0] == CLS and token_ids[-1] == SEP
+        token_ids, length = restore_tokens(record), int(record["input_mask"].sum())
+        assert len(token_ids) == len(record["input_ids"]) and MASK not in token_ids
+        assert token_ids[0] == CLS and token_ids[length - 1] == SEP and not token_ids[length:].any()
 
 
 def test_dynamic_masking_names_what_the_manifest_lacks(tmp_path):

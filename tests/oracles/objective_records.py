@@ -3,11 +3,11 @@
 import numpy as np
 
 from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.records.schema import encode_record
+from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.records.tfrecord import write_tfrecords
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives import InstanceRule, build_instances
-from keras_bert_flow.text.pairs import TokenizedDocument
+from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
 VOCABULARY_SIZE = 40
@@ -26,7 +26,8 @@ def write_objective_records(folder, objective="mlm_nsp", mask_unit="token", docu
     rule = InstanceRule(objective, SEQUENCE_LENGTH, 0.1, CLS, SEP, masking)
     files = []
     for part, count in (("train", documents), ("held_out", documents // 4)):
-        records = [_encode(instance) for instance in build_instances(_make_documents(part, count, seed), 2, rule, seed)]
+        documents = _make_documents(part, count, seed)
+        records = [record for built in build_instances(documents, 2, rule, seed) for record in _encode(built)]
         files += write_tfrecords(folder / f"{part}-00000-of-00001.tfrecord", records)
     pieces = [*SPECIAL_PIECES, *(f"word{n}" for n in range(5, 30)), *(f"##piece{n}" for n in range(30, 40))]
     write_vocabulary(folder / "vocab.txt", pieces)
@@ -54,5 +55,13 @@ def _make_documents(part: str, count: int, seed: int) -> list[TokenizedDocument]
     return documents
 
 
-def _encode(instance) -> bytes:
-    return encode_record(**vars(instance), sequence_length=SEQUENCE_LENGTH, max_predictions=MAX_PREDICTIONS)
+def _encode(instances) -> list[bytes]:
+    return encode_records(
+        token_ids=instances.masked.token_ids,
+        segment_ids=instances.rows.segment_ids,
+        lengths=instances.rows.lengths,
+        mask_positions=instances.masked.positions,
+        mask_ids=instances.masked.mask_ids,
+        mask_counts=instances.masked.counts,
+        is_random_next=instances.rows.is_random_next,
+    )

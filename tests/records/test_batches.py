@@ -5,7 +5,7 @@ import pytest
 
 from keras_bert_flow.records.batches import encode_examples
 from keras_bert_flow.records.example import encode_example
-from keras_bert_flow.records.schema import encode_record, encode_records
+from keras_bert_flow.records.schema import encode_records
 
 
 def one_by_one(features):
@@ -27,20 +27,32 @@ def test_batch_refuses_negative_integers():
         encode_examples({"x": np.array([[1, -1]])})
 
 
+def pad(values, length):
+    return np.pad(values, (0, length - len(values)))
+
+
 @pytest.mark.parametrize(("sequence_length", "max_predictions"), [(16, 2), (128, 20), (512, 76)])
-def test_records_of_a_batch_are_those_of_one(sequence_length, max_predictions):
-    rng, instances = np.random.default_rng(0), []
+def test_records_of_a_batch_are_padded_and_have_the_bytes_of_protobuf(sequence_length, max_predictions):
+    rng, rows, expected = np.random.default_rng(0), [], []
     for length in [5, sequence_length, *rng.integers(5, sequence_length, 30, endpoint=True)]:
         masks = rng.integers(0, min(length, max_predictions), endpoint=True)
-        instances.append(
-            {
-                "token_ids": rng.integers(0, 30522, length).astype(np.int32),
-                "segment_ids": np.repeat([0, 1], [3, length - 3]).astype(np.int32),
-                "mask_positions": np.sort(rng.choice(length, masks, replace=False)),
-                "mask_ids": rng.integers(0, 30522, masks).astype(np.int32),
-                "is_random_next": bool(rng.integers(2)),
-            }
-        )
-    shape = {"sequence_length": sequence_length, "max_predictions": max_predictions}
-    batch = {name: [instance[name] for instance in instances] for name in instances[0]}
-    assert encode_records(**batch, **shape) == [encode_record(**instance, **shape) for instance in instances]
+        row = {
+            "token_ids": pad(rng.integers(0, 30522, length), sequence_length),
+            "segment_ids": pad(np.repeat([0, 1], [3, length - 3]), sequence_length),
+            "mask_positions": pad(np.sort(rng.choice(length, masks, replace=False)), max_predictions),
+            "mask_ids": pad(rng.integers(0, 30522, masks), max_predictions),
+            "is_random_next": rng.integers(2) > 0,
+        }
+        rows.append(row | {"lengths": length, "mask_counts": masks})
+        features = {
+            "input_ids": row["token_ids"],
+            "input_mask": pad(np.ones(length, int), sequence_length),
+            "segment_ids": row["segment_ids"],
+            "masked_lm_positions": row["mask_positions"],
+            "masked_lm_ids": row["mask_ids"],
+            "masked_lm_weights": pad(np.ones(masks, np.float32), max_predictions),
+            "next_sentence_labels": np.array([row["is_random_next"]], int),
+        }
+        expected.append(encode_example(features))
+    batch = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    assert encode_records(**batch) == expected

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_bert_flow.text.masking import MaskingRule, choose_positions, mask_tokens
+from keras_bert_flow.text.masking import MaskingRule, mask_rows
 
 SIZE = 30522
 PAD, CLS, SEP, MASK = 0, 101, 102, 103
@@ -23,6 +23,18 @@ def make_tokens(length, rng=None, pieces=False):
     tokens = rng.choice(np.concatenate([WORDS, PIECES]) if pieces else WORDS, length)
     tokens[0], tokens[length // 2], tokens[-1] = CLS, SEP, SEP
     return tokens.astype(np.int32)
+
+
+def mask_tokens(tokens, rule, rng):
+    """Mask one row, and return its tokens, and positions and original tokens without filler."""
+    masked = mask_rows(tokens[None], np.array([len(tokens)]), rule, rng)
+    (count,) = masked.counts
+    assert not masked.positions[0, count:].any() and not masked.mask_ids[0, count:].any()
+    return masked.token_ids[0], masked.positions[0, :count], masked.mask_ids[0, :count]
+
+
+def choose_positions(tokens, rule, rng):
+    return mask_tokens(tokens, rule, rng)[1]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +73,38 @@ def test_masking_leaves_special_tokens_and_what_was_not_chosen(unit):
         assert np.array_equal(masked[others], tokens[others])
 
 
-def test_masking_of_special_tokens_alone_chooses_nothing():
-    masked, positions, mask_ids = mask_tokens(np.array([CLS, SEP, SEP]), make_rule(), np.random.default_rng(0))
+@pytest.mark.parametrize("unit", ["token", "word", "span"])
+def test_masking_of_many_rows_keeps_each_within_its_length(unit):
+    rng = np.random.default_rng(3)
+    lengths = np.array([3, 60, *rng.integers(5, 60, 300)])  # the first has special tokens alone
+    tokens = np.full((len(lengths), 64), 9)  # padding that shows
+    for row, length in zip(tokens, lengths, strict=True):
+        row[:length] = make_tokens(length, rng, pieces=True)
+    rule = make_rule(0.3, 12, unit)
+    masked = mask_rows(tokens, lengths, rule, rng)
+    assert masked.positions.shape == masked.mask_ids.shape == (len(lengths), 12)
+    budgets = [min(12, max(1, round(0.3 * length))) for length in lengths.tolist()]
+    assert masked.counts[0] == 0 and np.all(masked.counts[1:] >= 1) and np.all(masked.counts <= budgets)
+    assert unit != "token" or masked.counts.tolist() == [0, *budgets[1:]]
+    is_chosen = np.zeros(tokens.shape, bool)
+    for row, (count, length) in enumerate(zip(masked.counts, lengths, strict=True)):
+        positions = masked.positions[row, :count]
+        assert np.all(np.diff(positions) > 0) and np.all(positions < length)
+        assert np.array_equal(masked.mask_ids[row, :count], tokens[row, positions])
+        is_chosen[row, positions] = True
+    assert not np.isin(tokens[is_chosen], (CLS, SEP)).any()
+    assert np.array_equal(masked.token_ids[~is_chosen], tokens[~is_chosen])
+
+
+def test_masking_takes_half_of_a_tie_to_the_even_number_in_every_row():
+    lengths = np.arange(5, 513)
+    masked = mask_rows(np.full((len(lengths), 512), 7), lengths, make_rule(0.15, 76), np.random.default_rng(0))
+    assert masked.counts.tolist() == [min(76, max(1, round(length * 0.15))) for length in lengths.tolist()]
+
+
+@pytest.mark.parametrize("unit", ["token", "word", "span"])
+def test_masking_of_special_tokens_alone_chooses_nothing(unit):
+    masked, positions, mask_ids = mask_tokens(np.array([CLS, SEP, SEP]), make_rule(unit=unit), np.random.default_rng(0))
     assert (masked.tolist(), len(positions), len(mask_ids)) == ([CLS, SEP, SEP], 0, 0)
 
 

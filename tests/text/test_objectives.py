@@ -1,3 +1,4 @@
+from collections import namedtuple
 from typing import get_args
 
 import numpy as np
@@ -7,9 +8,10 @@ from scipy import stats
 from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.text.masking import SPAN, TOKEN, WORD, MaskingRule
 from keras_bert_flow.text.objectives import MLM, MLM_NSP, MLM_SOP, InstanceRule, build_instances
-from keras_bert_flow.text.pairs import TokenizedDocument
+from keras_bert_flow.text.pool import TokenizedDocument
 
 OBJECTIVES = (MLM_NSP, MLM, MLM_SOP)
+Instance = namedtuple("Instance", "token_ids segment_ids mask_positions mask_ids unmasked_ids is_random_next")
 CLS, SEP, MASK = 2, 3, 4
 FIRST_WORD = 1000  # below are special tokens and what random replacement alone gives
 
@@ -30,17 +32,30 @@ def make_rule(objective, unit=TOKEN, sequence_length=64):
 
 
 def build(objective, documents=None, copies=2, seed=1, **settings):
-    return list(build_instances(documents or make_documents(), copies, make_rule(objective, **settings), seed))
+    """Return every instance without padding; past the lengths that they tell, all matrices hold zeros."""
+    instances = []
+    for built in build_instances(documents or make_documents(), copies, make_rule(objective, **settings), seed):
+        rows, masked = built.rows, built.masked
+        matrices = (masked.token_ids, rows.segment_ids, masked.positions, masked.mask_ids, rows.token_ids)
+        for *arrays, is_random_next, length, count in zip(
+            *matrices, rows.is_random_next, rows.lengths, masked.counts, strict=True
+        ):
+            ends = (length, length, count, count, length)
+            assert not any(array[end:].any() for array, end in zip(arrays, ends, strict=True))
+            arrays = [array[:end] for array, end in zip(arrays, ends, strict=True)]
+            instances.append(Instance(*arrays, bool(is_random_next)))
+    return instances
 
 
 def original_of(instance):
     token_ids = instance.token_ids.copy()
     token_ids[instance.mask_positions] = instance.mask_ids
+    assert np.array_equal(token_ids, instance.unmasked_ids)
     return token_ids
 
 
 def describe(instances):
-    return [[np.asarray(value).tolist() for value in vars(instance).values()] for instance in instances]
+    return [[np.asarray(value).tolist() for value in instance] for instance in instances]
 
 
 def test_configuration_names_every_objective_and_unit():

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_bert_flow.text.order import build_ordered_pairs
+from keras_bert_flow.text.order import draw_ordered_pairs
+from tests.text.test_pairs import cut_pairs, make_pool
 
 
 def make_sentences(lengths):
@@ -12,7 +13,8 @@ def make_sentences(lengths):
 
 
 def build(sentences, sequence_length=64, short_fraction=0.1, seed=0):
-    return list(build_ordered_pairs(sentences, sequence_length, short_fraction, np.random.default_rng(seed)))
+    rng, pool = np.random.default_rng(seed), make_pool([sentences])
+    return cut_pairs(pool, draw_ordered_pairs(pool, 0, sequence_length, short_fraction, rng), sequence_length, rng)
 
 
 def random_sentences(seed, shortest=2):

@@ -1,6 +1,6 @@
 import os
 import random
-from collections import Counter
+from collections import Counter, namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +8,14 @@ import pytest
 from scipy import stats
 
 from keras_bert_flow.text.documents import ReadingRule, read_documents
-from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.pairs import SegmentPair, TokenizedDocument, build_pairs, mask_pair, truncate_pair
+from keras_bert_flow.text.pairs import draw_pairs, truncate_pairs
+from keras_bert_flow.text.pool import Pool, TokenizedDocument
+from keras_bert_flow.text.rows import join_pairs
 from tests.oracles import google_pairs
 
 DATA = os.environ.get("KBF_TEST_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
+SegmentPair = namedtuple("SegmentPair", "first second is_random_next")
 SENTENCE = 1000  # token = document * 1,000,000 + sentence * 1000 + place: each token says where it is from
 
 
@@ -30,10 +32,30 @@ def synthetic_corpus(documents=40, seed=0):
     return make_corpus([rng.geometric(0.06, rng.integers(1, 25)).clip(1, 200) for _ in range(documents)])
 
 
+def make_pool(corpus):
+    lengths = [np.array([len(sentence) for sentence in document], int) for document in corpus]
+    texts = [np.concatenate([*document, np.array([], int)]) for document in corpus]
+    return Pool.of([TokenizedDocument(str(n), *parts) for n, parts in enumerate(zip(texts, lengths, strict=True))])
+
+
+def cut_pairs(pool, pairs, sequence_length, rng):
+    """Truncate pairs and return their tokens."""
+    table = np.array([*pairs], int).reshape(-1, 5)
+    cut = truncate_pairs(table[:, :4], sequence_length - 3, rng)
+    return [
+        SegmentPair(pool.token_ids[a : a + length], pool.token_ids[b : b + more], bool(is_random_next))
+        for (a, length, b, more), is_random_next in zip(cut, table[:, 4], strict=True)
+    ]
+
+
 def build(corpus, number, sequence_length=64, short_fraction=0.1, seed=0):
-    others = corpus[:number] + corpus[number + 1 :]
-    rng = np.random.default_rng([seed, number])
-    return list(build_pairs(corpus[number], others, sequence_length, short_fraction, rng))
+    rng, pool = np.random.default_rng([seed, number]), make_pool(corpus)
+    return cut_pairs(pool, draw_pairs(pool, number, sequence_length, short_fraction, rng), sequence_length, rng)
+
+
+def truncate_pair(first, second, longest, rng):
+    (cut,) = truncate_pairs(np.array([[0, len(first), 0, len(second)]]), longest, rng)
+    return first[cut[0] : cut[0] + cut[1]], second[cut[2] : cut[2] + cut[3]]
 
 
 def all_pairs(corpus, sequence_length=64, short_fraction=0.1, seeds=3):
@@ -182,14 +204,13 @@ def observe(passes):
 
 def compare_with_google(corpus, sequence_length, short_fraction, passes):
     # Our B never comes from the document itself. There it can, once in len(corpus) ** 10 draws: too rare to show.
-    rng, plain = np.random.default_rng(10), random.Random(10)
+    rng, plain, pool = np.random.default_rng(10), random.Random(10), make_pool(corpus)
     lists = [[sentence.tolist() for sentence in document] for document in corpus]
     ours, theirs = [], []
     for number in range(len(corpus)):
-        others = corpus[:number] + corpus[number + 1 :]
         for _ in range(passes):
-            pairs = build_pairs(corpus[number], others, sequence_length, short_fraction, rng)
-            ours.append([(pair.first, pair.second, pair.is_random_next) for pair in pairs])
+            pairs = draw_pairs(pool, number, sequence_length, short_fraction, rng)
+            ours.append(cut_pairs(pool, pairs, sequence_length, rng))
             theirs.append(google_pairs.create_pairs(lists, number, sequence_length - 3, short_fraction, plain))
     ours, theirs = observe(ours), observe(theirs)
     for name in ours:
@@ -211,18 +232,22 @@ def test_pairs_of_wikipedia_are_distributed_as_google_makes_them():
     compare_with_google(corpus, 128, 0.1, passes=150)
 
 
-def test_mask_pair_lays_out_special_tokens_and_segments():
-    rule = MaskingRule(0.2, 20, 4, (2, 3), np.ones(10_000, bool))
-    pair = SegmentPair(np.array([500, 501], np.int32), np.array([600], np.int32), True)
-    masked = mask_pair(pair, 2, 3, rule, np.random.default_rng(0))
-    original = masked.token_ids.copy()
-    original[masked.mask_positions] = masked.mask_ids
-    assert original.tolist() == [2, 500, 501, 3, 600, 3]
-    assert masked.segment_ids.tolist() == [0, 0, 0, 0, 1, 1]
-    assert masked.is_random_next is True
-    assert len(masked.mask_positions) == 1  # of six tokens
+def test_joined_pairs_have_special_tokens_segments_and_zeros():
+    token_ids = np.arange(500, 520)
+    places = np.array([[0, 2, 10, 1], [3, 3, 4, 2], [19, 1, 18, 2]])  # the second as long as may be
+    rows = join_pairs(token_ids, places, np.array([True, False, True]), 8, 2, 3)
+    assert rows.token_ids.tolist() == [
+        [2, 500, 501, 3, 510, 3, 0, 0],
+        [2, 503, 504, 505, 3, 504, 505, 3],
+        [2, 519, 3, 518, 519, 3, 0, 0],
+    ]
+    assert rows.segment_ids.tolist() == [[0, 0, 0, 0, 1, 1, 0, 0], [0] * 5 + [1] * 3, [0, 0, 0, 1, 1, 1, 0, 0]]
+    assert (rows.lengths.tolist(), rows.is_random_next.tolist()) == ([6, 8, 6], [True, False, True])
+    assert rows.token_ids.dtype == np.int32
 
 
-def test_tokenized_document_gives_its_sentences_back():
-    document = TokenizedDocument("d", np.array([5, 6, 7, 8], np.int32), np.array([1, 3], np.int32))
-    assert [sentence.tolist() for sentence in document.sentences] == [[5], [6, 7, 8]]
+def test_pool_knows_where_sentences_and_documents_begin():
+    pool = make_pool([[[5], [6, 7, 8]], [], [[9, 9]]])
+    assert (pool.token_ids.tolist(), pool.borders, pool.firsts) == ([5, 6, 7, 8, 9, 9], [0, 1, 4, 6], [0, 2, 2, 3])
+    assert [pool.end_of_chunk(0, 2, target) for target in (-5, 0, 1, 2, 4, 5)] == [1, 1, 1, 2, 2, 2]
+    assert pool.place(1, 3) == (1, 5)

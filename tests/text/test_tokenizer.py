@@ -126,7 +126,8 @@ def test_tokenizer_is_right_beyond_its_memory(monkeypatch):
     monkeypatch.setattr(tokenizer_module, "MAX_REMEMBERED_WORDS", 1)
     tokenizer = WordPieceTokenizer(PIECES)
     assert tokenizer.encode("the unaffable a unaffable").tolist() == [0, 2, 3, 4, 8, 2, 3, 4]
-    assert len(tokenizer._word_ids) == 1
+    assert tokenizer.encode("the, (the) unaffable.").tolist() == [0, 6, 6, 0, 6, 2, 3, 4, 6]
+    assert len(tokenizer._ids) == len(tokenizer._ids._word_ids) == 1
 
 
 def test_tokenizer_refuses_pieces_without_specials():

@@ -1,0 +1,49 @@
+"""Hold the documents of a pool as one row of tokens, in which a segment is a place and a length."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class TokenizedDocument:
+    """A document as sentences of token ids; `id` is the digest of its text."""
+
+    id: str
+    token_ids: np.ndarray  # int32, (tokens,)
+    sentence_lengths: np.ndarray  # int32, (sentences,), none of them 0
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The tokens of documents, and where their sentences are. Sentences are numbered through all the documents.
+
+    Attributes:
+        token_ids: int, (tokens,).
+        borders: the place of the first token of each sentence and, last, the number of tokens.
+        firsts: the number of the first sentence of each document and, last, the number of sentences.
+    """
+
+    token_ids: np.ndarray
+    borders: list[int]
+    firsts: list[int]
+
+    @classmethod
+    def of(cls, documents: Sequence[TokenizedDocument]) -> "Pool":
+        """Join documents, in their order."""
+        lengths = [document.sentence_lengths for document in documents]
+        borders = np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64).tolist()
+        firsts = np.cumsum([0, *map(len, lengths)]).tolist()
+        token_ids = np.concatenate([np.array([], np.int32), *(document.token_ids for document in documents)])
+        return cls(token_ids, borders, firsts)
+
+    def end_of_chunk(self, start: int, stop: int, target: int) -> int:
+        """Return the sentence behind a chunk: from `start` as many as it takes to reach `target` tokens, at least one,
+        none from `stop` on."""
+        return bisect_left(self.borders, self.borders[start] + target, start + 1, stop)
+
+    def place(self, start: int, end: int) -> tuple[int, int]:
+        """Return the place and the length of the sentences from `start` to before `end`, in tokens."""
+        return self.borders[start], self.borders[end] - self.borders[start]
