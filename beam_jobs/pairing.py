@@ -52,7 +52,7 @@ class TokenizeDocuments(beam.DoFn):
     """Encode the sentences of a document; those without a token, and documents without a sentence, are dropped."""
 
     def __init__(self, rule: RecordRule):
-        self._tokenizer = rule.tokenizer
+        self._tokenizer = rule.tokenizer  # sent to workers with this step alone: it is the largest thing to send
 
     def process(self, document: Document) -> Iterator[TokenizedDocument]:
         sentences = [ids for ids in self._tokenizer.encode_batch(document.sentences) if len(ids)]
@@ -84,19 +84,22 @@ class PoolDocuments(beam.PTransform):
 
     def __init__(self, rule: RecordRule, folder: Path):
         super().__init__()
-        self._rule = rule
+        self._held_out_fraction, self._seed = rule.config.held_out_fraction, rule.seed
         self._folder = Path(folder) / "pools"
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         size = beam.pvalue.AsSingleton(inputs["size"])
-        placed = inputs["documents"] | "ChoosePool" >> beam.Map(place_document, size, self._rule)
+        choice = (self._held_out_fraction, self._seed)
+        placed = inputs["documents"] | "ChoosePool" >> beam.Map(place_document, size, *choice)
         buckets = inputs["size"] | "ListBuckets" >> beam.FlatMap(lambda size: range(_count_buckets(size)))
         return {"items": placed, "buckets": buckets} | "SortPools" >> SortThroughFiles(self._folder, read_pools)
 
 
-def place_document(document: TokenizedDocument, size: tuple[int, int], rule: RecordRule) -> tuple[int, list[bytes]]:
+def place_document(
+    document: TokenizedDocument, size: tuple[int, int], held_out_fraction: float, seed: int
+) -> tuple[int, list[bytes]]:
     """Return the bucket of a document's pool, and the document's bytes behind those of the pool's name, one item."""
-    (part, pool), _ = choose_pool(document, size[0], rule)
+    part, pool = choose_pool(document.id, size[0], held_out_fraction, seed)
     name = struct.pack(_POOL, part == HELD_OUT, pool)
     return pool % _count_buckets(size), [name + pickle.dumps(document, pickle.HIGHEST_PROTOCOL)]
 
@@ -113,12 +116,12 @@ def _count_buckets(size: tuple[int, int]) -> int:
     return max(_MIN_BUCKETS, size[1] // _BUCKET_BYTES)
 
 
-def choose_pool(document: TokenizedDocument, total: int, rule: RecordRule) -> tuple[tuple[str, int], TokenizedDocument]:
-    held_out_fraction = rule.config.held_out_fraction
-    is_held_out = keyed_fraction(rule.seed, "held out", document.id) < held_out_fraction
+def choose_pool(document_id: str, total: int, held_out_fraction: float, seed: int) -> tuple[str, int]:
+    """Return the part that a document is for, and the number of its pool, by its id and the number of documents."""
+    is_held_out = keyed_fraction(seed, "held out", document_id) < held_out_fraction
     part, share = (HELD_OUT, held_out_fraction) if is_held_out else (TRAIN, 1 - held_out_fraction)
     pools = max(1, int(total * share) // DOCUMENTS_A_POOL)
-    return (part, keyed_number(rule.seed, "pool", document.id) % pools), document
+    return part, keyed_number(seed, "pool", document_id) % pools
 
 
 class BuildRecords(beam.DoFn):
@@ -128,18 +131,15 @@ class BuildRecords(beam.DoFn):
     """
 
     def __init__(self, rule: RecordRule):
-        self._rule = rule
-
-    def setup(self) -> None:
-        self._instances = self._rule.instances
+        self._config, self._instances, self._seed = rule.config, rule.instances, rule.seed
 
     def process(self, pool: tuple[tuple[str, int], Iterable[TokenizedDocument]]) -> Iterator[tuple[str, list[bytes]]]:
         (part, _), documents = pool
         received = sorted(documents, key=lambda document: document.id)
         unique = list({document.id: document for document in received}.values())
         counts = Counter({"duplicate_documents": len(received) - len(unique), f"documents_{part}": len(unique)})
-        copies = self._rule.config.duplication if part == TRAIN else 1
-        for instances in build_instances(unique, copies, self._instances, self._rule.seed):
+        copies = self._config.duplication if part == TRAIN else 1
+        for instances in build_instances(unique, copies, self._instances, self._seed):
             self._count(instances, part, counts)
             yield part, _encode(instances)
         yield from tag_counters((name, int(number)) for name, number in counts.items())
@@ -152,7 +152,7 @@ class BuildRecords(beam.DoFn):
         counts["padding_positions"] += rows.token_ids.size - tokens
         counts["instance_tokens"] += tokens
         counts["masked_tokens"] += int(instances.masked.counts.sum())
-        if label_name := LABEL_NAMES.get(self._rule.config.objective):
+        if label_name := LABEL_NAMES.get(self._config.objective):
             counts[label_name] += np.count_nonzero(rows.is_random_next)
 
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from beam_jobs.pairing import DOCUMENTS_A_POOL, HELD_OUT, TRAIN, RecordRule, choose_pool
+from beam_jobs.pairing import DOCUMENTS_A_POOL, HELD_OUT, TRAIN, choose_pool
 from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile
 from keras_bert_flow.text.masking import MASK_SHARE
-from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import write_vocabulary
 from tests.beam_jobs.conftest import (
@@ -20,7 +19,6 @@ from tests.beam_jobs.conftest import (
     build,
     make_corpus,
     make_documents,
-    make_records_config,
     names_in,
     read_folder,
 )
@@ -158,10 +156,7 @@ def test_whole_words_are_masked_where_asked(tmp_path):
 @pytest.mark.parametrize("held_out_fraction", [0.0, 0.02, 0.2, 0.9])
 def test_pools_hold_enough_documents_to_choose_from(held_out_fraction):
     total = 20_000
-    rule = RecordRule(make_records_config(held_out_fraction=held_out_fraction), None, 1)
-    none = np.array([], np.int32)
-    documents = [TokenizedDocument(str(number), none, none) for number in range(total)]
-    pools = [choose_pool(document, total, rule)[0] for document in documents]
+    pools = [choose_pool(str(number), total, held_out_fraction, 1) for number in range(total)]
     sizes = {part: [pools.count(pool) for pool in set(pools) if pool[0] == part] for part in (TRAIN, HELD_OUT)}
     assert abs(sum(sizes[HELD_OUT]) - total * held_out_fraction) < 4 * np.sqrt(total * 0.25)
     for part in filter(sizes.get, sizes):
