@@ -19,7 +19,7 @@ class WordPieceTokenizer:
     """Encode text by the greedy longest match of google-research/bert.
 
     Special pieces written out in a text get no protection, as in the original: "[MASK]" is three words. An instance
-    remembers the words it has met (text repeats its words: 4 MB/s become XX on Wikipedia) and can be pickled.
+    remembers the words it has met, with the marks around them: text repeats its words. It can be pickled.
 
     Args:
         pieces: the vocabulary, in the order of ids.
