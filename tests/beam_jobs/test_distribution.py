@@ -1,11 +1,11 @@
 """Records are distributed as the original algorithm makes them: chi-square against the plain builder of `benchmarks`.
 
 Both build from the same text with the same vocabulary, for five seeds, and every comparison must give p > 0.001. Where
-the distributions are equal, a comparison fails once in 1,000; there are 11 of them for each seed, unit and text, so of
-all 220 one or more fails in a fifth of the cases. The seeds are fixed, so a test holds always or never until a change
+the distributions are equal, a comparison fails once in 1,000; there are 13 of them for each seed, unit and text, so of
+all 260 one or more fails in a quarter of the cases. The seeds are fixed, so a test holds always or never until a change
 alters what is drawn; a seed that fails then is not yet an error, but the next seed failing in the same comparison is:
-that is one in a million. At 0.05, eleven would fail at every change; at a millionth, errors of twice the size of
-those that are found now would pass.
+that is one in a million. At 0.05, thirteen would fail at every change; far below 0.001, errors would have to be
+greater to be found.
 
 Chi-square wants independent observations. The instances of one pass over a document share its target length, so of each
 document a single one is looked at, any of them; the tokens that hide, change or stay are independent all the same.
@@ -151,6 +151,7 @@ def observe(examples, case, seed):
         replaced, original = example.inputs[example.positions], example.original[example.positions]
         kinds = np.where(replaced == mask_id, "hidden", np.where(replaced == original, "kept", "changed"))
         seen["80/10/10"].update(kinds.tolist())
+        seen["changed to"].update((replaced[kinds == "changed"] * 20 // len(is_piece)).tolist())
         start = tuple(example.original[1 : np.flatnonzero(example.original == case.vocabulary["[SEP]"])[0]][:GRAM])
         of_document[case.places.get(start, (start,))[0]].append(example)
     rng = random.Random(seed)
@@ -170,6 +171,7 @@ def describe(example, case, is_piece):
     masked_of = np.bincount(word_of[is_masked], minlength=len(word_lengths))
     pairs = {
         "length": len(example.original),
+        "length in eighths": 8 * len(example.original) // case.sequence_length,  # few bins tell more of a shift
         "length of A": len(first),
         "length of B": len(second),
         "random next": example.is_random_next,
@@ -195,7 +197,7 @@ def describe(example, case, is_piece):
 def test_records_are_distributed_as_the_original_makes_them(unit, seed, case, reference, tmp_path):
     ours = observe(build_ours(case, unit, seed, tmp_path), case, seed)
     theirs = observe(build_theirs(case, unit, seed, reference), case, seed + 100)
-    assert ours.keys() == theirs.keys() and len(ours) == 11
+    assert ours.keys() == theirs.keys() and len(ours) == 13
     assert min(ours["length"].total(), theirs["length"].total()) > 0.95 * len(case.documents)
     different = []
     for name in ours:
