@@ -42,6 +42,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--input", required=True, help="a file of text, a paragraph a line")
     parser.add_argument("--vocab", required=True, help="vocab.txt, uncased")
     parser.add_argument("--reference-documents", type=int, default=40, help="documents for the plain builder")
+    parser.add_argument("--mask-unit", default="token", choices=("token", "word", "span"), help="of the job")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], choices=RUNS)
     return parser.parse_args()
 
@@ -93,7 +94,8 @@ def main() -> None:
     reference = plain[0] / plain[1]
     print_row("plain Python", 1, *plain, reference)
     for workers in arguments.workers:
-        timed = time_job(arguments.input, arguments.vocab, RUNS[workers])
+        options = ["--mask-unit", arguments.mask_unit, *RUNS[workers]]
+        timed = time_job(arguments.input, arguments.vocab, options)
         print_row("`kbf records`", workers, *timed, reference)
 
 
