@@ -5,6 +5,7 @@ only the places of the data travel as elements: an external merge sort, and chun
 """
 
 import heapq
+import io
 import itertools
 import pickle
 import struct
@@ -104,10 +105,10 @@ class WriteChunks(beam.DoFn):
 
 def read_chunk(place: tuple[str, int, int]) -> Iterator[Any]:
     path, offset, length = place
-    with open(path, "rb") as file:
-        file.seek(offset)
-        while file.tell() < offset + length:
-            yield pickle.load(file)  # written by this job
+    with _open_again(path) as file:
+        chunk = io.BytesIO(_read_at(file, offset, length))
+    while chunk.tell() < length:
+        yield pickle.load(chunk)  # written by this job
 
 
 class WriteRuns(beam.DoFn):
@@ -162,15 +163,14 @@ def merge_runs(bucket: int, runs: Sequence[str]) -> Iterator[bytes]:
 
 def _read_items(path: str, bucket: int, block_bytes: int) -> Iterator[bytes]:
     """Yield the items of a bucket in one run; the file is open only while a block is read: there may be many."""
-    with open(path, "rb") as file:
-        (buckets,) = _OFFSET.unpack(file.read(_OFFSET.size))
+    with _open_again(path) as file:
+        (buckets,) = _OFFSET.unpack(_read_at(file, 0, _OFFSET.size))
         if bucket >= buckets:
             return
-        file.seek(_OFFSET.size * (bucket + 1))
-        start, end = (_OFFSET.unpack(file.read(_OFFSET.size))[0] for _ in range(2))
+        start, end = np.frombuffer(_read_at(file, _OFFSET.size * (bucket + 1), 2 * _OFFSET.size), "<u8").tolist()
     rest = b""
     while start < end:
-        with open(path, "rb") as file:
+        with _open_again(path) as file:
             block = rest + _read_at(file, start, min(block_bytes, end - start))
         start += len(block) - len(rest)
         position = 0
@@ -190,11 +190,22 @@ def group_sorted(items: Iterator[bytes], key_bytes: int) -> Iterator[tuple[bytes
         yield key, (item[key_bytes:] for item in group)
 
 
+def _open_again(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"A job's files must stay until it ends. Received: {path}, which is gone. Run it again."
+        ) from None
+
+
 def _read_at(file: BinaryIO, start: int, length: int) -> bytes:
     file.seek(start)
     block = file.read(length)
     if len(block) < length:
-        raise OSError(f"{file.name} ends before its time")
+        raise ValueError(
+            f"A job's files must stay whole until it ends. Received: {file.name}, which was cut. Run it again."
+        )
     return block
 
 

@@ -1,13 +1,16 @@
+import os
 import random
 import shutil
 from collections import defaultdict
+from pathlib import Path
 
 import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from beam_jobs import spilling
-from beam_jobs.spilling import SortThroughFiles, SpreadThroughFiles, WriteRuns, group_sorted, merge_runs
+from beam_jobs.spilling import SortThroughFiles, SpreadThroughFiles, WriteChunks, WriteRuns, group_sorted, merge_runs
+from tests.beam_jobs.conftest import build, names_in
 
 REPLAYED = ["--direct_runner_bundle_repeat=2"]
 
@@ -43,10 +46,33 @@ def test_sorted_files_forget_what_a_failed_attempt_left(tmp_path):
 
 def test_sorted_files_that_were_cut_are_refused(tmp_path):
     (path,) = write_runs(tmp_path, [(0, b"a" * 100)])
-    with open(path, "r+b") as file:
-        file.truncate(60)
-    with pytest.raises(OSError, match="ends before its time"):
-        list(merge_runs(0, [path]))
+    for size in (60, 20, 0):  # in the item, in the offsets, before them
+        with open(path, "r+b") as file:
+            file.truncate(size)
+        with pytest.raises(ValueError, match=f"{path}, which was cut"):
+            list(merge_runs(0, [path]))
+
+
+@pytest.mark.parametrize("writer", [WriteRuns, WriteChunks])
+@pytest.mark.parametrize("harm", ["gone", "cut"])
+def test_file_that_is_harmed_before_it_is_read_fails_the_job(
+    harm, writer, corpus, vocabulary_file, tmp_path, monkeypatch
+):
+    harmed, write = [], writer._write
+
+    def write_and_harm(self):
+        place = write(self)
+        path = Path(place if writer is WriteRuns else place[0])
+        if not harmed:
+            path.unlink() if harm == "gone" else os.truncate(path, path.stat().st_size - 1)
+            harmed.append(path)
+        return place
+
+    monkeypatch.setattr(writer, "_write", write_and_harm)
+    with pytest.raises(ValueError, match=f"Received: .*, which (is|was) {harm}") as caught:
+        build(corpus, vocabulary_file, tmp_path / "out" / "r")
+    assert harmed[0].name in str(caught.value) and "\n" not in str(caught.value)
+    assert names_in(tmp_path / "out") == []
 
 
 def test_writers_fail_where_the_folder_of_their_job_is_gone(tmp_path):
