@@ -11,7 +11,7 @@ import pickle
 import struct
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -66,10 +66,29 @@ class SortThroughFiles(beam.PTransform):
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         runs = inputs["items"] | "WriteRuns" >> beam.ParDo(WriteRuns(self._folder))
+        return {"runs": runs, "buckets": inputs["buckets"]} | "MergeRuns" >> MergeRuns(self._use, *self._arguments)
+
+
+class MergeRuns(beam.PTransform):
+    """Merge sorted runs, and emit what `use` makes of each bucket, also of an empty one.
+
+    Takes a dict of collections: `runs`, the paths that `write_run` gave, and `buckets`, all the numbers of buckets.
+
+    Args:
+        use: takes the number of a bucket, an iterator over its items in order, and the arguments, and yields results.
+        arguments: further ones, side inputs among them.
+    """
+
+    def __init__(self, use: Callable[..., Iterable], *arguments: Any):
+        super().__init__()
+        self._use, self._arguments = use, arguments
+
+    def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
+        runs = beam.pvalue.AsList(inputs["runs"])
         return (
             inputs["buckets"]
             | "SpreadBuckets" >> beam.Reshuffle()
-            | "UseBucket" >> beam.FlatMap(use_bucket, beam.pvalue.AsList(runs), self._use, *self._arguments)
+            | "UseBucket" >> beam.FlatMap(use_bucket, runs, self._use, *self._arguments)
         )
 
 
@@ -112,11 +131,7 @@ def read_chunk(place: tuple[str, int, int]) -> Iterator[Any]:
 
 
 class WriteRuns(beam.DoFn):
-    """Sort the (bucket, bytes) of a bundle, as many as fit into RUN_BYTES at a time, and emit the path of each run.
-
-    A run begins with the number of buckets and the offset at which each begins and the last ends, uint64; an item is
-    its length, uint32, and its bytes; little-endian.
-    """
+    """Sort the (bucket, bytes) of a bundle, as many as fit into RUN_BYTES at a time, and emit the path of each run."""
 
     def __init__(self, folder: str):
         self._folder = folder
@@ -137,18 +152,28 @@ class WriteRuns(beam.DoFn):
             yield GlobalWindows.windowed_value(self._write())
 
     def _write(self) -> str:
-        path, buckets = _new_file(self._folder), max(self._buckets) + 1
-        offsets = np.full(buckets + 1, _OFFSET.size * (buckets + 2), "<u8")
-        with open(path, "wb") as file:
-            file.seek(int(offsets[0]))
-            for bucket in range(buckets):
-                for item in sorted(self._buckets.get(bucket, ())):
-                    file.write(_LENGTH.pack(len(item)) + item)
-                offsets[bucket + 1] = file.tell()
-            file.seek(0)
-            file.write(_OFFSET.pack(buckets) + offsets.tobytes())
+        path = write_run(self._folder, self._buckets)
         self.start_bundle()
-        return str(path)
+        return path
+
+
+def write_run(folder: str, items: Mapping[int, Iterable[bytes]]) -> str:
+    """Write a run of items by bucket, sorted within each, and return its path.
+
+    A run begins with the number of buckets and the offset at which each begins and the last ends, uint64; an item is
+    its length, uint32, and its bytes; little-endian.
+    """
+    path, buckets = _new_file(folder), max(items) + 1
+    offsets = np.full(buckets + 1, _OFFSET.size * (buckets + 2), "<u8")
+    with open(path, "wb") as file:
+        file.seek(int(offsets[0]))
+        for bucket in range(buckets):
+            for item in sorted(items.get(bucket, ())):
+                file.write(_LENGTH.pack(len(item)) + item)
+            offsets[bucket + 1] = file.tell()
+        file.seek(0)
+        file.write(_OFFSET.pack(buckets) + offsets.tobytes())
+    return str(path)
 
 
 def use_bucket(bucket: int, runs: Sequence[str], use: Callable[..., Iterable], *arguments: Any) -> Iterable:
