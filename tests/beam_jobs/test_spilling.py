@@ -1,6 +1,7 @@
 import os
 import random
 import shutil
+import tracemalloc
 from collections import defaultdict
 from pathlib import Path
 
@@ -37,6 +38,20 @@ def test_sorted_files_give_every_item_in_order(run_bytes, merge_bytes, tmp_path,
     assert len(runs) == {1: len(pairs), 10**9: 1}.get(run_bytes, len(runs)) and len(runs) == len(set(runs))
     for bucket in range(6):  # two of them without an item, one beyond the last
         assert list(merge_runs(bucket, runs)) == sorted(item for number, item in pairs if number == bucket)
+
+
+def test_merging_holds_a_part_of_a_bucket(tmp_path, monkeypatch):
+    monkeypatch.setattr(spilling, "_MERGE_BYTES", 500_000)
+    rng = random.Random(0)
+    runs = [path for _ in range(10) for path in write_runs(tmp_path, [(0, rng.randbytes(1000)) for _ in range(1000)])]
+    tracemalloc.start()
+    try:
+        items = sum(1 for _ in merge_runs(0, runs))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert items == 10_000
+    assert peak < 3_000_000  # of 10 MB; a block of each run, and while it is read the one before it
 
 
 def test_sorted_files_forget_what_a_failed_attempt_left(tmp_path):
