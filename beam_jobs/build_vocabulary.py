@@ -1,11 +1,13 @@
 """Learn a WordPiece vocabulary from any amount of text: Beam counts words, the learner chooses pieces.
 
-documents ──► counts of a bundle ──► counts ──► vocab.txt
+documents ──► sorted counts of a bundle ──► counts ──► vocab.txt
 """
 
+import itertools
+import struct
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import apache_beam as beam
@@ -15,6 +17,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_jobs.reading import ReadCorpus, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results, tag_counters
 from beam_jobs.running import job_folder, run_pipeline
+from beam_jobs.spilling import MergeRuns, write_run
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config import CorpusConfig, VocabularyConfig
 from keras_bert_flow.keys import corpus_digests, vocabulary_key
@@ -26,6 +29,7 @@ from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary, wr
 
 MAX_COUNTED_WORDS = 200_000  # distinct words that a worker counts before it hands them on, about 30 MB
 BUCKETS = 256  # into which distinct words are dealt
+_COUNT = struct.Struct(">xQ")  # behind a word; no word has a zero byte, so a word's counts lie together when sorted
 
 
 def build_vocabulary(
@@ -68,9 +72,10 @@ def count_words(
 
     def build(pipeline: beam.Pipeline) -> None:
         read = pipeline | "ReadCorpus" >> ReadCorpus(whole_lines, folder, BeamStorage(options))
-        count = beam.ParDo(CountInBundles(cased)).with_outputs(COUNTERS, main="words")
+        count = beam.ParDo(CountInBundles(cased, folder / "words")).with_outputs(COUNTERS, main="runs")
         words = read.documents | "CountInBundles" >> count
-        counts = words.words | "GroupBuckets" >> beam.GroupByKey() | "AddCounts" >> beam.Map(add_counts)
+        buckets = pipeline | "ListBuckets" >> beam.Create(range(BUCKETS))
+        counts = {"runs": words.runs, "buckets": buckets} | "AddCounts" >> MergeRuns(add_counts)
         counters = (read.counters, words[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
         _ = {"results": counts, COUNTERS: counters} | "WriteCounts" >> WriteResults(folder)
 
@@ -86,40 +91,44 @@ def count_words(
 
 
 class CountInBundles(beam.DoFn):
-    """Count the words of a bundle, and emit (bucket, counts by word) at its end, or as often as the table is full.
+    """Count the words of a bundle, and write a sorted run of the counts at its end, or as often as the table is full.
 
-    A word is always in the same one of 256 buckets. Words that travel in company cost the runner little; words that
-    travel alone would cost it more than counting them does.
+    Emits the path of each run. A word is always in the same one of 256 buckets. The runner would hold counts that
+    travel through it, once for every full table of every worker, which is as good as holding the text.
+
+    Args:
+        cased: words keep case.
+        folder: a new folder for the runs, in one that every worker can reach.
     """
 
-    def __init__(self, cased: bool):
+    def __init__(self, cased: bool, folder: Path):
         self._cased = cased
+        self._folder = str(folder)
 
     def start_bundle(self) -> None:
         self._counts: Counter = Counter()
 
-    def process(self, document: Document) -> Iterator[tuple[int, dict[str, int]]]:
+    def process(self, document: Document) -> Iterator[str]:
         words = normalize_text("\n".join(document.sentences), self._cased).split()
         self._counts.update(words)
         yield from tag_counters([("words", len(words))])
         if len(self._counts) > MAX_COUNTED_WORDS:
-            yield from self._empty()
+            yield self._write()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        for bucket in self._empty():
-            yield GlobalWindows.windowed_value(bucket)
+        if self._counts:
+            yield GlobalWindows.windowed_value(self._write())
 
-    def _empty(self) -> list[tuple[int, dict[str, int]]]:
-        buckets: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    def _write(self) -> str:
+        buckets: defaultdict[int, list[bytes]] = defaultdict(list)
         for word, count in self._counts.items():
-            buckets[zlib.crc32(word.encode()) % BUCKETS][word] = count
+            name = word.encode()
+            buckets[zlib.crc32(name) % BUCKETS].append(name + _COUNT.pack(count))
         self._counts.clear()
-        return list(buckets.items())
+        return write_run(self._folder, buckets)
 
 
-def add_counts(bucket: tuple[int, Iterable[dict[str, int]]]) -> dict[str, int]:
-    """Add up what the bundles counted in one bucket."""
-    total: Counter = Counter()
-    for counts in bucket[1]:
-        total.update(counts)
-    return dict(total)
+def add_counts(bucket: int, items: Iterator[bytes]) -> Iterator[dict[str, int]]:
+    """Add up the counts of each word in a bucket."""
+    groups = itertools.groupby(items, key=lambda item: item[: -_COUNT.size])
+    yield {word.decode(): sum(_COUNT.unpack(item[-_COUNT.size :])[0] for item in group) for word, group in groups}

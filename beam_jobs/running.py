@@ -1,18 +1,20 @@
 """Run a pipeline with the options a user gave, and turn a worker's error about the input into one line."""
 
+import argparse
 import json
 import logging
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, WorkerOptions
 
+from beam_jobs.leftovers import new_job_folder, remove_leftovers
 from keras_bert_flow.artifacts import NO_ROOM
 
 DEFAULT_RUNNER = "FnApiRunner"  # Beam's own default first looks for a Go binary on the network
@@ -56,10 +58,11 @@ def job_folder(folder: Path) -> Iterator[Path]:
     """Yield a new folder for the files of one pipeline, which in the end are moved into `folder`.
 
     Workers outlive a main process that was killed, by the bundle at hand. What they then write is under a name that no
-    later job looks at; so is what a failed attempt at a shard left.
+    later job looks at; so is what a failed attempt at a shard left. `publishing` removes all of it after an error,
+    and after a kill the next job of the same output does, or, when it is old, any job beside it.
     """
-    place = folder / f".{uuid.uuid4().hex}"
-    place.mkdir()
+    remove_leftovers(folder.parent)
+    place = new_job_folder(folder)
     yield place
     for path in place.iterdir():
         if path.is_file():
@@ -96,11 +99,18 @@ def _quiet(level: str, folder: Path) -> Iterator[None]:
 
 
 def _check_options(options: Sequence[str]) -> None:
-    """Refuse options that Beam does not have: it would leave out a misspelt one without a word."""
-    known = {*PipelineOptions([]).get_all_options(), "experiment"}  # the one whose value has another name
-    for option in options:
-        name = option.removeprefix("--").partition("=")[0]
-        if option.startswith("--") and name.removeprefix("no_") not in known and name not in known:
-            raise ValueError(
-                f"An option must be one of this command or of Apache Beam. Received: --{name}. See --help."
-            )
+    """Refuse options that Beam does not have, which it would leave out without a word, and values it cannot read."""
+    unknown: list[str] = []
+
+    def refuse(message: str) -> NoReturn:
+        raise ValueError(f"An option of Apache Beam must have a value of its kind. Received: {message}. See --help.")
+
+    def find_unknown(parser: argparse.ArgumentParser) -> None:
+        parser.error = refuse  # in place of a page on how to use Beam
+        unknown.extend(parser.parse_known_args(list(options))[1])
+
+    PipelineOptions([]).get_all_options(add_extra_args_fn=find_unknown)  # it makes the parser of all of Beam's options
+    for option in unknown:
+        if option.startswith("--"):
+            name = option.partition("=")[0]
+            raise ValueError(f"An option must be one of this command or of Apache Beam. Received: {name}. See --help.")

@@ -5,12 +5,13 @@ only the places of the data travel as elements: an external merge sort, and chun
 """
 
 import heapq
+import io
 import itertools
 import pickle
 import struct
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -65,10 +66,29 @@ class SortThroughFiles(beam.PTransform):
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         runs = inputs["items"] | "WriteRuns" >> beam.ParDo(WriteRuns(self._folder))
+        return {"runs": runs, "buckets": inputs["buckets"]} | "MergeRuns" >> MergeRuns(self._use, *self._arguments)
+
+
+class MergeRuns(beam.PTransform):
+    """Merge sorted runs, and emit what `use` makes of each bucket, also of an empty one.
+
+    Takes a dict of collections: `runs`, the paths that `write_run` gave, and `buckets`, all the numbers of buckets.
+
+    Args:
+        use: takes the number of a bucket, an iterator over its items in order, and the arguments, and yields results.
+        arguments: further ones, side inputs among them.
+    """
+
+    def __init__(self, use: Callable[..., Iterable], *arguments: Any):
+        super().__init__()
+        self._use, self._arguments = use, arguments
+
+    def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
+        runs = beam.pvalue.AsList(inputs["runs"])
         return (
             inputs["buckets"]
             | "SpreadBuckets" >> beam.Reshuffle()
-            | "UseBucket" >> beam.FlatMap(use_bucket, beam.pvalue.AsList(runs), self._use, *self._arguments)
+            | "UseBucket" >> beam.FlatMap(use_bucket, runs, self._use, *self._arguments)
         )
 
 
@@ -104,18 +124,14 @@ class WriteChunks(beam.DoFn):
 
 def read_chunk(place: tuple[str, int, int]) -> Iterator[Any]:
     path, offset, length = place
-    with open(path, "rb") as file:
-        file.seek(offset)
-        while file.tell() < offset + length:
-            yield pickle.load(file)  # written by this job
+    with _open_again(path) as file:
+        chunk = io.BytesIO(_read_at(file, offset, length))
+    while chunk.tell() < length:
+        yield pickle.load(chunk)  # written by this job
 
 
 class WriteRuns(beam.DoFn):
-    """Sort the (bucket, items) of a bundle, as many as fit into RUN_BYTES at a time, and emit the path of each run.
-
-    A run begins with the number of buckets and the offset at which each begins and the last ends, uint64; an item is
-    its length, uint32, and its bytes; little-endian.
-    """
+    """Sort the (bucket, items) of a bundle, as many as fit into RUN_BYTES at a time, and emit the path of each run."""
 
     def __init__(self, folder: str):
         self._folder = folder
@@ -136,18 +152,28 @@ class WriteRuns(beam.DoFn):
             yield GlobalWindows.windowed_value(self._write())
 
     def _write(self) -> str:
-        path, buckets = _new_file(self._folder), max(self._buckets) + 1
-        offsets = np.full(buckets + 1, _OFFSET.size * (buckets + 2), "<u8")
-        with open(path, "wb") as file:
-            file.seek(int(offsets[0]))
-            for bucket in range(buckets):
-                for item in sorted(self._buckets.get(bucket, ())):
-                    file.write(_LENGTH.pack(len(item)) + item)
-                offsets[bucket + 1] = file.tell()
-            file.seek(0)
-            file.write(_OFFSET.pack(buckets) + offsets.tobytes())
+        path = write_run(self._folder, self._buckets)
         self.start_bundle()
-        return str(path)
+        return path
+
+
+def write_run(folder: str, items: Mapping[int, Iterable[bytes]]) -> str:
+    """Write a run of items by bucket, sorted within each, and return its path.
+
+    A run begins with the number of buckets and the offset at which each begins and the last ends, uint64; an item is
+    its length, uint32, and its bytes; little-endian.
+    """
+    path, buckets = _new_file(folder), max(items) + 1
+    offsets = np.full(buckets + 1, _OFFSET.size * (buckets + 2), "<u8")
+    with open(path, "wb") as file:
+        file.seek(int(offsets[0]))
+        for bucket in range(buckets):
+            for item in sorted(items.get(bucket, ())):
+                file.write(_LENGTH.pack(len(item)) + item)
+            offsets[bucket + 1] = file.tell()
+        file.seek(0)
+        file.write(_OFFSET.pack(buckets) + offsets.tobytes())
+    return str(path)
 
 
 def use_bucket(bucket: int, runs: Sequence[str], use: Callable[..., Iterable], *arguments: Any) -> Iterable:
@@ -162,15 +188,14 @@ def merge_runs(bucket: int, runs: Sequence[str]) -> Iterator[bytes]:
 
 def _read_items(path: str, bucket: int, block_bytes: int) -> Iterator[bytes]:
     """Yield the items of a bucket in one run; the file is open only while a block is read: there may be many."""
-    with open(path, "rb") as file:
-        (buckets,) = _OFFSET.unpack(file.read(_OFFSET.size))
+    with _open_again(path) as file:
+        (buckets,) = _OFFSET.unpack(_read_at(file, 0, _OFFSET.size))
         if bucket >= buckets:
             return
-        file.seek(_OFFSET.size * (bucket + 1))
-        start, end = (_OFFSET.unpack(file.read(_OFFSET.size))[0] for _ in range(2))
+        start, end = np.frombuffer(_read_at(file, _OFFSET.size * (bucket + 1), 2 * _OFFSET.size), "<u8").tolist()
     rest = b""
     while start < end:
-        with open(path, "rb") as file:
+        with _open_again(path) as file:
             block = rest + _read_at(file, start, min(block_bytes, end - start))
         start += len(block) - len(rest)
         position = 0
@@ -190,11 +215,22 @@ def group_sorted(items: Iterator[bytes], key_bytes: int) -> Iterator[tuple[bytes
         yield key, (item[key_bytes:] for item in group)
 
 
+def _open_again(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"A job's files must stay until it ends. Received: {path}, which is gone. Run it again."
+        ) from None
+
+
 def _read_at(file: BinaryIO, start: int, length: int) -> bytes:
     file.seek(start)
     block = file.read(length)
     if len(block) < length:
-        raise OSError(f"{file.name} ends before its time")
+        raise ValueError(
+            f"A job's files must stay whole until it ends. Received: {file.name}, which was cut. Run it again."
+        )
     return block
 
 

@@ -1,7 +1,7 @@
 """Print the peak memory of each process of a job, for a corpus and for one ten times as large, as a Markdown table.
 
-    python benchmarks/memory.py --input wiki_en_dev.txt --vocab vocab.txt
-    python benchmarks/memory.py --input wiki_en_dev.txt --vocab vocab.txt --times 4 40 --jobs records
+    python benchmarks/memory.py --input wiki_en_train.txt --vocab vocab.txt
+    python benchmarks/memory.py --input wiki_en_train.txt --vocab vocab.txt --times 10 --jobs records --shards 1
 
 The larger corpora repeat the text with a number in each line, so that no document is like another. The peak is the
 high-water mark of resident memory that Linux keeps (VmHWM), read twenty times a second. Of several processes of one
@@ -9,6 +9,7 @@ kind the largest is told.
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", nargs="+", default=("records", "vocab"), choices=("records", "vocab"))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--duplication", type=int, default=2)
+    parser.add_argument("--shards", type=int, help="training files; as many as the job picks where it is left out")
     parser.add_argument("--timeout-seconds", type=float, default=600)
     return parser.parse_args()
 
@@ -82,7 +84,8 @@ def _read(path: Path) -> str:
 
 def main() -> None:
     arguments = parse_arguments()
-    print("| job | text, MB | seconds | largest worker, MB | runner, MB |\n|---|---:|---:|---:|---:|", flush=True)
+    print("| job | text, MB | seconds | largest shard, MB | largest worker, MB | runner, MB |", flush=True)
+    print("|---|---:|---:|---:|---:|---:|", flush=True)
     workers = [f"--direct_num_workers={arguments.workers}", "--direct_running_mode=multi_processing"]
     with tempfile.TemporaryDirectory() as folder:
         for job in arguments.jobs:
@@ -92,9 +95,12 @@ def main() -> None:
                 command = [sys.executable, "-m", "keras_bert_flow", job, "--input", str(text), "--output", str(output)]
                 if job == "records":
                     command += ["--vocab", arguments.vocab, "--duplication", str(arguments.duplication)]
+                    command += ["--shards", str(arguments.shards)] if arguments.shards else []
                 seconds, peaks = measure([*command, *workers], arguments.timeout_seconds)
-                megabytes = " | ".join(f"{peaks.get(kind, 0) / 1e6:.0f}" for kind in ("worker", "runner"))
+                shard_bytes = max((path.stat().st_size for path in output.glob("*.tfrecord")), default=0)
+                megabytes = " | ".join(f"{size / 1e6:.0f}" for size in (shard_bytes, peaks["worker"], peaks["runner"]))
                 print(f"| `{job}` | {text_bytes / 1e6:.1f} | {seconds:.0f} | {megabytes} |", flush=True)
+                shutil.rmtree(output)
 
 
 if __name__ == "__main__":

@@ -111,11 +111,15 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an advisory lock; the system frees it when the process dies, however it dies."""
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold an advisory lock; the system frees it when the process dies, however it dies.
+
+    Raises:
+        BlockingIOError: it is held by another, and this one is not to wait.
+    """
     while True:
         with open(path, "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _is_same_file(file, path):  # the holder before us removed it while we waited
                 continue
             try:

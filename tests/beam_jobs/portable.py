@@ -1,5 +1,7 @@
-"""Run the small records job in a process of its own, also through Beam's portable job service."""
+"""Run the small records job in a process of its own, also through Beam's portable job service and its worker pool."""
 
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SERVICE = "apache_beam.runners.portability.local_job_service_main"
+POOL = "apache_beam.runners.worker.worker_pool_main"
 
 
 def run_job(corpus, vocabulary_file: Path, output: Path, *options: str) -> None:
@@ -31,3 +34,31 @@ def portable_job_service(folder: Path) -> Iterator[list[str]]:
     finally:
         service.kill()
         service.wait()
+
+
+@contextmanager
+def worker_pool(folder: Path) -> Iterator[list[str]]:
+    """Start a pool, as each machine of a cluster would have one, and yield the options of a job that has its workers.
+
+    The pool starts workers by the name `python`, and in `folder`: they find this project by PYTHONPATH alone.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    command = [sys.executable, "-m", POOL, f"--service_port={port}"]
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    pool = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not _listens(port) and pool.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        yield ["--environment_type=EXTERNAL", f"--environment_config=localhost:{port}"]
+    finally:
+        pool.terminate()
+        pool.wait(30)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("localhost", port)) == 0

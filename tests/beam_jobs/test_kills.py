@@ -125,11 +125,17 @@ def test_file_beyond_the_limit_is_one_line_that_names_the_folder(stage, corpus, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["vocab", "records"])
-def test_full_disk_is_one_line_that_names_the_folder(stage, corpus, vocabulary_file, tmp_path):
+@pytest.mark.parametrize(
+    ("stage", "room"),
+    [
+        ("vocab", "16k"),
+        *(("records", room) for room in ("16k", "100k", "400k", "900k")),
+    ],  # full at one step or the next
+)
+def test_full_disk_is_one_line_that_names_the_folder(stage, room, corpus, vocabulary_file, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", disk]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={room}", "none", disk]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a small disk")
     try:

@@ -15,6 +15,7 @@ import pytest
 from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.records.manifest import check_folder
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, names_in, read_folder
+from tests.beam_jobs.portable import portable_job_service, run_job, worker_pool
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +29,14 @@ def test_records_have_the_same_bytes_with_two_workers(built, corpus, vocabulary_
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, tmp_path / "r", *options]
     subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
+    assert read_folder(tmp_path / "r") == read_folder(built)
+
+
+@pytest.mark.slow
+def test_records_have_the_same_bytes_from_a_worker_pool(built, corpus, vocabulary_file, tmp_path):
+    with portable_job_service(tmp_path) as service, worker_pool(tmp_path) as pool:
+        options = [option for option in service if not option.startswith("--environment_type")]
+        run_job(corpus, vocabulary_file, tmp_path / "r", *options, *pool)
     assert read_folder(tmp_path / "r") == read_folder(built)
 
 
