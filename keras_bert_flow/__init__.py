@@ -12,7 +12,7 @@ _HOMES = {
     "BertTextClassifier": "models.classifier",
     "PipelineConfig": "config",
     "PretrainingRecords": "data.pretraining",
-    "WarmupLinearDecay": "training.optimizers",
+    "WarmupDecay": "training.schedules",
     "WordPieceTokenizer": "text.tokenizer",
     "adamw": "training.optimizers",
     "encode_texts": "data.tasks",

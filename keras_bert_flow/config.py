@@ -102,6 +102,9 @@ class PretrainingConfig(Settings):
     total_steps: int = Field(1_000_000, ge=1, description="Optimizer steps.")
     warmup_steps: int = Field(10_000, ge=0, description="Steps in which the learning rate rises from 0.")
     learning_rate: float = Field(1e-4, gt=0, description="Highest learning rate.")
+    decay: Literal["linear", "cosine", "constant"] = Field(
+        "linear", description="How the learning rate falls to 0 at the last step; `constant`: it stays."
+    )
     weight_decay: float = Field(0.01, ge=0, description="AdamW decay; biases and layer norms are never decayed.")
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
     precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")

@@ -94,6 +94,7 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
             settings.warmup_steps,
             settings.weight_decay,
             settings.clip_norm,
+            settings.decay,
         )
     )
     scores: dict[str, float] = {}

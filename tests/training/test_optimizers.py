@@ -2,33 +2,12 @@
 
 import keras
 import numpy as np
-import pytest
 
-from keras_bert_flow.training.optimizers import WarmupLinearDecay, adamw
+from keras_bert_flow.training.optimizers import adamw
 from keras_bert_flow.training.pretrain import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 
 PEAK, DECAY, CLIP, WARMUP, TOTAL = 0.05, 0.1, 1.0, 5, 20
-
-
-@pytest.mark.parametrize(
-    ("warmup_steps", "rates"),
-    [
-        (4, {0: 0.0, 1: 0.25, 2: 0.5, 4: 1.0, 5: 0.9375, 12: 0.5, 19: 0.0625, 20: 0.0, 25: 0.0}),
-        (0, {0: 1.0, 1: 0.95, 10: 0.5, 20: 0.0, 25: 0.0}),
-        (20, {0: 0.0, 10: 0.5, 19: 0.95}),
-    ],
-)
-def test_schedule_rises_and_falls(warmup_steps, rates):
-    schedule = WarmupLinearDecay(2.0, warmup_steps, 20)
-    found = {step: float(keras.ops.convert_to_numpy(schedule(step))) for step in rates}
-    assert found == pytest.approx({step: 2.0 * rate for step, rate in rates.items()}, abs=1e-6)  # float32
-
-
-def test_schedule_config_round_trip():
-    schedule = WarmupLinearDecay(2.0, 4, 20)
-    twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
-    assert twin.get_config() == schedule.get_config() == {"peak": 2.0, "warmup_steps": 4, "total_steps": 20}
 
 
 def run_reference(weights, gradients):

@@ -1,0 +1,59 @@
+"""The learning rate over time, against numbers worked out by hand and against transformers."""
+
+import keras
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from keras_bert_flow.training.schedules import WarmupDecay
+
+TRANSFORMERS = {
+    "linear": transformers.get_linear_schedule_with_warmup,
+    "cosine": transformers.get_cosine_schedule_with_warmup,
+    "constant": lambda optimizer, warmup, _: transformers.get_constant_schedule_with_warmup(optimizer, warmup),
+}
+
+
+def rate(schedule, step):
+    return float(keras.ops.convert_to_numpy(schedule(step)))
+
+
+@pytest.mark.parametrize(
+    ("warmup_steps", "decay", "rates"),
+    [
+        (4, "linear", {0: 0.0, 1: 0.25, 2: 0.5, 4: 1.0, 5: 0.9375, 12: 0.5, 19: 0.0625, 20: 0.0, 25: 0.0}),
+        (0, "linear", {0: 1.0, 1: 0.95, 10: 0.5, 20: 0.0, 25: 0.0}),
+        (20, "linear", {0: 0.0, 10: 0.5, 19: 0.95}),
+        (4, "cosine", {0: 0.0, 2: 0.5, 4: 1.0, 8: 0.853553, 12: 0.5, 20: 0.0, 25: 0.0}),
+        (4, "constant", {0: 0.0, 2: 0.5, 4: 1.0, 12: 1.0, 20: 1.0, 25: 1.0}),
+    ],
+)
+def test_schedule_rises_and_falls(warmup_steps, decay, rates):
+    schedule = WarmupDecay(2.0, warmup_steps, 20, decay)
+    found = {step: rate(schedule, step) for step in rates}
+    assert found == pytest.approx({step: 2.0 * share for step, share in rates.items()}, abs=2e-6)  # float32
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 7])
+@pytest.mark.parametrize("decay", TRANSFORMERS)
+def test_schedule_equals_transformers(decay, warmup_steps):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    theirs, expected = TRANSFORMERS[decay](optimizer, warmup_steps, 50), []
+    for _ in range(50):
+        expected.append(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+    ours = WarmupDecay(0.5, warmup_steps, 50, decay)
+    np.testing.assert_allclose([rate(ours, step) for step in range(50)], expected, atol=1e-6)  # ours is float32
+
+
+def test_schedule_config_round_trip():
+    schedule = WarmupDecay(2.0, 4, 20, "cosine")
+    twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+    assert twin.get_config() == {"peak": 2.0, "warmup_steps": 4, "total_steps": 20, "decay": "cosine"}
+
+
+def test_unknown_decay_is_refused():
+    with pytest.raises(ValueError, match="`decay` must be one of linear, cosine, constant. Received: decay='step'"):
+        WarmupDecay(1.0, 0, 10, "step")
