@@ -3,7 +3,7 @@
 import pickle
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from beam_jobs.results import tag_counters
 from beam_jobs.spilling import SortThroughFiles, group_sorted
 from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
-from keras_bert_flow.text.documents import Document
+from keras_bert_flow.text.documents import ID_BYTES, Document
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives import LABEL_NAMES, InstanceRule, Instances, build_instances
 from keras_bert_flow.text.pool import TokenizedDocument
@@ -23,6 +23,8 @@ from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
 TRAIN, HELD_OUT = "train", "held_out"
+# Training or held out; documents, each of them once, in the order of their ids; how many further copies there were
+DocumentPool = tuple[str, list[TokenizedDocument], int]
 _POOL = ">BQ"  # held out or not, and the number of the pool
 _MIN_BUCKETS, _BUCKET_BYTES = 32, 16_000_000  # of text
 
@@ -74,8 +76,8 @@ class TokenizeDocuments(beam.DoFn):
 class PoolDocuments(beam.PTransform):
     """Group documents into pools of about DOCUMENTS_A_POOL, those for training apart from the held-out ones.
 
-    Takes a dict of collections: `documents`, and `size`, one (documents, bytes of text). Emits ((part, pool),
-    documents). Which documents share a pool depends on their text and how many were read.
+    Takes a dict of collections: `documents`, and `size`, one (documents, bytes of text). Emits a DocumentPool for each.
+    Which documents share a pool depends on their text and how many were read.
 
     Args:
         rule: the settings and the seed.
@@ -98,17 +100,21 @@ class PoolDocuments(beam.PTransform):
 def place_document(
     document: TokenizedDocument, size: tuple[int, int], held_out_fraction: float, seed: int
 ) -> tuple[int, list[bytes]]:
-    """Return the bucket of a document's pool, and the document's bytes behind those of the pool's name, one item."""
+    """Return the bucket of a document's pool, and one item: the pool's name, the document's id, and the document."""
     part, pool = choose_pool(document.id, size[0], held_out_fraction, seed)
-    name = struct.pack(_POOL, part == HELD_OUT, pool)
+    name = struct.pack(_POOL, part == HELD_OUT, pool) + bytes.fromhex(document.id)
     return pool % _count_buckets(size), [name + pickle.dumps(document, pickle.HIGHEST_PROTOCOL)]
 
 
-def read_pools(bucket: int, items: Iterator[bytes]) -> Iterator[tuple[tuple[str, int], list[TokenizedDocument]]]:
-    """Yield the pools of one bucket, one at a time."""
-    for name, documents in group_sorted(items, struct.calcsize(_POOL)):
-        is_held_out, pool = struct.unpack(_POOL, name)
-        yield (HELD_OUT if is_held_out else TRAIN, pool), [pickle.loads(document) for document in documents]
+def read_pools(bucket: int, items: Iterator[bytes]) -> Iterator[DocumentPool]:
+    """Yield the pools of one bucket, one at a time; of copies of a document only one is ever in memory."""
+    for name, rest in group_sorted(items, struct.calcsize(_POOL)):
+        is_held_out, _ = struct.unpack(_POOL, name)
+        documents, copies = [], 0
+        for _, same in group_sorted(rest, ID_BYTES):
+            documents.append(pickle.loads(next(same)))
+            copies += sum(1 for _ in same)
+        yield HELD_OUT if is_held_out else TRAIN, documents, copies
 
 
 def _count_buckets(size: tuple[int, int]) -> int:
@@ -133,13 +139,11 @@ class BuildRecords(beam.DoFn):
     def __init__(self, rule: RecordRule):
         self._config, self._instances, self._seed = rule.config, rule.instances, rule.seed
 
-    def process(self, pool: tuple[tuple[str, int], Iterable[TokenizedDocument]]) -> Iterator[tuple[str, list[bytes]]]:
-        (part, _), documents = pool
-        received = sorted(documents, key=lambda document: document.id)
-        unique = list({document.id: document for document in received}.values())
-        counts = Counter({"duplicate_documents": len(received) - len(unique), f"documents_{part}": len(unique)})
-        copies = self._config.duplication if part == TRAIN else 1
-        for instances in build_instances(unique, copies, self._instances, self._seed):
+    def process(self, pool: DocumentPool) -> Iterator[tuple[str, list[bytes]]]:
+        part, documents, copies = pool
+        counts = Counter({"duplicate_documents": copies, f"documents_{part}": len(documents)})
+        passes = self._config.duplication if part == TRAIN else 1
+        for instances in build_instances(documents, passes, self._instances, self._seed):
             self._count(instances, part, counts)
             yield part, _encode(instances)
         yield from tag_counters((name, int(number)) for name, number in counts.items())

@@ -15,6 +15,9 @@ __all__ = ["Document", "ReadingRule", "find_fault", "make_document", "read_docum
 _PIECE_BYTES = 1 << 20
 
 
+ID_BYTES = 16  # of the digest that names a document
+
+
 @dataclass(frozen=True)
 class Document:
     """A text as sentences; `id` is the digest of the text, so it does not depend on where the text was found."""
@@ -73,7 +76,7 @@ def make_document(lines: Iterable[str], split_lines: bool) -> Document:
     """Make a document of its lines, blank sentences left out."""
     pieces = (split_sentences(line) if split_lines else [line.strip()] for line in lines)
     sentences = tuple(sentence for piece in pieces for sentence in piece if sentence)
-    digest = hashlib.blake2b("\n".join(sentences).encode(), digest_size=16)
+    digest = hashlib.blake2b("\n".join(sentences).encode(), digest_size=ID_BYTES)
     return Document(digest.hexdigest(), sentences)
 
 

@@ -1,0 +1,42 @@
+"""Pools as they come from the sorted files."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from beam_jobs.pairing import place_document, read_pools
+from keras_bert_flow.text.pool import TokenizedDocument
+
+SEED, TOTAL, HELD_OUT_FRACTION = 1, 200, 0.2
+
+
+def make_document(number, tokens=3):
+    return TokenizedDocument(f"{number:032x}", np.full(tokens, number, np.int32), np.array([tokens], np.int32))
+
+
+def sorted_items(documents):
+    placed = [place_document(document, (TOTAL, 0), HELD_OUT_FRACTION, SEED) for document in documents]
+    return sorted(item for _, items in placed for item in items)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_each_document_is_in_one_pool_once(copies):
+    documents = [make_document(number) for number in range(TOTAL)] * copies
+    pools = list(read_pools(0, iter(sorted_items(documents))))
+    assert {part for part, _, _ in pools} == {"train", "held_out"}
+    found = [document.id for _, members, _ in pools for document in members]
+    assert sorted(found) == [f"{number:032x}" for number in range(TOTAL)]
+    for _, members, _ in pools:
+        assert [document.id for document in members] == sorted(document.id for document in members)
+    assert sum(repeated for _, _, repeated in pools) == TOTAL * (copies - 1)
+
+
+def test_copies_of_a_document_are_held_once():
+    (item,) = sorted_items([make_document(7, tokens=100_000)])  # 400 kB
+    tracemalloc.start()
+    ((_, documents, repeated),) = read_pools(0, (bytes(bytearray(item)) for _ in range(100)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(documents), repeated) == (1, 99)
+    assert peak < 10 * len(item)  # the document, and few copies on their way; all would be 100
