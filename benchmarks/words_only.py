@@ -6,10 +6,12 @@ Logistic regression on which pieces a text has, on the mean of their vectors, an
 vectors of the pieces' positive pointwise mutual information in the corpus, five pieces around (Levy and Goldberg 2014,
 "Neural word embedding as implicit matrix factorization"). Where both together are no better than the pieces alone,
 the corpus holds little of what the task asks for. Each gets the best of its regularisations, so all are flattered.
+Below stands how many words could be known from the corpus alone: those of no text with a label.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy.sparse as sparse
@@ -19,9 +21,11 @@ from sklearn.linear_model import LogisticRegression
 from keras_bert_flow.config import load_config
 from keras_bert_flow.tasks.tables import label_ids, label_names, read_table
 from keras_bert_flow.text.documents import ReadingRule, read_documents
+from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 NEIGHBOURS, DIMENSIONS = 5, 256
+SEEN_OFTEN = 10
 CONTEXT_POWER = 0.75  # flattens the frequencies of contexts: Levy, Goldberg and Dagan 2015, section 3.1
 REGULARISATIONS = (0.01, 0.03, 0.1, 0.3, 1.0)
 
@@ -72,11 +76,28 @@ def best_accuracy(train, train_labels, dev, dev_labels) -> float:
     return max(model.fit(train, train_labels).score(dev, dev_labels) for model in models)
 
 
+def describe_new_words(train: Sequence[str], dev: Sequence[str], lines: Sequence[str]) -> str:
+    """Say how many words of the texts measured on are in none to learn from, and how many of those in the corpus."""
+    learnt, measured, corpus = (Counter(_split_words(texts)) for texts in (train, dev, lines))
+    new = {word: count for word, count in measured.items() if word not in learnt}
+    known = sum(count for word, count in new.items() if corpus[word] >= SEEN_OFTEN)
+    share, known_share = (100 * count / measured.total() for count in (sum(new.values()), known))
+    return (
+        f"{share:.1f} % of the words measured on are in no text to learn from; {known_share:.1f} % are not, but are "
+        f"{SEEN_OFTEN} times or more in the corpus of {corpus.total():,} words."
+    )
+
+
+def _split_words(texts: Sequence[str]) -> Iterator[str]:
+    return (word for text in texts for word in normalize_text(text, cased=False).split())
+
+
 def main() -> None:
     arguments = parse_arguments()
     config = load_config(arguments.config, arguments.set)
     tokenizer = WordPieceTokenizer.from_file(arguments.vocab)
-    vectors = learn_vectors(tokenizer.encode_batch(read_lines(config.corpus.input)), tokenizer.vocabulary_size)
+    lines = read_lines(config.corpus.input)
+    vectors = learn_vectors(tokenizer.encode_batch(lines), tokenizer.vocabulary_size)
     tables = [read_table(path, **config.task.columns) for path in (config.task.train, config.task.dev)]
     names = label_names(tables[0])
     labels = [label_ids(table, names) for table in tables]
@@ -88,11 +109,11 @@ def main() -> None:
     both = [sparse.hstack(pair).tocsr() for pair in zip(pieces, means, strict=True)]
     print("| labels | its pieces % | vectors of the corpus % | both % |", "|---:|---:|---:|---:|", sep="\n", flush=True)
     for examples in arguments.examples:
-        scores = [
-            best_accuracy(train[:examples], labels[0][:examples], dev, labels[1])
-            for train, dev in (pieces, means, both)
-        ]
-        print(f"| {min(examples, len(labels[0])):,} | " + " | ".join(f"{100 * score:.1f}" for score in scores) + " |")
+        train_labels = labels[0][:examples]
+        scores = [best_accuracy(train[:examples], train_labels, dev, labels[1]) for train, dev in (pieces, means, both)]
+        cells = " | ".join(f"{100 * score:.1f}" for score in scores)
+        print(f"| {len(train_labels):,} | {cells} |", flush=True)
+    print("\n" + describe_new_words(tables[0].texts, tables[1].texts, lines))
 
 
 if __name__ == "__main__":
