@@ -194,6 +194,17 @@ def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
 
 
+def test_decay_is_the_one_that_was_asked_for(records):
+    losses = {}
+    for decay in ("linear", "constant"):
+        lines = []
+        settings = {"total_steps": 4, "warmup_steps": 0, "log_every_steps": 1, "decay": decay}
+        pretrain(make_tiny_config(**settings), records, records.parent / decay, lines.append)
+        losses[decay] = [line["loss"] for line in lines]
+    assert losses["linear"][0] == losses["constant"][0]  # of the first weights
+    assert losses["linear"][3] != losses["constant"][3]
+
+
 def test_run_without_held_out_records_has_no_scores(tmp_path):
     records = write_tiny_records(tmp_path / "records", held_out=0)
     output = pretrain(make_tiny_config(total_steps=3), records, tmp_path / "out", lambda line: None)
