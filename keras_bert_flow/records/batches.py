@@ -1,4 +1,4 @@
-"""Serialise many records of one shape at once: the bytes of `encode_example`, several times faster.
+"""Write `tf.train.Example`, many records of one shape at once: protobuf's bytes, several times faster.
 
 Of a batch the bytes of all records are laid out in columns, one row a record, as wide as the longest; a second matrix
 says which of them a record has. Protocol Buffers write an integer as a varint: seven bits a byte, the lowest first, the
@@ -17,7 +17,7 @@ _Columns = tuple[np.ndarray, np.ndarray | None]
 
 
 def encode_examples(features: Mapping[str, np.ndarray]) -> list[bytes]:
-    """Serialise records; each has the bytes that `encode_example` gives for its rows.
+    """Serialise records; each has the bytes that TensorFlow gives its rows, sorted by name.
 
     Args:
         features: (records, values) by name, neither side 0: integers that are not negative, or floats. No name

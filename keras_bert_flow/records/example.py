@@ -1,36 +1,14 @@
-"""Read and write `tf.train.Example` without TensorFlow.
+"""Read `tf.train.Example` without TensorFlow; `batches` writes it.
 
 The messages have TensorFlow's field numbers and types (tensorflow/core/example/feature.proto and example.proto) under
 a package name of our own: the bytes are the same, and both may be loaded in one process.
 """
-
-from collections.abc import Mapping
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _PACKAGE = "keras_bert_flow"
 _FIELD = descriptor_pb2.FieldDescriptorProto
-
-
-def encode_example(features: Mapping[str, np.ndarray]) -> bytes:
-    """Serialise named one-dimensional arrays; the same features give the same bytes (keys are sorted).
-
-    Raises:
-        TypeError: an array is neither integers, floats nor bytes objects.
-    """
-    example = Example()
-    for name, values in features.items():
-        feature = example.features.feature[name]
-        if values.dtype.kind in "iub":
-            feature.int64_list.value.extend((values + 0).tolist())  # protobuf is going to refuse booleans
-        elif values.dtype.kind == "f":
-            feature.float_list.value.extend(values.tolist())
-        elif values.dtype.kind in "OS":
-            feature.bytes_list.value.extend(values.tolist())
-        else:
-            raise TypeError(f"A feature must hold integers, floats or bytes. Received: {name} of {values.dtype}.")
-    return example.SerializeToString(deterministic=True)
 
 
 def decode_example(record: bytes) -> dict[str, np.ndarray]:

@@ -24,40 +24,6 @@ FEATURE_KINDS = {  # numpy's letter for each type
 }
 
 
-def encode_record(
-    *,
-    token_ids: np.ndarray,
-    segment_ids: np.ndarray,
-    mask_positions: np.ndarray,
-    mask_ids: np.ndarray,
-    is_random_next: bool,
-    sequence_length: int,
-    max_predictions: int,
-) -> bytes:
-    """Pad a masked instance with zeros to the given lengths and serialise it.
-
-    Args:
-        token_ids: int, (length,). [CLS] A [SEP] B [SEP], or [CLS] text [SEP], with some tokens replaced.
-        segment_ids: int, (length,). 0 for [CLS] A [SEP], 1 for B [SEP].
-        mask_positions: int, (predictions,). Places of the masked tokens.
-        mask_ids: int, (predictions,). The original tokens there.
-        is_random_next: B is from another document, or, for `mlm_sop`, swapped with A.
-        sequence_length: tokens of a record, at least `length`.
-        max_predictions: predictions of a record, at least `predictions`.
-    """
-    lengths = np.array([len(token_ids)]), np.array([len(mask_ids)])
-    (record,) = encode_records(
-        token_ids=_pad(token_ids, sequence_length),
-        segment_ids=_pad(segment_ids, sequence_length),
-        lengths=lengths[0],
-        mask_positions=_pad(mask_positions, max_predictions),
-        mask_ids=_pad(mask_ids, max_predictions),
-        mask_counts=lengths[1],
-        is_random_next=np.array([is_random_next]),
-    )
-    return record
-
-
 def encode_records(
     *,
     token_ids: np.ndarray,
@@ -107,9 +73,3 @@ def decode_record(record: bytes) -> Mapping[str, np.ndarray]:
                 f"A record must hold the feature `{name}`. Received: {sorted(features)}. Rebuild the records."
             )
     return features
-
-
-def _pad(values: np.ndarray, length: int) -> np.ndarray:
-    padded = np.zeros((1, length), values.dtype)
-    padded[0, : len(values)] = values
-    return padded

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from keras_bert_flow.records.example import encode_example
 from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.records.tfrecord import write_tfrecords
 from keras_bert_flow.text.vocabulary import write_vocabulary
+from tests.oracles.examples import encode_example
 
 LENGTH, PREDICTIONS, FRACTION = 32, 5, 0.15
 PAD, UNK, CLS, SEP, MASK = 0, 10, 11, 12, 13  # not where our own vocabularies have them

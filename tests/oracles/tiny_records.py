@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_bert_flow.config import PipelineConfig, make_config
 from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.records.schema import encode_record
+from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.records.tfrecord import write_tfrecords
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
@@ -78,3 +78,23 @@ def _make_record(rng) -> bytes:
         sequence_length=SEQUENCE_LENGTH,
         max_predictions=MAX_PREDICTIONS,
     )
+
+
+def encode_record(
+    token_ids, segment_ids, mask_positions, mask_ids, is_random_next, sequence_length, max_predictions
+) -> bytes:
+    """Serialise one masked instance without padding, each of its parts one-dimensional."""
+
+    def pad(values, length):
+        return np.pad(values, (0, length - len(values)))[None]
+
+    (record,) = encode_records(
+        token_ids=pad(token_ids, sequence_length),
+        segment_ids=pad(segment_ids, sequence_length),
+        lengths=np.array([len(token_ids)]),
+        mask_positions=pad(mask_positions, max_predictions),
+        mask_ids=pad(mask_ids, max_predictions),
+        mask_counts=np.array([len(mask_ids)]),
+        is_random_next=np.array([is_random_next]),
+    )
+    return record

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.records.example import encode_example
 from keras_bert_flow.records.tfrecord import write_tfrecords
 from tests.oracles import tensorflow_records
+from tests.oracles.examples import encode_example
 
 EXAMPLES = {
     "a_record": {

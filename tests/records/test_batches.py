@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.records.batches import encode_examples
-from keras_bert_flow.records.example import encode_example
 from keras_bert_flow.records.schema import encode_records
+from tests.oracles.examples import encode_example
 
 
 def one_by_one(features):

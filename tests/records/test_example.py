@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert_flow.records.example import decode_example, encode_example
+from keras_bert_flow.records.example import decode_example
+from tests.oracles.examples import encode_example
 from tests.records.conftest import EXAMPLES, describe
 
 

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.records.example import decode_example, encode_example
-from keras_bert_flow.records.schema import FEATURE_KINDS, decode_record, encode_record
+from keras_bert_flow.records.example import decode_example
+from keras_bert_flow.records.schema import FEATURE_KINDS, decode_record
+from tests.oracles.examples import encode_example
+from tests.oracles.tiny_records import encode_record
 
 PAIR = {
     "token_ids": np.array([101, 700, 103, 102, 29000, 102], np.int32),
@@ -50,9 +52,3 @@ def test_record_names_the_feature_that_is_wrong(name, damage):
         features[name] = values.astype(np.float32 if FEATURE_KINDS[name] == "i" else np.int64)
     with pytest.raises(ValueError, match=f"feature `{name}`"):
         decode_record(encode_example(features))
-
-
-@pytest.mark.parametrize(("sequence_length", "max_predictions"), [(5, 2), (6, 1)])
-def test_record_refuses_a_pair_that_is_too_long(sequence_length, max_predictions):
-    with pytest.raises(ValueError):
-        encode_record(**PAIR, sequence_length=sequence_length, max_predictions=max_predictions)
