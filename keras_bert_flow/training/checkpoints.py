@@ -65,7 +65,7 @@ class Checkpoints:
             (temporary / TRAIN_STATE_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
             sync_folder(temporary)
             final = self._folder / f"step-{step:08d}"
-            shutil.rmtree(final, ignore_errors=True)  # damaged, or the run would have gone on from it
+            shutil.rmtree(final, ignore_errors=True)  # damaged, or of the same step before its evaluation
             os.rename(temporary, final)
         except SafetensorError as error:
             shutil.rmtree(temporary, ignore_errors=True)

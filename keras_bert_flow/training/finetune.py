@@ -146,8 +146,8 @@ def _train_run(classifier, data: TaskData, config: PipelineConfig, folder: Path,
     _compile(classifier, config, total_steps)
     identity = {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
 
-    def evaluate() -> dict[str, float]:
-        probabilities = predict_probabilities(classifier, data.dev, settings.batch_size)
+    def evaluate(until_stopped) -> dict[str, float]:
+        probabilities = predict_probabilities(classifier, data.dev, settings.batch_size, until_stopped)
         chosen = probabilities[np.arange(len(data.dev)), data.dev_labels]
         return {
             "dev_loss": float(-np.log(np.maximum(chosen, np.finfo(np.float32).tiny)).mean()),

@@ -1,4 +1,4 @@
-"""Train in stretches: `model.fit` up to the next border, then log, evaluate, save; start again from any border.
+"""Train in stretches: `model.fit` up to the next border, then log, evaluate, save; start again after any step.
 
 The data set is sliced at the step where a stretch begins, so a resumed run sees exactly the batches that are left.
 Endless data with `steps_per_epoch` keeps TensorFlow from running a step too many at its end.
@@ -8,20 +8,27 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.logs import append_log, rewind_log
+from keras_bert_flow.training.steps import StepFollower, Stretch
+
+UntilStopped = Callable[[Iterable], Iterator]
 
 
 class Interrupted(Exception):
     """Training was asked to stop, and has saved a checkpoint to go on from."""
+
+
+class _StopRequest(Exception):
+    """SIGTERM came before a stretch had its line in the log."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ def train(
     borders: Borders,
     folder: Path,
     checkpoints: Checkpoints,
-    evaluate: Callable[[], Mapping[str, float]],
+    evaluate: Callable[[UntilStopped], Mapping[str, float]],
     tokens_per_step: int,
     report: Callable[[Mapping[str, Any]], None],
 ) -> float:
@@ -58,50 +65,78 @@ def train(
         borders: when to log, evaluate and save.
         folder: where log.jsonl is kept.
         checkpoints: where the state is kept.
-        evaluate: returns what is added to a line of the log.
+        evaluate: returns what is added to a line of the log. It is given a function to wrap its batches in, which
+            ends the evaluation where the process is to stop.
         tokens_per_step: batch size × sequence length, padding included.
         report: called with every line of the log.
     Returns:
         Seconds of training and evaluation, those before a restart included.
     Raises:
-        Interrupted: the process got SIGTERM; a checkpoint was saved at the border after it.
+        Interrupted: the process got SIGTERM; a checkpoint was saved after the step under way, or after the batch of
+            the evaluation.
         ValueError: the loss is not a number.
     """
     model.optimizer.build(model.trainable_variables)
     step, progress = checkpoints.restore(model)
-    rewind_log(folder, step)
+    stretch = Stretch(**progress.get("stretch", {"start": step, "step": step}))
+    rewind_log(folder, stretch.start)
     elapsed_seconds = progress.get("elapsed_seconds", 0.0)
     with _stop_requests() as stop_requested:
-        while step < borders.total_steps:
+        while stretch.start < borders.total_steps:
             started_at = time.perf_counter()
-            end = borders.next_after(step)
-            history = _fit(model, make_dataset, step, end)
-            fit_seconds = time.perf_counter() - started_at
-            line = {"step": end} | {name: float(values[-1]) for name, values in history.items()}
-            line["tokens_per_second"] = round(tokens_per_step * (end - step) / fit_seconds)
-            if borders.is_due(end, borders.evaluate_every_steps):
-                line |= evaluate()
+            end = borders.next_after(stretch.start)
+            _fit(model, make_dataset, stretch, end, stop_requested.is_set)
+            line = {"step": stretch.step} | stretch.logs
+            line["tokens_per_second"] = round(tokens_per_step * (stretch.step - stretch.start) / stretch.seconds)
             _check_finite(line)
+            try:
+                if stretch.step < end:
+                    raise _StopRequest
+                if borders.is_due(end, borders.evaluate_every_steps):
+                    line |= evaluate(lambda batches: _until(stop_requested, batches))
+                    _check_finite(line)
+            except _StopRequest:
+                elapsed_seconds += time.perf_counter() - started_at
+                progress = {"elapsed_seconds": elapsed_seconds, "stretch": stretch.as_json()}
+                _save_and_stop(model, checkpoints, stretch.step, progress)
             elapsed_seconds += time.perf_counter() - started_at
             line["elapsed_seconds"] = round(elapsed_seconds, 2)
-            step = end
             append_log(folder, line)
             report(line)
-            if borders.is_due(step, borders.checkpoint_every_steps) or stop_requested.is_set():
-                checkpoints.save(model, step, {"elapsed_seconds": elapsed_seconds})
-            if stop_requested.is_set() and step < borders.total_steps:
-                raise Interrupted(f"Stopped at step {step:,}; run the same command again to go on.")
+            stretch = Stretch(end, end)
+            if stop_requested.is_set() and end < borders.total_steps:
+                _save_and_stop(model, checkpoints, end, {"elapsed_seconds": elapsed_seconds})
+            if borders.is_due(end, borders.checkpoint_every_steps):
+                checkpoints.save(model, end, {"elapsed_seconds": elapsed_seconds})
     return elapsed_seconds
 
 
-def _fit(model, make_dataset: Callable[[int], Any], step: int, end: int) -> Mapping[str, list[float]]:
+def _fit(model, make_dataset: Callable[[int], Any], stretch: Stretch, end: int, is_stop_requested) -> None:
+    """Go on to the end of a stretch, or to the first step after a request to stop."""
+    step, started_at = stretch.step, time.perf_counter()
+    if step == end:  # it was broken off in its evaluation
+        return
+    follower = StepFollower(model, stretch, is_stop_requested, lambda: next(iter(make_dataset(step))))
     try:
-        return model.fit(make_dataset(step), steps_per_epoch=end - step, shuffle=False, verbose=0).history
+        model.fit(make_dataset(step), steps_per_epoch=end - step, shuffle=False, verbose=0, callbacks=follower)
     except Exception:
         # TensorFlow buries an error of the input under pages of its own; the same batches raise it as it was.
         for _ in itertools.islice(make_dataset(step), end - step):
             pass
         raise
+    stretch.seconds += time.perf_counter() - started_at
+
+
+def _save_and_stop(model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any]) -> NoReturn:
+    checkpoints.save(model, step, progress)
+    raise Interrupted(f"Stopped at step {step:,}; run the same command again to go on.")
+
+
+def _until(stop_requested: threading.Event, batches: Iterable) -> Iterator:
+    for batch in batches:
+        if stop_requested.is_set():
+            raise _StopRequest
+        yield batch
 
 
 def _check_finite(line: Mapping[str, float]) -> None:

@@ -99,8 +99,8 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
     )
     scores: dict[str, float] = {}
 
-    def evaluate() -> dict[str, float]:
-        batches = ordered_batches(held_out, settings.batch_size, settings.evaluate_instances)
+    def evaluate(until_stopped=iter) -> dict[str, float]:
+        batches = until_stopped(ordered_batches(held_out, settings.batch_size, settings.evaluate_instances))
         scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective)))
         return {f"held_out_{name}": value for name, value in scores.items()}
 

@@ -30,7 +30,7 @@ def model():
     return model
 
 
-def run(model, records, folder, borders, evaluate=dict, report=lambda line: None):
+def run(model, records, folder, borders, evaluate=lambda follow: {}, report=lambda line: None):
     folder.mkdir(exist_ok=True)
     return train(
         model,
@@ -62,7 +62,7 @@ def test_borders_are_all_met_in_order(borders, steps):
 def test_loop_makes_exactly_the_steps_and_logs_each_border(model, records, tmp_path):
     lines, scored = [], []
 
-    def evaluate():
+    def evaluate(follow):
         scored.append(int(keras.ops.convert_to_numpy(model.optimizer.iterations)))
         return {"score": len(scored)}
 
@@ -138,7 +138,7 @@ def test_loop_refuses_a_loss_that_is_no_number(model, records, tmp_path):
 
 def test_loop_refuses_a_score_that_is_no_number(model, records, tmp_path):
     with pytest.raises(ValueError, match="dev_loss must be a number. Received: inf by step 2"):
-        run(model, records, tmp_path / "run", Borders(2, 2, 2, 2), lambda: {"dev_loss": float("inf")})
+        run(model, records, tmp_path / "run", Borders(2, 2, 2, 2), lambda follow: {"dev_loss": float("inf")})
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

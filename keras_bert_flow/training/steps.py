@@ -1,0 +1,81 @@
+"""Follow the steps inside `fit`: count them, and break off after any of them."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+
+
+@dataclass
+class Stretch:
+    """The steps from one border to the next, and how far they have come.
+
+    Attributes:
+        start: steps done before it.
+        step: steps done by now.
+        seconds: time that its steps have taken.
+        logs: the metrics, means since `start`.
+        metrics: their sums and counts, with which a broken stretch goes on to the same means.
+    """
+
+    start: int
+    step: int
+    seconds: float = 0.0
+    logs: dict[str, float] = field(default_factory=dict)
+    metrics: list[Any] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class StepFollower(keras.callbacks.CallbackList):
+    """What `fit` calls in one stretch, in the place of its own list of callbacks.
+
+    Keras' list turns the metrics of every step into numbers, and so waits for each step to end; this one does not.
+
+    Args:
+        stretch: kept up to date.
+        is_stop_requested: asked after every step.
+        read_batch: one batch (x, y, sample_weight); TensorFlow makes its metrics at the first.
+    """
+
+    def __init__(
+        self,
+        model,
+        stretch: Stretch,
+        is_stop_requested: Callable[[], bool],
+        read_batch: Callable[[], tuple],
+    ):
+        super().__init__(model=model, add_history=True)
+        self.stretch, self._first_step = stretch, stretch.step
+        self._is_stop_requested, self._read_batch = is_stop_requested, read_batch
+
+    def on_train_begin(self, logs=None):
+        pass
+
+    def on_epoch_begin(self, epoch, logs=None):
+        saved = self.stretch.metrics
+        if not saved:
+            return
+        if len(self._model.metrics_variables) != len(saved):
+            self._model.test_on_batch(*self._read_batch())
+        for variable, value in zip(self._model.metrics_variables, saved, strict=True):
+            variable.assign(np.array(value, variable.dtype))
+
+    def on_train_batch_begin(self, batch, logs=None):
+        pass
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.stretch.step = self._first_step + batch + 1
+        if self._is_stop_requested():
+            self._model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.stretch.logs = {name: float(value) for name, value in logs.items()}
+        variables = self._model.metrics_variables
+        self.stretch.metrics = [keras.ops.convert_to_numpy(variable.value).tolist() for variable in variables]
+
+    def on_train_end(self, logs=None):
+        pass
