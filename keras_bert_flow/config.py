@@ -113,6 +113,9 @@ class PretrainingConfig(Settings):
     evaluate_instances: int = Field(1000, ge=1, description="Held-out instances of an evaluation, at most.")
     checkpoint_every_steps: int = Field(1000, ge=1, description="Steps between two checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints to keep.")
+    peak_flops: float | None = Field(
+        None, gt=0, description="What the device can do, operations a second; the log then has `utilisation`, a share."
+    )
 
     @model_validator(mode="after")
     def _check_durations(self):

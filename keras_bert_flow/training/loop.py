@@ -57,6 +57,8 @@ def train(
     evaluate: Callable[[UntilStopped], Mapping[str, float]],
     tokens_per_step: int,
     report: Callable[[Mapping[str, Any]], None],
+    flops_per_step: int | None = None,
+    peak_flops: float | None = None,
 ) -> float:
     """Train a compiled model to the last step, going on from the newest checkpoint.
 
@@ -69,6 +71,8 @@ def train(
             ends the evaluation where the process is to stop.
         tokens_per_step: batch size × sequence length, padding included.
         report: called with every line of the log.
+        flops_per_step: operations, for `flops_per_second` in the log.
+        peak_flops: what the device can do, operations a second, for `utilisation`.
     Returns:
         Seconds of training and evaluation, those before a restart included.
     Raises:
@@ -87,7 +91,7 @@ def train(
             end = borders.next_after(stretch.start)
             _fit(model, make_dataset, stretch, end, stop_requested.is_set)
             line = {"step": stretch.step} | stretch.logs
-            line["tokens_per_second"] = round(tokens_per_step * (stretch.step - stretch.start) / stretch.seconds)
+            line |= _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
             _check_finite(line)
             try:
                 if stretch.step < end:
@@ -125,6 +129,16 @@ def _fit(model, make_dataset: Callable[[int], Any], stretch: Stretch, end: int, 
             pass
         raise
     stretch.seconds += time.perf_counter() - started_at
+
+
+def _measure_speed(stretch: Stretch, tokens_per_step: int, flops_per_step: int | None, peak_flops: float | None):
+    steps_per_second = (stretch.step - stretch.start) / stretch.seconds
+    speed = {"tokens_per_second": round(tokens_per_step * steps_per_second)}
+    if flops_per_step:
+        speed["flops_per_second"] = round(flops_per_step * steps_per_second)
+        if peak_flops:
+            speed["utilisation"] = flops_per_step * steps_per_second / peak_flops
+    return speed
 
 
 def _save_and_stop(model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any]) -> NoReturn:

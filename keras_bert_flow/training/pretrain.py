@@ -12,6 +12,7 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
 from keras_bert_flow.keys import folder_digest, pretraining_key
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.flops import pretraining_flops
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.records.publish import Contents, publish
@@ -105,6 +106,7 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
         return {f"held_out_{name}": value for name, value in scores.items()}
 
     tokens_per_step = settings.batch_size * training.sequence_length
+    flops = pretraining_flops(model.backbone, training.sequence_length, len(training[0]["masked_lm_ids"]))
     identity = config.model_dump(mode="json", include=SETTINGS - {"name"})
     identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
     seconds = train(
@@ -121,6 +123,8 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
         evaluate,
         tokens_per_step,
         report,
+        flops_per_step=settings.batch_size * flops.training,
+        peak_flops=settings.peak_flops,
     )
     if not scores:  # the last checkpoint was of the last step: a kill came between it and the model directory
         evaluate()

@@ -215,6 +215,20 @@ def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
 
 
+def test_log_tells_operations_a_second_and_their_share_of_the_peak(records, tmp_path):
+    lines = []
+    config = make_tiny_config(total_steps=4, log_every_steps=2, peak_flops=2e9)
+    pretrain(config, records, tmp_path / "out", lines.append)
+    # One layer of width 16 and 24 inside; 16 tokens, 3 predictions, 50 pieces; 5 sequences a step.
+    block = 16 * (8 * 16**2 + 4 * 16 * 24 + 4 * 16 * 16)
+    heads = 2 * 16**2 + 4 * 16 + 3 * (2 * 16**2 + 2 * 16 * 50)
+    per_step = 5 * (3 * (block + heads) + 2 * (2 * 16 * 2 * 16 + 2 * 3 * 16 * 16))
+    for line in lines:
+        steps_per_second = line["tokens_per_second"] / (5 * 16)
+        assert line["flops_per_second"] == pytest.approx(per_step * steps_per_second, rel=1 / line["tokens_per_second"])
+        assert line["utilisation"] == pytest.approx(line["flops_per_second"] / 2e9, rel=1e-6)  # rounded to 1 operation
+
+
 def test_run_without_held_out_records_has_no_scores(tmp_path):
     records = write_tiny_records(tmp_path / "records", held_out=0)
     output = pretrain(make_tiny_config(total_steps=3), records, tmp_path / "out", lambda line: None)
