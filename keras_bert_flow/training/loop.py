@@ -8,14 +8,16 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import keras
 import numpy as np
 
+from keras_bert_flow.training.callbacks import UserCallbacks
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.logs import append_log, rewind_log
 from keras_bert_flow.training.steps import StepFollower, Stretch
@@ -44,6 +46,12 @@ class Borders:
         lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
         return min(self.total_steps, *((step // length + 1) * length for length in lengths))
 
+    def count(self, step: int) -> int:
+        """Count the borders up to a step."""
+        lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
+        inner = {border for length in lengths for border in range(length, min(step, self.total_steps - 1) + 1, length)}
+        return len(inner) + (step >= self.total_steps)
+
     def is_due(self, step: int, every_steps: int) -> bool:
         return step % every_steps == 0 or step == self.total_steps
 
@@ -59,8 +67,9 @@ def train(
     report: Callable[[Mapping[str, Any]], None],
     flops_per_step: int | None = None,
     peak_flops: float | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> float:
-    """Train a compiled model to the last step, going on from the newest checkpoint.
+    """Train a compiled model to the last step, or until a callback ends it, going on from the newest checkpoint.
 
     Args:
         make_dataset: batches from a given step on, for `model.fit`.
@@ -73,6 +82,7 @@ def train(
         report: called with every line of the log.
         flops_per_step: operations, for `flops_per_second` in the log.
         peak_flops: what the device can do, operations a second, for `utilisation`.
+        callbacks: see `UserCallbacks`.
     Returns:
         Seconds of training and evaluation, those before a restart included.
     Raises:
@@ -84,43 +94,53 @@ def train(
     step, progress = checkpoints.restore(model)
     stretch = Stretch(**progress.get("stretch", {"start": step, "step": step}))
     rewind_log(folder, stretch.start)
-    elapsed_seconds = progress.get("elapsed_seconds", 0.0)
+    elapsed_seconds, has_ended = progress.get("elapsed_seconds", 0.0), progress.get("has_ended", False)
+    if stretch.start == borders.total_steps or has_ended:
+        return elapsed_seconds
+    users = UserCallbacks(callbacks, model, borders.count(borders.total_steps))
+    epoch, line = borders.count(stretch.start), {}
+    users.begin()
     with _stop_requests() as stop_requested:
-        while stretch.start < borders.total_steps:
+        while stretch.start < borders.total_steps and not has_ended:
             started_at = time.perf_counter()
+            users.begin_epoch(epoch)
             end = borders.next_after(stretch.start)
-            _fit(model, make_dataset, stretch, end, stop_requested.is_set)
+            _fit(model, make_dataset, stretch, end, users, stop_requested.is_set)
             line = {"step": stretch.step} | stretch.logs
             line |= _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
             _check_finite(line)
             try:
-                if stretch.step < end:
+                if stretch.step < end and not stretch.has_ended:
                     raise _StopRequest
-                if borders.is_due(end, borders.evaluate_every_steps):
+                if borders.is_due(end, borders.evaluate_every_steps) or stretch.has_ended:
                     line |= evaluate(lambda batches: _until(stop_requested, batches))
                     _check_finite(line)
             except _StopRequest:
                 elapsed_seconds += time.perf_counter() - started_at
                 progress = {"elapsed_seconds": elapsed_seconds, "stretch": stretch.as_json()}
-                _save_and_stop(model, checkpoints, stretch.step, progress)
+                _save_and_stop(model, checkpoints, stretch.step, progress, users)
             elapsed_seconds += time.perf_counter() - started_at
             line["elapsed_seconds"] = round(elapsed_seconds, 2)
             append_log(folder, line)
             report(line)
-            stretch = Stretch(end, end)
-            if stop_requested.is_set() and end < borders.total_steps:
-                _save_and_stop(model, checkpoints, end, {"elapsed_seconds": elapsed_seconds})
-            if borders.is_due(end, borders.checkpoint_every_steps):
-                checkpoints.save(model, end, {"elapsed_seconds": elapsed_seconds})
+            has_ended = users.end_epoch(epoch, line) or stretch.has_ended
+            epoch, stretch = epoch + 1, Stretch(stretch.step, stretch.step)
+            is_last = has_ended or stretch.start == borders.total_steps
+            progress = {"elapsed_seconds": elapsed_seconds, "has_ended": has_ended}
+            if stop_requested.is_set() and not is_last:
+                _save_and_stop(model, checkpoints, stretch.start, progress, users)
+            if borders.is_due(stretch.start, borders.checkpoint_every_steps) or is_last:
+                checkpoints.save(model, stretch.start, progress)
+    users.end(line)
     return elapsed_seconds
 
 
-def _fit(model, make_dataset: Callable[[int], Any], stretch: Stretch, end: int, is_stop_requested) -> None:
-    """Go on to the end of a stretch, or to the first step after a request to stop."""
+def _fit(model, make_dataset: Callable[[int], Any], stretch: Stretch, end: int, users, is_stop_requested) -> None:
+    """Go on to the end of a stretch, or to the step at which a callback or a signal breaks it off."""
     step, started_at = stretch.step, time.perf_counter()
-    if step == end:  # it was broken off in its evaluation
+    if step == end or stretch.has_ended:  # it was broken off in its evaluation
         return
-    follower = StepFollower(model, stretch, is_stop_requested, lambda: next(iter(make_dataset(step))))
+    follower = StepFollower(model, stretch, users.callbacks, is_stop_requested, lambda: next(iter(make_dataset(step))))
     try:
         model.fit(make_dataset(step), steps_per_epoch=end - step, shuffle=False, verbose=0, callbacks=follower)
     except Exception:
@@ -141,8 +161,9 @@ def _measure_speed(stretch: Stretch, tokens_per_step: int, flops_per_step: int |
     return speed
 
 
-def _save_and_stop(model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any]) -> NoReturn:
+def _save_and_stop(model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any], users) -> NoReturn:
     checkpoints.save(model, step, progress)
+    users.end({})
     raise Interrupted(f"Stopped at step {step:,}; run the same command again to go on.")
 
 

@@ -1,7 +1,7 @@
 """Pre-train a BERT from records to a model directory."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import adamw
 from keras_bert_flow.training.precision import arithmetic, seed_everything
@@ -29,7 +30,11 @@ SETTINGS = {"name", "seed", "backend", "model", "pretraining"}
 
 
 def pretrain(
-    config: PipelineConfig, records: str | Path, output: str | Path, report: Callable[[Mapping[str, Any]], None] = print
+    config: PipelineConfig,
+    records: str | Path,
+    output: str | Path,
+    report: Callable[[Mapping[str, Any]], None] = print,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Path:
     """Publish a folder with `model/`, `log.jsonl` and `metrics.json`; at once where it is already there.
 
@@ -40,6 +45,8 @@ def pretrain(
         records: what `kbf records` made.
         output: the folder.
         report: called with every line of the log.
+        callbacks: of Keras or your own. An epoch is the steps from one line of the log to the next; metrics are fetched
+            from the device at its end only. `training.callbacks.UserCallbacks` says when each is called and with what.
     Raises:
         FileNotFoundError: a file of the records is missing.
         ValueError: the records are damaged or do not fit the model, or a checkpoint is of another run.
@@ -50,7 +57,7 @@ def pretrain(
     def build(work: Path) -> Contents:
         training = PretrainingRecords(records)
         _check_fit(config, training)
-        return _build(config, records, training, work, key, report)
+        return _build(config, records, training, work, key, report, callbacks)
 
     return publish(output, "pretraining", key, build, resumable=True, scratch=CHECKPOINTS)
 
@@ -73,12 +80,12 @@ def make_pretrainer(
     return BertPretrainer(backbone) if backbone.use_pooler else BertMaskedLM(backbone)
 
 
-def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report) -> Contents:
+def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report, callbacks) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
     with arithmetic(config.pretraining.precision):
         model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
-    metrics = _train(model, config, training, held_out, work, key, report)
+    metrics = _train(model, config, training, held_out, work, key, report, callbacks)
     (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     cased = training.manifest.config["cased"]
     save_model_directory(model, work / "model", records / VOCABULARY_FILE, cased, card=write_card(config, metrics))
@@ -86,7 +93,9 @@ def _build(config: PipelineConfig, records: Path, training, work: Path, key: str
     return Contents(settings, {"records": folder_digest(records)})
 
 
-def _train(model, config: PipelineConfig, training, held_out, work: Path, key: str, report) -> dict[str, Any]:
+def _train(
+    model, config: PipelineConfig, training, held_out, work: Path, key: str, report, callbacks
+) -> dict[str, Any]:
     settings = config.pretraining
     model.compile(
         optimizer=adamw(
@@ -125,12 +134,15 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
         report,
         flops_per_step=settings.batch_size * flops.training,
         peak_flops=settings.peak_flops,
+        callbacks=callbacks,
     )
-    if not scores:  # the last checkpoint was of the last step: a kill came between it and the model directory
+    # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
+    if not scores or callbacks:
         evaluate()
-    tokens = tokens_per_step * settings.total_steps
+    steps = read_log(work)[-1]["step"]
+    tokens = tokens_per_step * steps
     return scores | {
-        "steps": settings.total_steps,
+        "steps": steps,
         "tokens": tokens,
         "seconds": round(seconds, 1),
         "tokens_per_second": round(tokens / seconds),

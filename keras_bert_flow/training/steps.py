@@ -1,6 +1,6 @@
-"""Follow the steps inside `fit`: count them, and break off after any of them."""
+"""Follow the steps inside `fit`: count them, break off after any of them, hand each on to the user's callbacks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ class Stretch:
         seconds: time that its steps have taken.
         logs: the metrics, means since `start`.
         metrics: their sums and counts, with which a broken stretch goes on to the same means.
+        has_ended: a callback has set `model.stop_training`.
     """
 
     start: int
@@ -25,6 +26,7 @@ class Stretch:
     seconds: float = 0.0
     logs: dict[str, float] = field(default_factory=dict)
     metrics: list[Any] = field(default_factory=list)
+    has_ended: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -33,10 +35,12 @@ class Stretch:
 class StepFollower(keras.callbacks.CallbackList):
     """What `fit` calls in one stretch, in the place of its own list of callbacks.
 
-    Keras' list turns the metrics of every step into numbers, and so waits for each step to end; this one does not.
+    Keras' list turns the metrics of every step into numbers, and so waits for each step to end. This one hands them on
+    as they are: a callback that reads one waits, others do not.
 
     Args:
         stretch: kept up to date.
+        callbacks: only what happens at a step reaches them from here.
         is_stop_requested: asked after every step.
         read_batch: one batch (x, y, sample_weight); TensorFlow makes its metrics at the first.
     """
@@ -45,12 +49,13 @@ class StepFollower(keras.callbacks.CallbackList):
         self,
         model,
         stretch: Stretch,
+        callbacks: Sequence[keras.callbacks.Callback],
         is_stop_requested: Callable[[], bool],
         read_batch: Callable[[], tuple],
     ):
         super().__init__(model=model, add_history=True)
         self.stretch, self._first_step = stretch, stretch.step
-        self._is_stop_requested, self._read_batch = is_stop_requested, read_batch
+        self._callbacks, self._is_stop_requested, self._read_batch = callbacks, is_stop_requested, read_batch
 
     def on_train_begin(self, logs=None):
         pass
@@ -65,10 +70,14 @@ class StepFollower(keras.callbacks.CallbackList):
             variable.assign(np.array(value, variable.dtype))
 
     def on_train_batch_begin(self, batch, logs=None):
-        pass
+        for callback in self._callbacks:
+            callback.on_train_batch_begin(self._first_step + batch - self.stretch.start, {})
 
     def on_train_batch_end(self, batch, logs=None):
         self.stretch.step = self._first_step + batch + 1
+        for callback in self._callbacks:
+            callback.on_train_batch_end(self.stretch.step - 1 - self.stretch.start, logs)
+        self.stretch.has_ended = self._model.stop_training
         if self._is_stop_requested():
             self._model.stop_training = True
 
