@@ -109,6 +109,7 @@ class PretrainingConfig(Settings):
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
     precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")
     log_every_steps: int = Field(100, ge=1, description="Steps between two lines of log.jsonl.")
+    tensorboard: bool = Field(True, description="Write the numbers of log.jsonl to a TensorBoard event file as well.")
     evaluate_every_steps: int = Field(1000, ge=1, description="Steps between two evaluations on held-out records.")
     evaluate_instances: int = Field(1000, ge=1, description="Held-out instances of an evaluation, at most.")
     checkpoint_every_steps: int = Field(1000, ge=1, description="Steps between two checkpoints.")

@@ -21,6 +21,7 @@ from keras_bert_flow.training.callbacks import UserCallbacks
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.logs import append_log, rewind_log
 from keras_bert_flow.training.steps import StepFollower, Stretch
+from keras_bert_flow.training.tensorboard import EventFile
 
 UntilStopped = Callable[[Iterable], Iterator]
 
@@ -68,6 +69,7 @@ def train(
     flops_per_step: int | None = None,
     peak_flops: float | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    tensorboard: bool = False,
 ) -> float:
     """Train a compiled model to the last step, or until a callback ends it, going on from the newest checkpoint.
 
@@ -83,6 +85,7 @@ def train(
         flops_per_step: operations, for `flops_per_second` in the log.
         peak_flops: what the device can do, operations a second, for `utilisation`.
         callbacks: see `UserCallbacks`.
+        tensorboard: keep an event file beside log.jsonl.
     Returns:
         Seconds of training and evaluation, those before a restart included.
     Raises:
@@ -94,6 +97,7 @@ def train(
     step, progress = checkpoints.restore(model)
     stretch = Stretch(**progress.get("stretch", {"start": step, "step": step}))
     rewind_log(folder, stretch.start)
+    events = EventFile(folder) if tensorboard else None
     elapsed_seconds, has_ended = progress.get("elapsed_seconds", 0.0), progress.get("has_ended", False)
     if stretch.start == borders.total_steps or has_ended:
         return elapsed_seconds
@@ -122,6 +126,8 @@ def train(
             elapsed_seconds += time.perf_counter() - started_at
             line["elapsed_seconds"] = round(elapsed_seconds, 2)
             append_log(folder, line)
+            if events:
+                events.append(line)
             report(line)
             has_ended = users.end_epoch(epoch, line) or stretch.has_ended
             epoch, stretch = epoch + 1, Stretch(stretch.step, stretch.step)

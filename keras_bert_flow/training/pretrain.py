@@ -135,6 +135,7 @@ def _train(
         flops_per_step=settings.batch_size * flops.training,
         peak_flops=settings.peak_flops,
         callbacks=callbacks,
+        tensorboard=settings.tensorboard,
     )
     # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
     if not scores or callbacks:

@@ -112,6 +112,7 @@ def without_times(folder):
 def test_published_folder_is_whole(records, finished):
     manifest = check_folder(finished, "pretraining")
     assert sorted(file.name for file in manifest.files) == [
+        "events.out.tfevents.log",
         "log.jsonl",
         "metrics.json",
         "model/README.md",
@@ -120,7 +121,8 @@ def test_published_folder_is_whole(records, finished):
         "model/tokenizer_config.json",
         "model/vocab.txt",
     ]
-    assert sorted(path.name for path in finished.iterdir()) == ["log.jsonl", "manifest.json", "metrics.json", "model"]
+    names = ["events.out.tfevents.log", "log.jsonl", "manifest.json", "metrics.json", "model"]
+    assert sorted(path.name for path in finished.iterdir()) == names
     assert manifest.config["pretraining"]["total_steps"] == 24
     assert (finished / "model" / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
 
