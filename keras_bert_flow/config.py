@@ -114,6 +114,13 @@ class PretrainingConfig(Settings):
     evaluate_instances: int = Field(1000, ge=1, description="Held-out instances of an evaluation, at most.")
     checkpoint_every_steps: int = Field(1000, ge=1, description="Steps between two checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints to keep.")
+    keep_best: bool = Field(
+        True,
+        description="Keep the checkpoint of the lowest held-out masked-LM loss as well, until the run is published.",
+    )
+    publish: Literal["last", "best"] = Field(
+        "last", description="Which model becomes the result: that of the last step, or of `keep_best`."
+    )
     peak_flops: float | None = Field(
         None, gt=0, description="What the device can do, operations a second; the log then has `utilisation`, a share."
     )
@@ -121,6 +128,14 @@ class PretrainingConfig(Settings):
     @model_validator(mode="after")
     def _check_durations(self):
         _require_shorter("warmup_steps", self.warmup_steps, "total_steps", self.total_steps)
+        return self
+
+    @model_validator(mode="after")
+    def _check_best(self):
+        if self.publish == "best" and not self.keep_best:
+            raise ValueError(
+                "`publish: best` must have the best checkpoint kept. Received: keep_best=False. Set keep_best to true."
+            )
         return self
 
 

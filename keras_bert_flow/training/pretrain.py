@@ -18,6 +18,7 @@ from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
@@ -25,7 +26,7 @@ from keras_bert_flow.training.optimizers import adamw
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.validation import score_pretraining
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, BEST = "checkpoints", "best"
 SETTINGS = {"name", "seed", "backend", "model", "pretraining"}
 
 
@@ -107,17 +108,20 @@ def _train(
             settings.decay,
         )
     )
+    identity = config.model_dump(mode="json", include=SETTINGS - {"name"})
+    identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
+    best = BestCheckpoint(work / CHECKPOINTS / BEST, identity)
     scores: dict[str, float] = {}
 
     def evaluate(until_stopped=iter) -> dict[str, float]:
         batches = until_stopped(ordered_batches(held_out, settings.batch_size, settings.evaluate_instances))
         scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective)))
+        if settings.keep_best and scores:
+            best.offer(model, int(model.optimizer.iterations), scores["masked_lm_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
 
     tokens_per_step = settings.batch_size * training.sequence_length
     flops = pretraining_flops(model.backbone, training.sequence_length, len(training[0]["masked_lm_ids"]))
-    identity = config.model_dump(mode="json", include=SETTINGS - {"name"})
-    identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
     seconds = train(
         model,
         lambda step: pretraining_dataset(training, settings.batch_size, config.seed, step, settings.masking),
@@ -137,18 +141,23 @@ def _train(
         callbacks=callbacks,
         tensorboard=settings.tensorboard,
     )
+    chosen = {"published_step": best.restore(model)} if settings.publish == "best" else {}
     # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
-    if not scores or callbacks:
+    if not scores or callbacks or chosen:
         evaluate()
     steps = read_log(work)[-1]["step"]
     tokens = tokens_per_step * steps
-    return scores | {
-        "steps": steps,
-        "tokens": tokens,
-        "seconds": round(seconds, 1),
-        "tokens_per_second": round(tokens / seconds),
-        "parameters": model.count_params(),
-    }
+    return (
+        scores
+        | chosen
+        | {
+            "steps": steps,
+            "tokens": tokens,
+            "seconds": round(seconds, 1),
+            "tokens_per_second": round(tokens / seconds),
+            "parameters": model.count_params(),
+        }
+    )
 
 
 def _check_fit(config: PipelineConfig, training: PretrainingRecords) -> None:
