@@ -110,8 +110,8 @@ def train(
             users.begin_epoch(epoch)
             end = borders.next_after(stretch.start)
             _fit(model, make_dataset, stretch, end, users, stop_requested.is_set)
-            line = {"step": stretch.step} | stretch.logs
-            line |= _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
+            speed = _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
+            line = {"step": stretch.step} | stretch.logs | speed
             _check_finite(line)
             try:
                 if stretch.step < end and not stretch.has_ended:

@@ -1,8 +1,6 @@
 """Keras callbacks of the user over pre-training and fine-tuning: Keras' own, and one that writes all down."""
 
 import csv
-import os
-import signal
 
 import keras
 import pytest
@@ -15,6 +13,7 @@ from keras_bert_flow.training.optimizers import adamw
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
+from tests.training.pretrain_child import arrange
 
 SETTINGS = {"total_steps": 9, "log_every_steps": 3, "evaluate_every_steps": 6, "checkpoint_every_steps": 5}
 EPOCHS = [(0, 3), (3, 5), (5, 6), (6, 9)]
@@ -26,19 +25,17 @@ def records(tmp_path_factory):
 
 
 class Diary(keras.callbacks.Callback):
-    """Write down every call; stop the run at a call, or have the process asked to stop."""
+    """Write down every call, and end the run at one."""
 
-    def __init__(self, end_at=None, signal_at=None):
+    def __init__(self, end_at=None):
         super().__init__()
         self.entries, self.lines, self.losses = [], [], []
-        self.end_at, self.signal_at = end_at, signal_at
+        self.end_at = end_at
 
     def note(self, *entry):
         self.entries.append(entry)
         if entry == self.end_at:
             self.model.stop_training = True
-        if entry == self.signal_at:
-            os.kill(os.getpid(), signal.SIGTERM)
 
     def on_train_begin(self, logs=None):
         self.note("begin", self.model.name, self.params["epochs"])
@@ -155,14 +152,23 @@ def test_run_that_a_callback_ended_is_not_gone_on_with(records, tmp_path):
         assert int(model.optimizer.iterations) == 4
 
 
-def test_interrupted_run_goes_on_in_the_epoch_that_was_broken_off(records, tmp_path):
-    first, second = Diary(signal_at=("batch begin", 1)), Diary()
-    with pytest.raises(Interrupted):
+def test_interrupted_run_goes_on_in_the_epoch_that_was_broken_off(records, tmp_path, monkeypatch):
+    first, second = Diary(), Diary()
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        arrange("step:8", patch.setattr)
         run(records, tmp_path / "out", first)
     begin = ("begin", "bert_pretrainer", 4)
-    assert first.entries == [begin, ("epoch begin", 0), *list_batches(0, 2), ("end",)]
+    assert first.entries == [begin, *list_calls(EPOCHS[:3]), ("epoch begin", 3), *list_batches(0, 2), ("end",)]
     run(records, tmp_path / "out", second)
-    assert second.entries == [begin, ("epoch begin", 0), *list_batches(2, 3), *list_calls(EPOCHS)[7:], ("end",)]
+    assert second.entries == [begin, ("epoch begin", 3), *list_batches(2, 3), ("epoch end", 3), ("end",)]
+
+
+def test_run_that_is_ended_and_interrupted_at_once_stays_ended(records, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        arrange("held_out:2", patch.setattr)
+        run(records, tmp_path / "out", Stopper(2))
+    output = run(records, tmp_path / "out", Stopper(100))
+    assert [line["step"] for line in read_log(output)] == [2]
 
 
 def test_early_stopping_reads_held_out_figures(records, tmp_path):
