@@ -1,11 +1,14 @@
 """Follow the steps inside `fit`: count them, break off after any of them, hand each on to the user's callbacks."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import keras
 import numpy as np
+
+MAX_STEPS_AHEAD = 4  # enough to keep a device busy while the next batches are read
 
 
 @dataclass
@@ -55,6 +58,7 @@ class StepFollower(keras.callbacks.CallbackList):
     ):
         super().__init__(model=model, add_history=True)
         self.stretch, self._first_step = stretch, stretch.step
+        self._queued = deque()  # a metric of each step that may still be under way
         self._callbacks, self._is_stop_requested, self._read_batch = callbacks, is_stop_requested, read_batch
 
     def on_train_begin(self, logs=None):
@@ -80,6 +84,18 @@ class StepFollower(keras.callbacks.CallbackList):
         self.stretch.has_ended = self._model.stop_training
         if self._is_stop_requested():
             self._model.stop_training = True
+        self._wait_for_an_earlier_step(logs)
+
+    def _wait_for_an_earlier_step(self, logs):
+        """Let no more than a few steps wait for the device: a stop would have to wait for all of them.
+
+        On jax the host runs ahead of the device; the metrics of other backends have nothing to wait for alone.
+        """
+        self._queued.append(next(iter(logs.values()), None))
+        if len(self._queued) > MAX_STEPS_AHEAD:
+            oldest = self._queued.popleft()
+            if hasattr(oldest, "block_until_ready"):
+                oldest.block_until_ready()
 
     def on_epoch_end(self, epoch, logs=None):
         self.stretch.logs = {name: float(value) for name, value in logs.items()}

@@ -14,6 +14,7 @@ from keras_bert_flow.training.loop import Borders, Interrupted, train
 from keras_bert_flow.training.optimizers import adamw
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretrain import make_pretrainer
+from keras_bert_flow.training.steps import StepFollower, Stretch
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 
@@ -153,3 +154,21 @@ def test_log_is_rewound_over_work_that_was_lost(tmp_path):
     assert read_log(tmp_path) == [{"step": 2, "loss": 1.0}, {"step": 4, "loss": 2.0}, {"step": 5}]
     rewind_log(tmp_path, 0)
     assert read_log(tmp_path) == []
+
+
+def test_follower_lets_few_steps_wait_for_the_device(model):
+    class Metric:
+        """As of jax: a number that is not there yet."""
+
+        def __init__(self, step):
+            self.step = step
+
+        def block_until_ready(self):
+            waited.append((self.step, len(made)))
+
+    waited, made = [], []
+    follower = StepFollower(model, Stretch(0, 0), (), lambda: False, None)
+    for step in range(7):
+        made.append(step)
+        follower.on_train_batch_end(step, {"loss": Metric(step)})
+    assert waited == [(0, 5), (1, 6), (2, 7)]
