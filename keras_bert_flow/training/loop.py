@@ -66,6 +66,7 @@ def train(
     evaluate: Callable[[UntilStopped], Mapping[str, float]],
     tokens_per_step: int,
     report: Callable[[Mapping[str, Any]], None],
+    batches_per_step: int = 1,
     flops_per_step: int | None = None,
     peak_flops: float | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -82,6 +83,7 @@ def train(
             ends the evaluation where the process is to stop.
         tokens_per_step: batch size × sequence length, padding included.
         report: called with every line of the log.
+        batches_per_step: how many batches the optimizer accumulates.
         flops_per_step: operations, for `flops_per_second` in the log.
         peak_flops: what the device can do, operations a second, for `utilisation`.
         callbacks: see `UserCallbacks`.
@@ -109,7 +111,7 @@ def train(
             started_at = time.perf_counter()
             users.begin_epoch(epoch)
             end = borders.next_after(stretch.start)
-            _fit(model, make_dataset, stretch, end, users, stop_requested.is_set)
+            _fit(model, make_dataset, stretch, end, users, stop_requested.is_set, batches_per_step)
             speed = _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
             line = {"step": stretch.step} | stretch.logs | speed
             _check_finite(line)
@@ -141,17 +143,20 @@ def train(
     return elapsed_seconds
 
 
-def _fit(model, make_dataset: Callable[[int], Any], stretch: Stretch, end: int, users, is_stop_requested) -> None:
+def _fit(model, make_dataset, stretch: Stretch, end: int, users, is_stop_requested, batches_per_step: int) -> None:
     """Go on to the end of a stretch, or to the step at which a callback or a signal breaks it off."""
     step, started_at = stretch.step, time.perf_counter()
     if step == end or stretch.has_ended:  # it was broken off in its evaluation
         return
-    follower = StepFollower(model, stretch, users.callbacks, is_stop_requested, lambda: next(iter(make_dataset(step))))
+    batches = (end - step) * batches_per_step
+    follower = StepFollower(
+        model, stretch, users.callbacks, is_stop_requested, lambda: next(iter(make_dataset(step))), batches_per_step
+    )
     try:
-        model.fit(make_dataset(step), steps_per_epoch=end - step, shuffle=False, verbose=0, callbacks=follower)
+        model.fit(make_dataset(step), steps_per_epoch=batches, shuffle=False, verbose=0, callbacks=follower)
     except Exception:
         # TensorFlow buries an error of the input under pages of its own; the same batches raise it as it was.
-        for _ in itertools.islice(make_dataset(step), end - step):
+        for _ in itertools.islice(make_dataset(step), batches):
             pass
         raise
     stretch.seconds += time.perf_counter() - started_at

@@ -46,6 +46,7 @@ class StepFollower(keras.callbacks.CallbackList):
         callbacks: only what happens at a step reaches them from here.
         is_stop_requested: asked after every step.
         read_batch: one batch (x, y, sample_weight); TensorFlow makes its metrics at the first.
+        batches_per_step: how many batches the optimizer accumulates; callbacks hear of whole steps.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class StepFollower(keras.callbacks.CallbackList):
         callbacks: Sequence[keras.callbacks.Callback],
         is_stop_requested: Callable[[], bool],
         read_batch: Callable[[], tuple],
+        batches_per_step: int = 1,
     ):
         super().__init__(model=model, add_history=True)
         self.stretch, self._first_step = stretch, stretch.step
+        self._batches_per_step = batches_per_step
         self._queued = deque()  # a metric of each step that may still be under way
         self._callbacks, self._is_stop_requested, self._read_batch = callbacks, is_stop_requested, read_batch
 
@@ -74,11 +77,15 @@ class StepFollower(keras.callbacks.CallbackList):
             variable.assign(np.array(value, variable.dtype))
 
     def on_train_batch_begin(self, batch, logs=None):
+        if batch % self._batches_per_step:
+            return
         for callback in self._callbacks:
-            callback.on_train_batch_begin(self._first_step + batch - self.stretch.start, {})
+            callback.on_train_batch_begin(self.stretch.step - self.stretch.start, {})
 
     def on_train_batch_end(self, batch, logs=None):
-        self.stretch.step = self._first_step + batch + 1
+        if (batch + 1) % self._batches_per_step:
+            return
+        self.stretch.step = self._first_step + (batch + 1) // self._batches_per_step
         for callback in self._callbacks:
             callback.on_train_batch_end(self.stretch.step - 1 - self.stretch.start, logs)
         self.stretch.has_ended = self._model.stop_training

@@ -172,3 +172,21 @@ def test_follower_lets_few_steps_wait_for_the_device(model):
         made.append(step)
         follower.on_train_batch_end(step, {"loss": Metric(step)})
     assert waited == [(0, 5), (1, 6), (2, 7)]
+
+
+def test_follower_stops_between_steps_of_several_batches(model):
+    calls = []
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: calls.append(("begin", batch)),
+        on_train_batch_end=lambda batch, logs: calls.append(("end", batch)),
+    )
+    stretch = Stretch(6, 7)  # one step was done before a restart
+    follower = StepFollower(model, stretch, (callback,), lambda: True, None, batches_per_step=3)
+    stops = []
+    for batch in range(6):
+        model.stop_training = False
+        follower.on_train_batch_begin(batch)
+        follower.on_train_batch_end(batch, {"loss": 1.0})
+        stops.append((stretch.step, model.stop_training))
+    assert stops == [(7, False), (7, False), (8, True), (8, False), (8, False), (9, True)]
+    assert calls == [("begin", 1), ("end", 1), ("begin", 2), ("end", 2)]
