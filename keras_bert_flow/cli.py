@@ -261,10 +261,10 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("KBF_DEBUG"):
             raise
-        sys.exit(_explain(error))
+        sys.exit(explain(error))
 
 
-def _explain(error: Exception) -> int:
+def explain(error: Exception) -> int:
     """Print what went wrong on one line and return the exit status; what no user can cause is raised."""
     message = " ".join(str(error).split())
     if type(error).__name__ == "Interrupted":  # its module would import Keras

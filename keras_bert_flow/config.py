@@ -109,14 +109,33 @@ class PretrainingConfig(Settings):
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
     precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")
     log_every_steps: int = Field(100, ge=1, description="Steps between two lines of log.jsonl.")
+    tensorboard: bool = Field(True, description="Write the numbers of log.jsonl to a TensorBoard event file as well.")
     evaluate_every_steps: int = Field(1000, ge=1, description="Steps between two evaluations on held-out records.")
     evaluate_instances: int = Field(1000, ge=1, description="Held-out instances of an evaluation, at most.")
     checkpoint_every_steps: int = Field(1000, ge=1, description="Steps between two checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints to keep.")
+    keep_best: bool = Field(
+        True,
+        description="Keep the checkpoint of the lowest held-out masked-LM loss as well, until the run is published.",
+    )
+    publish: Literal["last", "best"] = Field(
+        "last", description="Which model becomes the result: that of the last step, or of `keep_best`."
+    )
+    peak_flops: float | None = Field(
+        None, gt=0, description="What the device can do, operations a second; the log then has `utilisation`, a share."
+    )
 
     @model_validator(mode="after")
     def _check_durations(self):
         _require_shorter("warmup_steps", self.warmup_steps, "total_steps", self.total_steps)
+        return self
+
+    @model_validator(mode="after")
+    def _check_best(self):
+        if self.publish == "best" and not self.keep_best:
+            raise ValueError(
+                "`publish: best` must have the best checkpoint kept. Received: keep_best=False. Set keep_best to true."
+            )
         return self
 
 

@@ -4,12 +4,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 
-SHOWN = ("loss", "dev_accuracy", "held_out_masked_lm_loss", "held_out_masked_lm_accuracy", "tokens_per_second")
+SHOWN = {
+    "loss": "loss",
+    "mlm_loss": "masked LM",  # with two heads the whole loss is their sum; with one it is the loss
+    "mlm_accuracy": "accuracy",
+    "nsp_loss": "next sentence",
+    "nsp_accuracy": "accuracy",
+    "dev_accuracy": "dev accuracy",
+    "held_out_masked_lm_loss": "held-out masked LM",
+    "held_out_masked_lm_accuracy": "accuracy",
+    "tokens_per_second": "tokens per second",
+    "utilisation": "utilisation",
+}
 LINE_EVERY_SECONDS = 5.0  # so that a log file of a long run stays readable
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -21,29 +34,52 @@ def training_progress(total_steps: int | None = None) -> Iterator[Report]:
     if not sys.stdout.isatty():
         yield _plain_report(total_steps)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    figures = TextColumn("{task.description}", table_column=Column(ratio=1))  # goes on in further rows
+    columns = (BarColumn(10), MofNCompleteColumn(), figures)
     with Progress(*columns, console=Console()) as bar:
-        task = bar.add_task("training", total=total_steps)
-        yield lambda line: bar.update(task, completed=line["step"], description=describe_line(line))
+        task, clock = bar.add_task("", total=total_steps), TimeLeft(total_steps)
+        yield lambda line: bar.update(
+            task, completed=line["step"], description=describe_line(line, clock.estimate(line))
+        )
 
 
-def describe_line(line: Mapping[str, Any]) -> str:
-    """Write the figures that a person follows: `loss 6.913, tokens per second 9,872`."""
-    figures = [f"{name.replace('_', ' ')} {_round(line[name])}" for name in SHOWN if name in line]
-    return ", ".join(([line["run"]] if "run" in line else []) + figures)
+class TimeLeft:
+    """Guess the seconds to the last step from the steps between two lines, the evaluation of the latter included.
+
+    Not from the clock on the wall: a run that goes on has steps behind it that it did not make now.
+    """
+
+    def __init__(self, total_steps: int | None):
+        self._total_steps, self._before = total_steps, (0, 0.0)
+
+    def estimate(self, line: Mapping[str, Any]) -> float | None:
+        """Return seconds; None where it is not known how many steps there are, or how long they take."""
+        (step, seconds), self._before = self._before, (line["step"], line.get("elapsed_seconds", 0.0))
+        if not self._total_steps or self._before[1] <= seconds or self._before[0] <= step:
+            return None
+        seconds_per_step = (self._before[1] - seconds) / (self._before[0] - step)
+        return (self._total_steps - self._before[0]) * seconds_per_step
+
+
+def describe_line(line: Mapping[str, Any], seconds_left: float | None = None) -> str:
+    """Write the figures that a person follows: `loss 6.913, tokens per second 9,872, 0:12:30 left`."""
+    figures = [f"{words} {_round(line[name])}" for name, words in SHOWN.items() if name in line]
+    left = [] if seconds_left is None else [f"{timedelta(seconds=round(seconds_left))} left"]
+    return ", ".join(([line["run"]] if "run" in line else []) + figures + left)
 
 
 def _plain_report(total_steps: int | None) -> Report:
-    printed_at = 0.0
+    printed_at, clock = 0.0, TimeLeft(total_steps)
 
     def report(line: Mapping[str, Any]) -> None:
         nonlocal printed_at
+        seconds_left = clock.estimate(line)
         is_last = line["step"] == total_steps
         is_measured = any(name.startswith(("held_out", "dev")) for name in line)
         if is_last or is_measured or time.monotonic() - printed_at > LINE_EVERY_SECONDS:
             printed_at = time.monotonic()
             of_total = f" of {total_steps:,}" if total_steps else ""
-            print(f"step {line['step']:,}{of_total}: {describe_line(line)}", flush=True)
+            print(f"step {line['step']:,}{of_total}: {describe_line(line, seconds_left)}", flush=True)
 
     return report
 

@@ -77,10 +77,13 @@ def read_tokenizer(model: Path) -> WordPieceTokenizer:
     return WordPieceTokenizer.from_file(model / "vocab.txt", cased=not values.get("do_lower_case", True))
 
 
-def predict_probabilities(classifier, inputs: TaskInputs, batch_size: int) -> np.ndarray:
-    """Return float32, (examples, classes); the last batch is filled up, so that every batch has one shape."""
+def predict_probabilities(classifier, inputs: TaskInputs, batch_size: int, follow=iter) -> np.ndarray:
+    """Return float32, (examples, classes); the last batch is filled up, so that every batch has one shape.
+
+    `follow` takes the batches' first rows and yields them again; it may raise to break off.
+    """
     rows = []
-    for start in range(0, len(inputs), batch_size):
+    for start in follow(range(0, len(inputs), batch_size)):
         chosen = np.minimum(np.arange(start, start + batch_size), len(inputs) - 1)
         rows.append(np.asarray(classifier.predict_on_batch(inputs.take(chosen)), np.float32))
     logits = np.concatenate(rows)[: len(inputs)]

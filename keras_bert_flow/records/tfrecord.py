@@ -32,8 +32,7 @@ def write_tfrecords(path: str | Path, records: Iterable[bytes]) -> list[FileSumm
     digest, offsets = hashlib.sha256(), [0]
     with open(path, "wb") as file:
         for record in records:
-            length = _LENGTH.pack(len(record))
-            framed = b"".join((length, _CRC.pack(masked_crc(length)), record, _CRC.pack(masked_crc(record))))
+            framed = frame_record(record)
             file.write(framed)
             digest.update(framed)
             offsets.append(offsets[-1] + len(framed))
@@ -44,6 +43,12 @@ def write_tfrecords(path: str | Path, records: Iterable[bytes]) -> list[FileSumm
         FileSummary(path.name, offsets[-1], digest.hexdigest(), len(offsets) - 1),
         FileSummary(index_path.name, len(index), hashlib.sha256(index).hexdigest(), None),
     ]
+
+
+def frame_record(record: bytes) -> bytes:
+    """Return a record as it stands in a file, with its length and both checksums."""
+    length = _LENGTH.pack(len(record))
+    return b"".join((length, _CRC.pack(masked_crc(length)), record, _CRC.pack(masked_crc(record))))
 
 
 def masked_crc(data: bytes) -> int:

@@ -65,7 +65,7 @@ class Checkpoints:
             (temporary / TRAIN_STATE_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
             sync_folder(temporary)
             final = self._folder / f"step-{step:08d}"
-            shutil.rmtree(final, ignore_errors=True)  # damaged, or the run would have gone on from it
+            shutil.rmtree(final, ignore_errors=True)  # damaged, or of the same step before its evaluation
             os.rename(temporary, final)
         except SafetensorError as error:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -82,22 +82,34 @@ class Checkpoints:
         Raises:
             ValueError: every checkpoint is damaged, or they are of another run, or of another model.
         """
-        folders = self._list()
-        for folder in folders:
+        for folder, facts, state in self._read():
+            _write_state(model, state, folder)
+            return facts["step"], facts["progress"]
+        if self._list():
+            raise ValueError(
+                f"A run must have one whole checkpoint to go on from. Received: {self._folder}, all damaged. "
+                "Remove the folder to start again."
+            )
+        return 0, {}
+
+    def read_progress(self) -> dict[str, Any]:
+        """Return what was saved as `progress` with the newest whole checkpoint; empty where there is none.
+
+        Raises:
+            ValueError: it is of another run.
+        """
+        return next((facts["progress"] for _, facts, _ in self._read()), {})
+
+    def _read(self) -> Iterator[tuple[Path, dict[str, Any], dict[str, np.ndarray]]]:
+        """Read the whole checkpoints, the newest first."""
+        for folder in self._list():
             try:
                 facts, state = _read_checkpoint(folder)
             except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
                 _logger.warning("Checkpoint %s is damaged (%s); trying the one before.", folder, error)
                 continue
             self._check_identity(facts["identity"], folder)
-            _write_state(model, state, folder)
-            return facts["step"], facts["progress"]
-        if folders:
-            raise ValueError(
-                f"A run must have one whole checkpoint to go on from. Received: {self._folder}, all damaged. "
-                "Remove the folder to start again."
-            )
-        return 0, {}
+            yield folder, facts, state
 
     def _check_identity(self, found: Mapping[str, Any], folder: Path) -> None:
         before, now = _flatten(found), _flatten(self._identity)

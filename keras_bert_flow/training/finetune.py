@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,11 @@ class TaskData:
 
 
 def finetune(
-    config: PipelineConfig, model: str | Path, output: str | Path, report: Callable[[Mapping[str, Any]], None] = print
+    config: PipelineConfig,
+    model: str | Path,
+    output: str | Path,
+    report: Callable[[Mapping[str, Any]], None] = print,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Path:
     """Publish a folder with `<start>/seed-<n>/`: `model/`, `log.jsonl` and `run.json`; at once where it is there.
 
@@ -59,6 +63,8 @@ def finetune(
         model: a model directory, ours or Hugging Face's.
         output: the folder.
         report: called with every line of a log.
+        callbacks: as of `pretrain`, begun and ended in each run anew. An epoch is the steps from one line of the log to
+            the next, not a pass over the table.
     Raises:
         FileNotFoundError: a table or the model is missing.
         ValueError: a table or the model is unusable; the message says why.
@@ -76,7 +82,7 @@ def finetune(
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # a kill may have come before
                 continue
             classifier = _start_run(classifier, model, data.names, config, start, seed)
-            seconds = _train_run(classifier, data, config, folder, f"{key} {start} {seed}", seed, report)
+            seconds = _train_run(classifier, data, config, folder, f"{key} {start} {seed}", seed, report, callbacks)
             save_model_directory(classifier, folder / "model", model / "vocab.txt", tokenizer.cased)
             run = {"start": start, "seed": seed, "seconds": round(seconds, 1), "key": key}
             write_atomically(folder / RUN_FILE, json.dumps(run).encode())
@@ -138,7 +144,9 @@ def _start_run(classifier, model: Path, names, config: PipelineConfig, start: st
     return classifier
 
 
-def _train_run(classifier, data: TaskData, config: PipelineConfig, folder: Path, key: str, seed: int, report) -> float:
+def _train_run(
+    classifier, data: TaskData, config: PipelineConfig, folder: Path, key: str, seed: int, report, callbacks
+) -> float:
     settings = config.finetuning
     folder.mkdir(parents=True, exist_ok=True)
     steps_an_epoch = -(-len(data.train) // settings.batch_size)
@@ -146,8 +154,8 @@ def _train_run(classifier, data: TaskData, config: PipelineConfig, folder: Path,
     _compile(classifier, config, total_steps)
     identity = {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
 
-    def evaluate() -> dict[str, float]:
-        probabilities = predict_probabilities(classifier, data.dev, settings.batch_size)
+    def evaluate(until_stopped) -> dict[str, float]:
+        probabilities = predict_probabilities(classifier, data.dev, settings.batch_size, until_stopped)
         chosen = probabilities[np.arange(len(data.dev)), data.dev_labels]
         return {
             "dev_loss": float(-np.log(np.maximum(chosen, np.finfo(np.float32).tiny)).mean()),
@@ -163,6 +171,7 @@ def _train_run(classifier, data: TaskData, config: PipelineConfig, folder: Path,
         evaluate,
         settings.batch_size * data.train.token_ids.shape[1],
         lambda line: report({"run": str(folder.relative_to(folder.parents[1]))} | dict(line)),
+        callbacks=callbacks,
     )
 
 

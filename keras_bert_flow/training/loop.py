@@ -1,4 +1,4 @@
-"""Train in stretches: `model.fit` up to the next border, then log, evaluate, save; start again from any border.
+"""Train in stretches: `model.fit` up to the next border, then log, evaluate, save; start again after any step.
 
 The data set is sliced at the step where a stretch begins, so a resumed run sees exactly the batches that are left.
 Endless data with `steps_per_epoch` keeps TensorFlow from running a step too many at its end.
@@ -8,20 +8,30 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import keras
 import numpy as np
 
+from keras_bert_flow.training.callbacks import UserCallbacks
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.logs import append_log, rewind_log
+from keras_bert_flow.training.steps import StepFollower, Stretch
+from keras_bert_flow.training.tensorboard import EventFile
+
+UntilStopped = Callable[[Iterable], Iterator]
 
 
 class Interrupted(Exception):
     """Training was asked to stop, and has saved a checkpoint to go on from."""
+
+
+class _StopRequest(Exception):
+    """SIGTERM came before a stretch had its line in the log."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,12 @@ class Borders:
         lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
         return min(self.total_steps, *((step // length + 1) * length for length in lengths))
 
+    def count(self, step: int) -> int:
+        """Count the borders up to a step."""
+        lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
+        inner = {border for length in lengths for border in range(length, min(step, self.total_steps - 1) + 1, length)}
+        return len(inner) + (step >= self.total_steps)
+
     def is_due(self, step: int, every_steps: int) -> bool:
         return step % every_steps == 0 or step == self.total_steps
 
@@ -47,61 +63,126 @@ def train(
     borders: Borders,
     folder: Path,
     checkpoints: Checkpoints,
-    evaluate: Callable[[], Mapping[str, float]],
+    evaluate: Callable[[UntilStopped], Mapping[str, float]],
     tokens_per_step: int,
     report: Callable[[Mapping[str, Any]], None],
+    batches_per_step: int = 1,
+    flops_per_step: int | None = None,
+    peak_flops: float | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    tensorboard: bool = False,
 ) -> float:
-    """Train a compiled model to the last step, going on from the newest checkpoint.
+    """Train a compiled model to the last step, or until a callback ends it, going on from the newest checkpoint.
 
     Args:
         make_dataset: batches from a given step on, for `model.fit`.
         borders: when to log, evaluate and save.
         folder: where log.jsonl is kept.
         checkpoints: where the state is kept.
-        evaluate: returns what is added to a line of the log.
+        evaluate: returns what is added to a line of the log. It is given a function to wrap its batches in, which
+            ends the evaluation where the process is to stop.
         tokens_per_step: batch size × sequence length, padding included.
         report: called with every line of the log.
+        batches_per_step: how many batches the optimizer accumulates.
+        flops_per_step: operations, for `flops_per_second` in the log.
+        peak_flops: what the device can do, operations a second, for `utilisation`.
+        callbacks: see `UserCallbacks`.
+        tensorboard: keep an event file beside log.jsonl.
     Returns:
         Seconds of training and evaluation, those before a restart included.
     Raises:
-        Interrupted: the process got SIGTERM; a checkpoint was saved at the border after it.
+        Interrupted: the process got SIGTERM; a checkpoint was saved after the step under way, or after the batch of
+            the evaluation.
         ValueError: the loss is not a number.
     """
     model.optimizer.build(model.trainable_variables)
     step, progress = checkpoints.restore(model)
-    rewind_log(folder, step)
-    elapsed_seconds = progress.get("elapsed_seconds", 0.0)
+    stretch = Stretch(**progress.get("stretch", {"start": step, "step": step}))
+    rewind_log(folder, stretch.start)
+    events = EventFile(folder) if tensorboard else None
+    elapsed_seconds, has_ended = progress.get("elapsed_seconds", 0.0), progress.get("has_ended", False)
+    if stretch.start == borders.total_steps or has_ended:
+        return elapsed_seconds
+    users = UserCallbacks(callbacks, model, borders.count(borders.total_steps))
+    epoch, line = borders.count(stretch.start), {}
+    users.begin()
     with _stop_requests() as stop_requested:
-        while step < borders.total_steps:
+        while stretch.start < borders.total_steps and not has_ended:
             started_at = time.perf_counter()
-            end = borders.next_after(step)
-            history = _fit(model, make_dataset, step, end)
-            fit_seconds = time.perf_counter() - started_at
-            line = {"step": end} | {name: float(values[-1]) for name, values in history.items()}
-            line["tokens_per_second"] = round(tokens_per_step * (end - step) / fit_seconds)
-            if borders.is_due(end, borders.evaluate_every_steps):
-                line |= evaluate()
+            users.begin_epoch(epoch)
+            end = borders.next_after(stretch.start)
+            _fit(model, make_dataset, stretch, end, users, stop_requested.is_set, batches_per_step)
+            speed = _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
+            line = {"step": stretch.step} | stretch.logs | speed
             _check_finite(line)
+            try:
+                if stretch.step < end and not stretch.has_ended:
+                    raise _StopRequest
+                if borders.is_due(end, borders.evaluate_every_steps) or stretch.has_ended:
+                    line |= evaluate(lambda batches: _until(stop_requested, batches))
+                    _check_finite(line)
+            except _StopRequest:
+                elapsed_seconds += time.perf_counter() - started_at
+                progress = {"elapsed_seconds": elapsed_seconds, "stretch": stretch.as_json()}
+                _save_and_stop(model, checkpoints, stretch.step, progress, users)
             elapsed_seconds += time.perf_counter() - started_at
             line["elapsed_seconds"] = round(elapsed_seconds, 2)
-            step = end
             append_log(folder, line)
+            if events:
+                events.append(line)
             report(line)
-            if borders.is_due(step, borders.checkpoint_every_steps) or stop_requested.is_set():
-                checkpoints.save(model, step, {"elapsed_seconds": elapsed_seconds})
-            if stop_requested.is_set() and step < borders.total_steps:
-                raise Interrupted(f"Stopped at step {step:,}; run the same command again to go on.")
+            has_ended = users.end_epoch(epoch, line) or stretch.has_ended
+            epoch, stretch = epoch + 1, Stretch(stretch.step, stretch.step)
+            is_last = has_ended or stretch.start == borders.total_steps
+            progress = {"elapsed_seconds": elapsed_seconds, "has_ended": has_ended}
+            if stop_requested.is_set() and not is_last:
+                _save_and_stop(model, checkpoints, stretch.start, progress, users)
+            if borders.is_due(stretch.start, borders.checkpoint_every_steps) or is_last:
+                checkpoints.save(model, stretch.start, progress)
+    users.end(line)
     return elapsed_seconds
 
 
-def _fit(model, make_dataset: Callable[[int], Any], step: int, end: int) -> Mapping[str, list[float]]:
+def _fit(model, make_dataset, stretch: Stretch, end: int, users, is_stop_requested, batches_per_step: int) -> None:
+    """Go on to the end of a stretch, or to the step at which a callback or a signal breaks it off."""
+    step, started_at = stretch.step, time.perf_counter()
+    if step == end or stretch.has_ended:  # it was broken off in its evaluation
+        return
+    batches = (end - step) * batches_per_step
+    follower = StepFollower(
+        model, stretch, users.callbacks, is_stop_requested, lambda: next(iter(make_dataset(step))), batches_per_step
+    )
     try:
-        return model.fit(make_dataset(step), steps_per_epoch=end - step, shuffle=False, verbose=0).history
+        model.fit(make_dataset(step), steps_per_epoch=batches, shuffle=False, verbose=0, callbacks=follower)
     except Exception:
         # TensorFlow buries an error of the input under pages of its own; the same batches raise it as it was.
-        for _ in itertools.islice(make_dataset(step), end - step):
+        for _ in itertools.islice(make_dataset(step), batches):
             pass
         raise
+    stretch.seconds += time.perf_counter() - started_at
+
+
+def _measure_speed(stretch: Stretch, tokens_per_step: int, flops_per_step: int | None, peak_flops: float | None):
+    steps_per_second = (stretch.step - stretch.start) / stretch.seconds
+    speed = {"tokens_per_second": round(tokens_per_step * steps_per_second)}
+    if flops_per_step:
+        speed["flops_per_second"] = round(flops_per_step * steps_per_second)
+        if peak_flops:
+            speed["utilisation"] = flops_per_step * steps_per_second / peak_flops
+    return speed
+
+
+def _save_and_stop(model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any], users) -> NoReturn:
+    checkpoints.save(model, step, progress)
+    users.end({})
+    raise Interrupted(f"Stopped at step {step:,}; run the same command again to go on.")
+
+
+def _until(stop_requested: threading.Event, batches: Iterable) -> Iterator:
+    for batch in batches:
+        if stop_requested.is_set():
+            raise _StopRequest
+        yield batch
 
 
 def _check_finite(line: Mapping[str, float]) -> None:

@@ -1,7 +1,7 @@
 """Pre-train a BERT from records to a model directory."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,30 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
 from keras_bert_flow.keys import folder_digest, pretraining_key
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.flops import pretraining_flops
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import adamw
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.validation import score_pretraining
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, BEST = "checkpoints", "best"
 SETTINGS = {"name", "seed", "backend", "model", "pretraining"}
 
 
 def pretrain(
-    config: PipelineConfig, records: str | Path, output: str | Path, report: Callable[[Mapping[str, Any]], None] = print
+    config: PipelineConfig,
+    records: str | Path,
+    output: str | Path,
+    report: Callable[[Mapping[str, Any]], None] = print,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Path:
     """Publish a folder with `model/`, `log.jsonl` and `metrics.json`; at once where it is already there.
 
@@ -39,6 +46,8 @@ def pretrain(
         records: what `kbf records` made.
         output: the folder.
         report: called with every line of the log.
+        callbacks: of Keras or your own. An epoch is the steps from one line of the log to the next; metrics are fetched
+            from the device at its end only. `training.callbacks.UserCallbacks` says when each is called and with what.
     Raises:
         FileNotFoundError: a file of the records is missing.
         ValueError: the records are damaged or do not fit the model, or a checkpoint is of another run.
@@ -49,7 +58,7 @@ def pretrain(
     def build(work: Path) -> Contents:
         training = PretrainingRecords(records)
         _check_fit(config, training)
-        return _build(config, records, training, work, key, report)
+        return _build(config, records, training, work, key, report, callbacks)
 
     return publish(output, "pretraining", key, build, resumable=True, scratch=CHECKPOINTS)
 
@@ -72,12 +81,12 @@ def make_pretrainer(
     return BertPretrainer(backbone) if backbone.use_pooler else BertMaskedLM(backbone)
 
 
-def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report) -> Contents:
+def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report, callbacks) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
     with arithmetic(config.pretraining.precision):
         model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
-    metrics = _train(model, config, training, held_out, work, key, report)
+    metrics = _train(model, config, training, held_out, work, key, report, callbacks)
     (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     cased = training.manifest.config["cased"]
     save_model_directory(model, work / "model", records / VOCABULARY_FILE, cased, card=write_card(config, metrics))
@@ -85,7 +94,9 @@ def _build(config: PipelineConfig, records: Path, training, work: Path, key: str
     return Contents(settings, {"records": folder_digest(records)})
 
 
-def _train(model, config: PipelineConfig, training, held_out, work: Path, key: str, report) -> dict[str, Any]:
+def _train(
+    model, config: PipelineConfig, training, held_out, work: Path, key: str, report, callbacks
+) -> dict[str, Any]:
     settings = config.pretraining
     model.compile(
         optimizer=adamw(
@@ -97,16 +108,20 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
             settings.decay,
         )
     )
+    identity = config.model_dump(mode="json", include=SETTINGS - {"name"})
+    identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
+    best = BestCheckpoint(work / CHECKPOINTS / BEST, identity)
     scores: dict[str, float] = {}
 
-    def evaluate() -> dict[str, float]:
-        batches = ordered_batches(held_out, settings.batch_size, settings.evaluate_instances)
+    def evaluate(until_stopped=iter) -> dict[str, float]:
+        batches = until_stopped(ordered_batches(held_out, settings.batch_size, settings.evaluate_instances))
         scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective)))
+        if settings.keep_best and scores:
+            best.offer(model, int(model.optimizer.iterations), scores["masked_lm_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
 
     tokens_per_step = settings.batch_size * training.sequence_length
-    identity = config.model_dump(mode="json", include=SETTINGS - {"name"})
-    identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
+    flops = pretraining_flops(model.backbone, training.sequence_length, len(training[0]["masked_lm_ids"]))
     seconds = train(
         model,
         lambda step: pretraining_dataset(training, settings.batch_size, config.seed, step, settings.masking),
@@ -121,17 +136,28 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
         evaluate,
         tokens_per_step,
         report,
+        flops_per_step=settings.batch_size * flops.training,
+        peak_flops=settings.peak_flops,
+        callbacks=callbacks,
+        tensorboard=settings.tensorboard,
     )
-    if not scores:  # the last checkpoint was of the last step: a kill came between it and the model directory
+    chosen = {"published_step": best.restore(model)} if settings.publish == "best" else {}
+    # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
+    if not scores or callbacks or chosen:
         evaluate()
-    tokens = tokens_per_step * settings.total_steps
-    return scores | {
-        "steps": settings.total_steps,
-        "tokens": tokens,
-        "seconds": round(seconds, 1),
-        "tokens_per_second": round(tokens / seconds),
-        "parameters": model.count_params(),
-    }
+    steps = read_log(work)[-1]["step"]
+    tokens = tokens_per_step * steps
+    return (
+        scores
+        | chosen
+        | {
+            "steps": steps,
+            "tokens": tokens,
+            "seconds": round(seconds, 1),
+            "tokens_per_second": round(tokens / seconds),
+            "parameters": model.count_params(),
+        }
+    )
 
 
 def _check_fit(config: PipelineConfig, training: PretrainingRecords) -> None:

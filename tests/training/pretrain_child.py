@@ -1,4 +1,7 @@
-"""Pre-train in a process of its own that dies by SIGKILL at a moment: `report:3`, `saved:7` or `removed`."""
+"""Pre-train in a process of its own that stops at a moment.
+
+It dies by SIGKILL at `report:3`, `saved:7` or `removed`, and gets SIGTERM at `step:5` or `held_out:8`.
+"""
 
 import os
 import shutil
@@ -6,8 +9,10 @@ import signal
 import sys
 from pathlib import Path
 
+from keras_bert_flow.cli import explain
 from keras_bert_flow.training import pretrain as module
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.steps import StepFollower
 from tests.oracles.tiny_records import make_tiny_config
 
 # Five epochs of 23 records; no two of the borders divide each other.
@@ -15,33 +20,58 @@ SETTINGS = {"total_steps": 24, "log_every_steps": 3, "evaluate_every_steps": 8, 
 
 
 def main(records, output, moment):
-    kind, _, step = moment.partition(":")
-
     def report(line):
         print(line["step"], flush=True)
-        if kind == "report" and line["step"] == int(step):
+        if moment == f"report:{line['step']}":
             die()
 
+    arrange(moment)
+    try:
+        module.pretrain(make_tiny_config(**SETTINGS), Path(records), Path(output), report)
+    except Exception as error:
+        sys.exit(explain(error))
+
+
+def arrange(moment, put=setattr):
+    """Have a signal sent at a moment; `put` replaces an attribute."""
+    kind, _, step = moment.partition(":")
     if kind == "saved":
-        die_after(Checkpoints, "save", lambda self, model, saved_step, progress: saved_step == int(step))
+        act_after(put, Checkpoints, "save", lambda self, model, saved, progress: saved == int(step), die)
     elif kind == "removed":
-        die_after(shutil, "rmtree", lambda path, **_: Path(path).name == module.CHECKPOINTS)
-    module.pretrain(make_tiny_config(**SETTINGS), Path(records), Path(output), report)
+        act_after(put, shutil, "rmtree", lambda path, **_: Path(path).name == module.CHECKPOINTS, die)
+    elif kind == "step":
+        act_after(
+            put, StepFollower, "on_train_batch_begin", lambda self, *_: self.stretch.step == int(step) - 1, ask_to_stop
+        )
+    elif kind == "held_out":
+        score = module.score_pretraining
+
+        def score_and_be_stopped(model, batches, sentence_task):
+            if int(model.optimizer.iterations) == int(step):
+                next(batches)
+                ask_to_stop()
+            return score(model, batches, sentence_task)
+
+        put(module, "score_pretraining", score_and_be_stopped)
 
 
-def die_after(place, name, is_time):
+def act_after(put, place, name, is_time, act):
     done = getattr(place, name)
 
-    def do_and_die(*arguments, **named):
+    def do_and_act(*arguments, **named):
         done(*arguments, **named)
         if is_time(*arguments, **named):
-            die()
+            act()
 
-    setattr(place, name, do_and_die)
+    put(place, name, do_and_act)
 
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ask_to_stop():
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

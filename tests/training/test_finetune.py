@@ -1,5 +1,6 @@
 """Fine-tuning: every seed from both starts, resumable between runs, a seed the same wherever it comes."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -140,3 +141,30 @@ def test_missing_table_and_model_are_named(place):
         finetune(make_task_config(place, dev="nowhere.tsv"), place / "model", place / "out")
     with pytest.raises(FileNotFoundError, match="no_model"):
         finetune(make_task_config(place), place / "no_model", place / "out")
+
+
+def test_callbacks_follow_every_run(place):
+    class Diary(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.entries, self.steps = [], 0
+
+        def on_train_begin(self, logs=None):
+            self.entries.append(("begin", type(self.model).__name__))
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+
+        def on_epoch_end(self, epoch, logs=None):
+            if logs["step"] == 5:
+                self.model.stop_training = True
+
+        def on_train_end(self, logs=None):
+            self.entries.append(("end", logs["step"]))
+
+    diary = Diary()
+    config = make_task_config(place, epochs=1, compare_random=False)
+    output = finetune(config, place / "model", place / "followed", lambda line: None, callbacks=[diary])
+    assert diary.entries == [("begin", "BertTextClassifier"), ("end", 5)] * 2
+    assert diary.steps == 10
+    assert [read_log(output / run)[-1]["step"] for run in RUNS[:2]] == [5, 5]  # of 10

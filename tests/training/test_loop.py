@@ -14,6 +14,7 @@ from keras_bert_flow.training.loop import Borders, Interrupted, train
 from keras_bert_flow.training.optimizers import adamw
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretrain import make_pretrainer
+from keras_bert_flow.training.steps import StepFollower, Stretch
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 
@@ -30,7 +31,7 @@ def model():
     return model
 
 
-def run(model, records, folder, borders, evaluate=dict, report=lambda line: None):
+def run(model, records, folder, borders, evaluate=lambda follow: {}, report=lambda line: None):
     folder.mkdir(exist_ok=True)
     return train(
         model,
@@ -62,7 +63,7 @@ def test_borders_are_all_met_in_order(borders, steps):
 def test_loop_makes_exactly_the_steps_and_logs_each_border(model, records, tmp_path):
     lines, scored = [], []
 
-    def evaluate():
+    def evaluate(follow):
         scored.append(int(keras.ops.convert_to_numpy(model.optimizer.iterations)))
         return {"score": len(scored)}
 
@@ -138,7 +139,7 @@ def test_loop_refuses_a_loss_that_is_no_number(model, records, tmp_path):
 
 def test_loop_refuses_a_score_that_is_no_number(model, records, tmp_path):
     with pytest.raises(ValueError, match="dev_loss must be a number. Received: inf by step 2"):
-        run(model, records, tmp_path / "run", Borders(2, 2, 2, 2), lambda: {"dev_loss": float("inf")})
+        run(model, records, tmp_path / "run", Borders(2, 2, 2, 2), lambda follow: {"dev_loss": float("inf")})
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -153,3 +154,39 @@ def test_log_is_rewound_over_work_that_was_lost(tmp_path):
     assert read_log(tmp_path) == [{"step": 2, "loss": 1.0}, {"step": 4, "loss": 2.0}, {"step": 5}]
     rewind_log(tmp_path, 0)
     assert read_log(tmp_path) == []
+
+
+def test_follower_lets_few_steps_wait_for_the_device(model):
+    class Metric:
+        """As of jax: a number that is not there yet."""
+
+        def __init__(self, step):
+            self.step = step
+
+        def block_until_ready(self):
+            waited.append((self.step, len(made)))
+
+    waited, made = [], []
+    follower = StepFollower(model, Stretch(0, 0), (), lambda: False, None)
+    for step in range(7):
+        made.append(step)
+        follower.on_train_batch_end(step, {"loss": Metric(step)})
+    assert waited == [(0, 5), (1, 6), (2, 7)]
+
+
+def test_follower_stops_between_steps_of_several_batches(model):
+    calls = []
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: calls.append(("begin", batch)),
+        on_train_batch_end=lambda batch, logs: calls.append(("end", batch)),
+    )
+    stretch = Stretch(6, 7)  # one step was done before a restart
+    follower = StepFollower(model, stretch, (callback,), lambda: True, None, batches_per_step=3)
+    stops = []
+    for batch in range(6):
+        model.stop_training = False
+        follower.on_train_batch_begin(batch)
+        follower.on_train_batch_end(batch, {"loss": 1.0})
+        stops.append((stretch.step, model.stop_training))
+    assert stops == [(7, False), (7, False), (8, True), (8, False), (8, False), (9, True)]
+    assert calls == [("begin", 1), ("end", 1), ("begin", 2), ("end", 2)]

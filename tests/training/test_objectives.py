@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.conversion.model_directory import load_backbone, load_classifier, load_masked_lm, load_pretrainer
+from keras_bert_flow.data.pretraining import PretrainingRecords
 from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.training import pretrain as module
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.pretrain import pretrain
 from tests.oracles.objective_records import write_objective_records
@@ -88,3 +90,38 @@ def test_dynamic_masks_survive_a_kill(tmp_path):
     assert steps == [10, 14]
     weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, again)]
     assert weights[0] == weights[1]
+
+
+def test_held_out_set_is_the_same_at_every_evaluation(tmp_path, monkeypatch):
+    """Whatever the training masks and order, and over a restart: the same rows with the masks of the records."""
+    records = write_objective_records(tmp_path / "records", "mlm")
+    settings = {"total_steps": 6, "evaluate_every_steps": 2, "checkpoint_every_steps": 2}
+    config = make_tiny_config(model=SHAPE, masking="dynamic", **SETTINGS | settings)
+    seen, score = [], module.score_pretraining
+
+    def score_and_keep(model, batches, sentence_task):
+        batches = list(batches)
+        seen.append(batches)
+        return score(model, batches, sentence_task)
+
+    class Killed(BaseException):
+        pass
+
+    def die(line):
+        if line["step"] == 4:
+            raise Killed
+
+    monkeypatch.setattr(module, "score_pretraining", score_and_keep)
+    with pytest.raises(Killed):
+        pretrain(config, records, tmp_path / "out", die)
+    pretrain(config, records, tmp_path / "out", lambda line: None)
+    assert len(seen) == 4  # after steps 2, 4, 4 again and 6
+    held_out = PretrainingRecords(records, "held_out")
+    rows = [held_out[index] for index in range(min(40, len(held_out)))]
+    for batches in seen:
+        weights = np.concatenate([weights["mlm"] for _, _, weights in batches])[: len(rows)]
+        np.testing.assert_array_equal(weights, [row["masked_lm_weights"] for row in rows])
+        for name, theirs in {"token_ids": "input_ids", "mask_positions": "masked_lm_positions"}.items():
+            found = np.concatenate([x[name] for x, _, _ in batches])[: len(rows)]
+            np.testing.assert_array_equal(found, [row[theirs] for row in rows])
+        assert sum(weights["mlm"].sum() for _, _, weights in batches) == weights.sum() > 0  # filler weighs nothing

@@ -11,14 +11,16 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.cli import EXIT_CHECKPOINTED
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
 from keras_bert_flow.records.manifest import check_folder, write_manifest
 from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.loop import Interrupted
 from keras_bert_flow.training.pretrain import pretrain
 from keras_bert_flow.training.validation import score_pretraining
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
-from tests.training.pretrain_child import SETTINGS
+from tests.training.pretrain_child import SETTINGS, arrange
 
 BORDERS = [3, 6, 7, 8, 9, 12, 14, 15, 16, 18, 21, 24]
 SCORES = {
@@ -50,7 +52,7 @@ def fail(line):
     raise AssertionError(f"trained again to step {line['step']}")
 
 
-def run_child(records, output, moment):
+def run_child(records, output, moment, status=-signal.SIGKILL):
     child = subprocess.run(
         [sys.executable, "-m", "tests.training.pretrain_child", str(records), str(output), moment],
         cwd=Path(__file__).parents[2],
@@ -60,7 +62,7 @@ def run_child(records, output, moment):
         timeout=240,
         check=False,
     )
-    assert child.returncode == -signal.SIGKILL, child.stderr[-2000:]
+    assert child.returncode == status, child.stderr[-2000:]
     return [int(step) for step in child.stdout.split()]
 
 
@@ -75,22 +77,42 @@ def test_killed_runs_end_in_the_same_bits(records, finished):
     assert steps == [BORDERS[:1], BORDERS[:3], BORDERS[3:10], BORDERS[7:]]
     pretrain(make_tiny_config(**SETTINGS), records, output, fail)
     assert weights_of(output) == weights_of(finished)
-    timeless = [
-        [
-            {name: value for name, value in line.items() if "second" not in name or "sentence" in name}
-            for line in read_log(folder)
-        ]
-        for folder in (output, finished)
-    ]
-    assert timeless[0] == timeless[1]
-    assert [line["step"] for line in timeless[0]] == BORDERS
+    assert without_times(output) == without_times(finished)
+    assert [line["step"] for line in read_log(output)] == BORDERS
     assert sorted(path.name for path in output.iterdir()) == sorted(path.name for path in finished.iterdir())
     assert [path.name for path in records.parent.glob(".killed*")] == []
+
+
+def test_stopped_runs_end_in_the_same_bits(records, finished):
+    output = records.parent / "stopped"
+    steps = [run_child(records, output, "step:4", EXIT_CHECKPOINTED)]  # after step 4, of a stretch from 3 to 6
+    for moment in ("step:5", "held_out:8", "step:14", "held_out:24"):
+        with pytest.MonkeyPatch.context() as patch:
+            arrange(moment, patch.setattr)
+            lines = []
+            with pytest.raises(Interrupted):
+                pretrain(make_tiny_config(**SETTINGS), records, output, lines.append)
+            steps.append([line["step"] for line in lines])
+    assert steps == [[3], [], [6, 7], [8, 9, 12, 14], [15, 16, 18, 21]]
+    lines = []
+    pretrain(make_tiny_config(**SETTINGS), records, output, lines.append)
+    assert [line["step"] for line in lines] == [24]
+    assert weights_of(output) == weights_of(finished)
+    assert without_times(output) == without_times(finished)
+
+
+def without_times(folder):
+    """Return the lines of a log, with the losses of all steps since the line before to the last bit."""
+    return [
+        {name: value for name, value in line.items() if "second" not in name or "sentence" in name}
+        for line in read_log(folder)
+    ]
 
 
 def test_published_folder_is_whole(records, finished):
     manifest = check_folder(finished, "pretraining")
     assert sorted(file.name for file in manifest.files) == [
+        "events.out.tfevents.log",
         "log.jsonl",
         "metrics.json",
         "model/README.md",
@@ -99,7 +121,8 @@ def test_published_folder_is_whole(records, finished):
         "model/tokenizer_config.json",
         "model/vocab.txt",
     ]
-    assert sorted(path.name for path in finished.iterdir()) == ["log.jsonl", "manifest.json", "metrics.json", "model"]
+    names = ["events.out.tfevents.log", "log.jsonl", "manifest.json", "metrics.json", "model"]
+    assert sorted(path.name for path in finished.iterdir()) == names
     assert manifest.config["pretraining"]["total_steps"] == 24
     assert (finished / "model" / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
 
@@ -203,6 +226,20 @@ def test_decay_is_the_one_that_was_asked_for(records):
         losses[decay] = [line["loss"] for line in lines]
     assert losses["linear"][0] == losses["constant"][0]  # of the first weights
     assert losses["linear"][3] != losses["constant"][3]
+
+
+def test_log_tells_operations_a_second_and_their_share_of_the_peak(records, tmp_path):
+    lines = []
+    config = make_tiny_config(total_steps=4, log_every_steps=2, peak_flops=2e9)
+    pretrain(config, records, tmp_path / "out", lines.append)
+    # One layer of width 16 and 24 inside; 16 tokens, 3 predictions, 50 pieces; 5 sequences a step.
+    block = 16 * (8 * 16**2 + 4 * 16 * 24 + 4 * 16 * 16)
+    heads = 2 * 16**2 + 4 * 16 + 3 * (2 * 16**2 + 2 * 16 * 50)
+    per_step = 5 * (3 * (block + heads) + 2 * (2 * 16 * 2 * 16 + 2 * 3 * 16 * 16))
+    for line in lines:
+        steps_per_second = line["tokens_per_second"] / (5 * 16)
+        assert line["flops_per_second"] == pytest.approx(per_step * steps_per_second, rel=1 / line["tokens_per_second"])
+        assert line["utilisation"] == pytest.approx(line["flops_per_second"] / 2e9, rel=1e-6)  # rounded to 1 operation
 
 
 def test_run_without_held_out_records_has_no_scores(tmp_path):

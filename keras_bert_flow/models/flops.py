@@ -1,0 +1,89 @@
+"""Count the floating-point operations of pre-training from the architecture."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Operations of one sequence, a multiplication and an addition being two.
+
+    Attributes:
+        encoder: forward, of all blocks.
+        embeddings: forward, of the segment embeddings, which are a product here. Tokens are looked up, positions added.
+        pooler: forward, with the two-way head; 0 where there is none.
+        gather: forward, of picking the masked positions, which is a product here.
+        masked_lm: forward, of the head at those positions, with the projection to the vocabulary.
+    """
+
+    encoder: int
+    embeddings: int
+    pooler: int
+    gather: int
+    masked_lm: int
+
+    @property
+    def forward(self) -> int:
+        return self.encoder + self.embeddings + self.pooler + self.gather + self.masked_lm
+
+    @property
+    def training(self) -> int:
+        """Forward and backward: each product has two gradients, of its inputs and of its weights, of the same size.
+
+        Those of `embeddings` and `gather` have one: their one-hot side needs none.
+        """
+        return 3 * self.forward - self.embeddings - self.gather
+
+
+def count_flops(
+    vocabulary_size: int,
+    num_layers: int,
+    hidden_dim: int,
+    intermediate_dim: int,
+    sequence_length: int,
+    masks_per_sequence: int,
+    num_segments: int = 2,
+    use_pooler: bool = True,
+) -> Flops:
+    """Count the operations of the matrix products of one sequence.
+
+    With h `hidden_dim`, i `intermediate_dim`, T `sequence_length`, V `vocabulary_size` and m `masks_per_sequence`:
+
+        block, per token     6 h² (query, key, value) + 2 h² (output) + 4 h i (feed-forward)
+                             + 2 T h (scores) + 2 T h (their product with the values)
+        segments, per token  2 h · `num_segments`
+        gather, per sequence 2 m T h
+        masked LM, per m     2 h² (transform) + 2 h V
+        pooler, per sequence 2 h² + 4 h (next sentence)
+
+    Padding and unfilled predictions count, since the device computes them. Left out: what is done element by element
+    (dropout, activations, softmax, layer norms, biases, losses), the look-up of tokens, and the optimizer. The number
+    of heads makes no difference.
+
+    Source: Kaplan et al. 2020, section 2.1 (2 N per token and forward pass, 6 N with the backward one, N the weights
+    that are multiplied; arXiv:2001.08361), who count the attention scores but not their product with the values;
+    Chowdhery et al. 2022, appendix B (6 N + 12 · layers · h · T; arXiv:2204.02311), who count both, as here. In both,
+    every token meets the vocabulary; here the masked ones alone do.
+    """
+    square = hidden_dim**2
+    block = 8 * square + 4 * hidden_dim * intermediate_dim + 4 * sequence_length * hidden_dim
+    return Flops(
+        encoder=num_layers * sequence_length * block,
+        embeddings=2 * sequence_length * num_segments * hidden_dim,
+        pooler=2 * square + 4 * hidden_dim if use_pooler else 0,
+        gather=2 * masks_per_sequence * sequence_length * hidden_dim,
+        masked_lm=masks_per_sequence * (2 * square + 2 * hidden_dim * vocabulary_size),
+    )
+
+
+def pretraining_flops(backbone, sequence_length: int, masks_per_sequence: int) -> Flops:
+    """Count those of a `BertPretrainer` or, where the backbone has no pooler, of a `BertMaskedLM`."""
+    return count_flops(
+        backbone.vocabulary_size,
+        backbone.num_layers,
+        backbone.hidden_dim,
+        backbone.intermediate_dim,
+        sequence_length,
+        masks_per_sequence,
+        backbone.num_segments,
+        backbone.use_pooler,
+    )

@@ -1,0 +1,113 @@
+"""Follow the steps inside `fit`: count them, break off after any of them, hand each on to the user's callbacks."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+
+MAX_STEPS_AHEAD = 4  # enough to keep a device busy while the next batches are read
+
+
+@dataclass
+class Stretch:
+    """The steps from one border to the next, and how far they have come.
+
+    Attributes:
+        start: steps done before it.
+        step: steps done by now.
+        seconds: time that its steps have taken.
+        logs: the metrics, means since `start`.
+        metrics: their sums and counts, with which a broken stretch goes on to the same means.
+        has_ended: a callback has set `model.stop_training`.
+    """
+
+    start: int
+    step: int
+    seconds: float = 0.0
+    logs: dict[str, float] = field(default_factory=dict)
+    metrics: list[Any] = field(default_factory=list)
+    has_ended: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class StepFollower(keras.callbacks.CallbackList):
+    """What `fit` calls in one stretch, in the place of its own list of callbacks.
+
+    Keras' list turns the metrics of every step into numbers, and so waits for each step to end. This one hands them on
+    as they are: a callback that reads one waits, others do not.
+
+    Args:
+        stretch: kept up to date.
+        callbacks: only what happens at a step reaches them from here.
+        is_stop_requested: asked after every step.
+        read_batch: one batch (x, y, sample_weight); TensorFlow makes its metrics at the first.
+        batches_per_step: how many batches the optimizer accumulates; callbacks hear of whole steps.
+    """
+
+    def __init__(
+        self,
+        model,
+        stretch: Stretch,
+        callbacks: Sequence[keras.callbacks.Callback],
+        is_stop_requested: Callable[[], bool],
+        read_batch: Callable[[], tuple],
+        batches_per_step: int = 1,
+    ):
+        super().__init__(model=model, add_history=True)
+        self.stretch, self._first_step = stretch, stretch.step
+        self._batches_per_step = batches_per_step
+        self._queued = deque()  # a metric of each step that may still be under way
+        self._callbacks, self._is_stop_requested, self._read_batch = callbacks, is_stop_requested, read_batch
+
+    def on_train_begin(self, logs=None):
+        pass
+
+    def on_epoch_begin(self, epoch, logs=None):
+        saved = self.stretch.metrics
+        if not saved:
+            return
+        if len(self._model.metrics_variables) != len(saved):
+            self._model.test_on_batch(*self._read_batch())
+        for variable, value in zip(self._model.metrics_variables, saved, strict=True):
+            variable.assign(np.array(value, variable.dtype))
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch % self._batches_per_step:
+            return
+        for callback in self._callbacks:
+            callback.on_train_batch_begin(self.stretch.step - self.stretch.start, {})
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (batch + 1) % self._batches_per_step:
+            return
+        self.stretch.step = self._first_step + (batch + 1) // self._batches_per_step
+        for callback in self._callbacks:
+            callback.on_train_batch_end(self.stretch.step - 1 - self.stretch.start, logs)
+        self.stretch.has_ended = self._model.stop_training
+        if self._is_stop_requested():
+            self._model.stop_training = True
+        self._wait_for_an_earlier_step(logs)
+
+    def _wait_for_an_earlier_step(self, logs):
+        """Let no more than a few steps wait for the device: a stop would have to wait for all of them.
+
+        On jax the host runs ahead of the device; the metrics of other backends have nothing to wait for alone.
+        """
+        self._queued.append(next(iter(logs.values()), None))
+        if len(self._queued) > MAX_STEPS_AHEAD:
+            oldest = self._queued.popleft()
+            if hasattr(oldest, "block_until_ready"):
+                oldest.block_until_ready()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.stretch.logs = {name: float(value) for name, value in logs.items()}
+        variables = self._model.metrics_variables
+        self.stretch.metrics = [keras.ops.convert_to_numpy(variable.value).tolist() for variable in variables]
+
+    def on_train_end(self, logs=None):
+        pass

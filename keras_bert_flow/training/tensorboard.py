@@ -1,0 +1,51 @@
+"""Keep a TensorBoard event file that says what `log.jsonl` says: written anew when a run goes on, then line by line."""
+
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.records.event import encode_header, encode_scalars
+from keras_bert_flow.records.tfrecord import frame_record
+from keras_bert_flow.training.logs import read_log
+
+EVENTS_FILE = "events.out.tfevents.log"  # TensorBoard looks for `tfevents` in a name
+_WALL_TIME = struct.Struct("<d")
+_WALL_TIME_AT = 8 + 4 + 1  # behind the length of the first record, its checksum and the tag of the field
+
+
+class EventFile:
+    """The event file of a run: a scalar for each number in a line of the log, under its name there.
+
+    The file is made of the log as `rewind_log` leaves it, so it has no step twice and misses none. Events are as far
+    apart as the log's `elapsed_seconds` are, which leave out the time that the run lay still.
+
+    Args:
+        folder: with the log in it.
+    """
+
+    def __init__(self, folder: Path):
+        self._path = Path(folder) / EVENTS_FILE
+        self._started_at = _read_start(self._path) or time.time()
+        events = b"".join(map(self._encode, read_log(folder)))
+        write_atomically(self._path, frame_record(encode_header(self._started_at)) + events)
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line of the log."""
+        with open(self._path, "ab") as file:
+            file.write(self._encode(line))
+
+    def _encode(self, line: Mapping[str, Any]) -> bytes:
+        scalars = {name: value for name, value in line.items() if name != "step" and isinstance(value, int | float)}
+        return frame_record(encode_scalars(line["step"], self._started_at + line["elapsed_seconds"], scalars))
+
+
+def _read_start(path: Path) -> float | None:
+    """Read the time in the header of a file, whose end a kill may have cut off."""
+    if not path.is_file():
+        return None
+    with open(path, "rb") as file:
+        head = file.read(_WALL_TIME_AT + _WALL_TIME.size)
+    return _WALL_TIME.unpack(head[_WALL_TIME_AT:])[0] if len(head) == _WALL_TIME_AT + _WALL_TIME.size else None

@@ -1,0 +1,77 @@
+"""What a person sees of a run: plain lines into a pipe, a bar on a terminal."""
+
+import io
+
+from rich.console import Console
+
+from keras_bert_flow import progress
+from keras_bert_flow.progress import TimeLeft, describe_line, training_progress
+
+LINE = {
+    "step": 400,
+    "loss": 4.5,
+    "mlm_loss": 3.75,
+    "mlm_accuracy": 0.25,
+    "nsp_loss": 0.75,
+    "nsp_accuracy": 0.5,
+    "tokens_per_second": 12_345,
+    "flops_per_second": 1,
+    "elapsed_seconds": 100.0,
+}
+HELD_OUT = {"held_out_masked_lm_loss": 3.5, "held_out_masked_lm_accuracy": 0.375}
+
+
+def test_line_tells_both_heads_speed_and_time_left():
+    assert describe_line(LINE, 3725.4) == (
+        "loss 4.500, masked LM 3.750, accuracy 0.250, next sentence 0.750, accuracy 0.500, "
+        "tokens per second 12,345, 1:02:05 left"
+    )
+    assert describe_line({"step": 1, "run": "random/seed-1", "loss": 1.0, "dev_accuracy": 0.5}) == (
+        "random/seed-1, loss 1.000, dev accuracy 0.500"
+    )
+
+
+def test_time_left_is_that_of_the_last_steps():
+    clock = TimeLeft(1000)
+    assert clock.estimate({"step": 100, "elapsed_seconds": 50.0}) == 450
+    assert clock.estimate({"step": 200, "elapsed_seconds": 60.0}) == 80  # ten steps a second by now
+    assert clock.estimate({"step": 1000, "elapsed_seconds": 140.0}) == 0
+    assert TimeLeft(None).estimate(LINE) is None
+
+
+def test_time_left_is_unknown_when_another_run_begins():
+    clock = TimeLeft(1000)
+    clock.estimate({"step": 100, "elapsed_seconds": 50.0})
+    assert clock.estimate({"step": 50, "elapsed_seconds": 60.0}) is None
+
+
+def test_pipe_gets_plain_lines(capsys):
+    with training_progress(1600) as report:
+        report(LINE)
+        report(LINE | {"step": 500, "elapsed_seconds": 101.0})  # too soon for another line
+        report(LINE | {"step": 600, "elapsed_seconds": 102.0} | HELD_OUT)
+        report(LINE | {"step": 1600, "elapsed_seconds": 112.0})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["step 400 of 1,600", "step 600 of 1,600", "step 1,600 of 1,600"]
+    assert "held-out masked LM 3.500, accuracy 0.375" in lines[1]
+    assert [line.rpartition(", ")[2] for line in lines] == ["0:05:00 left", "0:00:10 left", "0:00:00 left"]
+
+
+def test_terminal_gets_a_bar_with_the_same_figures(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(progress, "Console", lambda: Console(file=screen, force_terminal=True, width=200))
+    with training_progress(1600) as report:
+        report(LINE)
+    assert " 400/1600" in screen.getvalue()
+    assert "next sentence 0.750" in screen.getvalue() and "0:05:00 left" in screen.getvalue()
+
+
+def test_narrow_terminal_shows_all_in_several_rows(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(progress, "Console", lambda: Console(file=screen, force_terminal=True, width=60))
+    with training_progress(1600) as report:
+        report(LINE)
+    for words in (" 400/1600", "next sentence", "tokens per second", "left"):
+        assert words in screen.getvalue()
