@@ -51,6 +51,22 @@ def test_adamw_equals_plain_reference():
         np.testing.assert_allclose(keras.ops.convert_to_numpy(variable.value), expected[name], atol=5e-6)
 
 
+def test_rows_gathered_twice_count_as_one_gradient():
+    """TensorFlow gives the gradient of a gather row by row, some rows several times."""
+    weights = np.array([[1, 2], [3, 4], [5, 6], [7, 8]], "float32")
+    slopes = np.array([[[3, 1], [3, 1], [0, 4]]], "float32")  # the first two meet in row 1
+    model = keras.Sequential([keras.layers.Embedding(4, 2, name="token_embedding")])
+    model.build((1, 3))
+    model.layers[0].embeddings.assign(weights)
+    optimizer = adamw(0.1, TOTAL, 0, DECAY, CLIP)
+    model.compile(optimizer=optimizer, loss=lambda slopes, rows: keras.ops.sum(slopes * rows))
+    model.train_on_batch(np.array([[1, 1, 2]], "int32"), slopes)
+    gradient = np.array([[0, 0], [6, 2], [0, 4], [0, 0]]) / np.sqrt(56)  # its norm is clipped to 1
+    momentum, velocity = (keras.ops.convert_to_numpy(variable.value) for variable in optimizer.variables[-2:])
+    np.testing.assert_allclose(momentum, 0.1 * gradient, atol=1e-7)
+    np.testing.assert_allclose(velocity, 0.001 * gradient**2, atol=1e-9)
+
+
 def find_decayed(model):
     """Return the paths of the weights that a step without any gradient moves."""
     model.optimizer.build(model.trainable_variables)
