@@ -43,13 +43,14 @@ class DenseAdamW(keras.optimizers.AdamW):
         return super().apply(dense_gradients(grads), trainable_variables)
 
 
-def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0):
+def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, **options):
     """Return AdamW that decays all but biases and layer norms.
 
     Args:
         learning_rate: a number or a schedule.
         weight_decay: decoupled decay.
         clip_norm: largest global norm of the gradient.
+        options: further arguments of `keras.optimizers.AdamW`.
     Source: Devlin et al. 2019, appendix A.2; epsilon from google-research/bert, optimization.py. Unlike the original,
     this corrects the bias of the first steps, as Adam's authors do.
     """
@@ -61,6 +62,7 @@ def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0):
         epsilon=1e-6,
         global_clipnorm=clip_norm,
         name="adamw",  # by default it counts the optimizers of the process, and a checkpoint would not fit the next
+        **options,
     )
     optimizer.exclude_from_weight_decay(var_names=list(UNDECAYED_NAMES))
     return optimizer

@@ -19,8 +19,9 @@ from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.optimizers import adamw
+from keras_bert_flow.training.optimizers import make_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
+from keras_bert_flow.training.schedules import WarmupDecay
 from keras_bert_flow.training.validation import score_pretraining
 
 CHECKPOINTS = "checkpoints"
@@ -72,6 +73,16 @@ def make_pretrainer(
     return BertPretrainer(backbone) if backbone.use_pooler else BertMaskedLM(backbone)
 
 
+def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineConfig) -> None:
+    """Compile a model as the section `pretraining` says."""
+    settings = config.pretraining
+    schedule = WarmupDecay(
+        settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
+    )
+    optimizer = make_optimizer(settings.optimizer, schedule, settings.weight_decay, settings.clip_norm)
+    model.compile(optimizer=optimizer)
+
+
 def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
@@ -87,16 +98,7 @@ def _build(config: PipelineConfig, records: Path, training, work: Path, key: str
 
 def _train(model, config: PipelineConfig, training, held_out, work: Path, key: str, report) -> dict[str, Any]:
     settings = config.pretraining
-    model.compile(
-        optimizer=adamw(
-            settings.learning_rate,
-            settings.total_steps,
-            settings.warmup_steps,
-            settings.weight_decay,
-            settings.clip_norm,
-            settings.decay,
-        )
-    )
+    compile_pretrainer(model, config)
     scores: dict[str, float] = {}
 
     def evaluate() -> dict[str, float]:

@@ -15,7 +15,7 @@ from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
 from keras_bert_flow.records.manifest import check_folder, write_manifest
 from keras_bert_flow.training.logs import read_log
-from keras_bert_flow.training.pretrain import pretrain
+from keras_bert_flow.training.pretrain import compile_pretrainer, make_pretrainer, pretrain
 from keras_bert_flow.training.validation import score_pretraining
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import SETTINGS
@@ -182,6 +182,17 @@ def test_unfinished_run_of_another_configuration_is_refused(records):
     lines = []
     pretrain(make_tiny_config(**settings), records, output, lines.append)  # unchanged, it goes on in this process, too
     assert [line["step"] for line in lines] == [2]
+
+
+def test_settings_reach_the_optimizer():
+    settings = {"optimizer": "lamb", "decay": "cosine", "decay_from": "start", "weight_decay": 0.2, "clip_norm": 0.7}
+    config = make_tiny_config(**settings)
+    model = make_pretrainer(config.model, 50)
+    compile_pretrainer(model, config)
+    found = model.optimizer.get_config()
+    assert [found[name] for name in ("name", "weight_decay", "global_clipnorm")] == ["lamb", 0.2, 0.7]
+    schedule = {"peak": 0.01, "warmup_steps": 3, "total_steps": 12, "decay": "cosine", "decay_from": "start"}
+    assert found["learning_rate"]["config"] == schedule
 
 
 def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
