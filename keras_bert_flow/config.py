@@ -102,6 +102,9 @@ class PretrainingConfig(Settings):
         "static", description="Masks as they are in the records, or drawn anew for each pass over them (RoBERTa)."
     )
     batch_size: int = Field(256, ge=1, description="Sequences of a step.")
+    accumulate_batches: int = Field(
+        1, ge=1, description="Parts in which a step's sequences are computed one after another, to the same step."
+    )
     total_steps: int = Field(1_000_000, ge=1, description="Optimizer steps.")
     warmup_steps: int = Field(10_000, ge=0, description="Steps in which the learning rate rises from 0.")
     optimizer: Optimizer = Field(
@@ -127,6 +130,11 @@ class PretrainingConfig(Settings):
     @model_validator(mode="after")
     def _check_durations(self):
         _require_shorter("warmup_steps", self.warmup_steps, "total_steps", self.total_steps)
+        if self.batch_size % self.accumulate_batches:
+            raise ValueError(
+                "`batch_size` must be a multiple of `accumulate_batches`. Received: "
+                f"batch_size={self.batch_size}, accumulate_batches={self.accumulate_batches}"
+            )
         return self
 
 

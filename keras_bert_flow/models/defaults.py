@@ -8,12 +8,16 @@ from keras import ops
 UNDECAYED_NAMES = (r"(^|/)(bias|gamma|beta)(:0)?$",)
 
 
-def token_loss():
+def token_loss(is_sum=False):
     """Return the cross-entropy of integer labels, averaged over sample weights.
 
     Dividing by the sum of the weights, not by the number of slots, keeps filler out of the mean.
+
+    Args:
+        is_sum: do not divide, for weights that are divided beforehand (`data.accumulation`).
     """
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    reduction = "sum" if is_sum else "mean_with_sample_weight"
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
 
 
 def token_accuracy():

@@ -50,6 +50,7 @@ def train(
     evaluate: Callable[[], Mapping[str, float]],
     tokens_per_step: int,
     report: Callable[[Mapping[str, Any]], None],
+    batches_per_step: int = 1,
 ) -> float:
     """Train a compiled model to the last step, going on from the newest checkpoint.
 
@@ -61,6 +62,7 @@ def train(
         evaluate: returns what is added to a line of the log.
         tokens_per_step: batch size × sequence length, padding included.
         report: called with every line of the log.
+        batches_per_step: how many batches the optimizer accumulates.
     Returns:
         Seconds of training and evaluation, those before a restart included.
     Raises:
@@ -75,7 +77,7 @@ def train(
         while step < borders.total_steps:
             started_at = time.perf_counter()
             end = borders.next_after(step)
-            history = _fit(model, make_dataset, step, end)
+            history = _fit(model, make_dataset, step, (end - step) * batches_per_step)
             fit_seconds = time.perf_counter() - started_at
             line = {"step": end} | {name: float(values[-1]) for name, values in history.items()}
             line["tokens_per_second"] = round(tokens_per_step * (end - step) / fit_seconds)
@@ -94,12 +96,12 @@ def train(
     return elapsed_seconds
 
 
-def _fit(model, make_dataset: Callable[[int], Any], step: int, end: int) -> Mapping[str, list[float]]:
+def _fit(model, make_dataset: Callable[[int], Any], step: int, batches: int) -> Mapping[str, list[float]]:
     try:
-        return model.fit(make_dataset(step), steps_per_epoch=end - step, shuffle=False, verbose=0).history
+        return model.fit(make_dataset(step), steps_per_epoch=batches, shuffle=False, verbose=0).history
     except Exception:
         # TensorFlow buries an error of the input under pages of its own; the same batches raise it as it was.
-        for _ in itertools.islice(make_dataset(step), end - step):
+        for _ in itertools.islice(make_dataset(step), batches):
             pass
         raise
 

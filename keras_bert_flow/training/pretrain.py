@@ -12,6 +12,7 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
 from keras_bert_flow.keys import folder_digest, pretraining_key
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.records.publish import Contents, publish
@@ -74,13 +75,20 @@ def make_pretrainer(
 
 
 def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineConfig) -> None:
-    """Compile a model as the section `pretraining` says."""
+    """Compile a model as the section `pretraining` says, for batches in as many parts as it says."""
     settings = config.pretraining
     schedule = WarmupDecay(
         settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
     )
-    optimizer = make_optimizer(settings.optimizer, schedule, settings.weight_decay, settings.clip_norm)
-    model.compile(optimizer=optimizer)
+    optimizer = make_optimizer(
+        settings.optimizer,
+        schedule,
+        settings.weight_decay,
+        settings.clip_norm,
+        accumulate_batches=settings.accumulate_batches,
+    )
+    sums = {name: token_loss(is_sum=True) for name in model.output} if settings.accumulate_batches > 1 else None
+    model.compile(optimizer=optimizer, loss=sums)
 
 
 def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report) -> Contents:
@@ -102,7 +110,9 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
     scores: dict[str, float] = {}
 
     def evaluate() -> dict[str, float]:
-        batches = ordered_batches(held_out, settings.batch_size, settings.evaluate_instances)
+        batches = ordered_batches(
+            held_out, settings.batch_size // settings.accumulate_batches, settings.evaluate_instances
+        )
         scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective)))
         return {f"held_out_{name}": value for name, value in scores.items()}
 
@@ -111,7 +121,9 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
     identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
     seconds = train(
         model,
-        lambda step: pretraining_dataset(training, settings.batch_size, config.seed, step, settings.masking),
+        lambda step: pretraining_dataset(
+            training, settings.batch_size, config.seed, step, settings.masking, settings.accumulate_batches
+        ),
         Borders(
             settings.total_steps,
             settings.log_every_steps,
@@ -123,6 +135,7 @@ def _train(model, config: PipelineConfig, training, held_out, work: Path, key: s
         evaluate,
         tokens_per_step,
         report,
+        batches_per_step=settings.accumulate_batches,
     )
     if not scores:  # the last checkpoint was of the last step: a kill came between it and the model directory
         evaluate()

@@ -186,13 +186,16 @@ def test_unfinished_run_of_another_configuration_is_refused(records):
 
 def test_settings_reach_the_optimizer():
     settings = {"optimizer": "lamb", "decay": "cosine", "decay_from": "start", "weight_decay": 0.2, "clip_norm": 0.7}
-    config = make_tiny_config(**settings)
+    config = make_tiny_config(**settings, batch_size=6, accumulate_batches=3)
     model = make_pretrainer(config.model, 50)
     compile_pretrainer(model, config)
     found = model.optimizer.get_config()
     assert [found[name] for name in ("name", "weight_decay", "global_clipnorm")] == ["lamb", 0.2, 0.7]
+    accumulated = found["learning_rate"]["config"]
+    assert found["gradient_accumulation_steps"] == accumulated["batches"] == 3
     schedule = {"peak": 0.01, "warmup_steps": 3, "total_steps": 12, "decay": "cosine", "decay_from": "start"}
-    assert found["learning_rate"]["config"] == schedule
+    assert accumulated["schedule"]["config"] == schedule
+    assert model.loss["mlm"].reduction == model.loss["nsp"].reduction == "sum"
 
 
 def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
