@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 BUILTIN = "builtin"
 Backend = Literal["jax", "tensorflow", "torch"]
 Precision = Literal["float32", "mixed_bfloat16"]
+Optimizer = Literal["adamw", "bert_adam", "lamb"]
+Decay = Literal["linear", "cosine", "constant"]
+DecayFrom = Literal["warmup", "start"]
 
 
 class Settings(BaseModel):
@@ -99,13 +102,23 @@ class PretrainingConfig(Settings):
         "static", description="Masks as they are in the records, or drawn anew for each pass over them (RoBERTa)."
     )
     batch_size: int = Field(256, ge=1, description="Sequences of a step.")
+    accumulate_batches: int = Field(
+        1, ge=1, description="Parts in which a step's sequences are computed one after another, to the same step."
+    )
     total_steps: int = Field(1_000_000, ge=1, description="Optimizer steps.")
     warmup_steps: int = Field(10_000, ge=0, description="Steps in which the learning rate rises from 0.")
+    optimizer: Optimizer = Field(
+        "adamw",
+        description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches.",
+    )
     learning_rate: float = Field(1e-4, gt=0, description="Highest learning rate.")
-    decay: Literal["linear", "cosine", "constant"] = Field(
+    decay: Decay = Field(
         "linear", description="How the learning rate falls to 0 at the last step; `constant`: it stays."
     )
-    weight_decay: float = Field(0.01, ge=0, description="AdamW decay; biases and layer norms are never decayed.")
+    decay_from: DecayFrom = Field(
+        "warmup", description="The fall is measured from the end of the warm-up, or from step 0 as in the original."
+    )
+    weight_decay: float = Field(0.01, ge=0, description="Decoupled decay; biases and layer norms are never decayed.")
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
     precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")
     log_every_steps: int = Field(100, ge=1, description="Steps between two lines of log.jsonl.")
@@ -128,6 +141,11 @@ class PretrainingConfig(Settings):
     @model_validator(mode="after")
     def _check_durations(self):
         _require_shorter("warmup_steps", self.warmup_steps, "total_steps", self.total_steps)
+        if self.batch_size % self.accumulate_batches:
+            raise ValueError(
+                "`batch_size` must be a multiple of `accumulate_batches`. Received: "
+                f"batch_size={self.batch_size}, accumulate_batches={self.accumulate_batches}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -172,9 +190,25 @@ class FinetuningConfig(Settings):
     epochs: int = Field(3, ge=1, description="Passes over the training table.")
     max_train_examples: int | None = Field(None, ge=1, description="Use only the first so many rows of the table.")
     sequence_length: int = Field(128, ge=8, description="Tokens of an example; longer ones are cut.")
+    optimizer: Optimizer = Field(
+        "adamw",
+        description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches.",
+    )
     learning_rate: float = Field(5e-5, gt=0, description="Highest learning rate.")
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Factor of the learning rate for each layer further from the head; 1: none.",
+    )
     warmup_fraction: float = Field(0.1, ge=0, lt=1, description="Share of the steps in which the rate rises from 0.")
-    weight_decay: float = Field(0.01, ge=0, description="AdamW decay; biases and layer norms are never decayed.")
+    decay: Decay = Field(
+        "linear", description="How the learning rate falls to 0 at the last step; `constant`: it stays."
+    )
+    decay_from: DecayFrom = Field(
+        "warmup", description="The fall is measured from the end of the warm-up, or from step 0 as in the original."
+    )
+    weight_decay: float = Field(0.01, ge=0, description="Decoupled decay; biases and layer norms are never decayed.")
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
     precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")

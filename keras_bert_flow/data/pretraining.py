@@ -7,6 +7,7 @@ from pathlib import Path
 import grain
 import numpy as np
 
+from keras_bert_flow.data.accumulation import split_batches
 from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords, read_masking_rule
 from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.manifest import Manifest
@@ -91,6 +92,7 @@ def pretraining_dataset(
     seed: int = 1,
     start_step: int = 0,
     masking: str = "static",
+    accumulate_batches: int = 1,
 ) -> grain.IterDataset:
     """Return endless shuffled batches (x, y, sample_weight) for `fit`; use with `steps_per_epoch`.
 
@@ -102,6 +104,8 @@ def pretraining_dataset(
         seed: of the order, and of dynamic masks; each pass over the records has another order.
         start_step: batches to leave out at the start, at no cost.
         masking: `static`, the masks of the records, or `dynamic`, other masks in each pass.
+        accumulate_batches: parts in which each batch comes, for an optimizer that accumulates as many and losses that
+            are sums (`models.defaults.token_loss`).
     Raises:
         ValueError: another `masking`, or the records do not say how they were masked.
     """
@@ -114,7 +118,8 @@ def pretraining_dataset(
     else:
         dataset = shuffle_endlessly(grain.MapDataset.source(records), seed)
     to_batch = partial(to_model_batch, has_sentence_labels=records.objective in SENTENCE_TASKS)
-    return dataset.batch(batch_size).map(to_batch)[start_step:].to_iter_dataset(READING)
+    batches = dataset.batch(batch_size).map(to_batch)[start_step:].to_iter_dataset(READING)
+    return split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
 
 
 def shuffle_endlessly(dataset: grain.MapDataset, seed: int) -> grain.MapDataset:

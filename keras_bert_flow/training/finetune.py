@@ -27,8 +27,9 @@ from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.tasks.tables import label_ids, label_names, read_table
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.optimizers import adamw
+from keras_bert_flow.training.optimizers import make_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
+from keras_bert_flow.training.schedules import WarmupDecay
 
 PRETRAINED, RANDOM = "pretrained", "random"
 RUN_FILE = "run.json"
@@ -183,5 +184,9 @@ def _compile(classifier, config: PipelineConfig, total_steps: int) -> None:
             variable.assign(keras.ops.zeros_like(variable.value))
         return
     warmup_steps = int(settings.warmup_fraction * total_steps)
-    optimizer = adamw(settings.learning_rate, total_steps, warmup_steps, settings.weight_decay, settings.clip_norm)
-    classifier.compile(optimizer=optimizer)
+    schedule = WarmupDecay(settings.learning_rate, warmup_steps, total_steps, settings.decay, settings.decay_from)
+    classifier.compile(
+        optimizer=make_optimizer(
+            settings.optimizer, schedule, settings.weight_decay, settings.clip_norm, settings.layer_decay
+        )
+    )

@@ -1,7 +1,11 @@
-"""Make the optimizer of BERT: AdamW whose rate rises from 0, then falls."""
+"""Make an optimizer by its name, with a rate that rises from 0, then falls."""
 
 from keras_bert_flow.models.defaults import make_adamw
-from keras_bert_flow.training.schedules import LINEAR, WarmupDecay
+from keras_bert_flow.training.bert_adam import BertAdam
+from keras_bert_flow.training.lamb import Lamb
+from keras_bert_flow.training.schedules import LINEAR, AccumulatedSteps, WarmupDecay
+
+ADAMW, BERT_ADAM, LAMB = "adamw", "bert_adam", "lamb"
 
 
 def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_norm=1.0, decay=LINEAR):
@@ -16,4 +20,34 @@ def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_no
         decay: how the rate falls: `linear`, `cosine` or `constant`.
     Source: Devlin et al. 2019, appendix A.2.
     """
-    return make_adamw(WarmupDecay(learning_rate, warmup_steps, total_steps, decay), weight_decay, clip_norm)
+    return make_optimizer(ADAMW, WarmupDecay(learning_rate, warmup_steps, total_steps, decay), weight_decay, clip_norm)
+
+
+def make_optimizer(kind, learning_rate, weight_decay=0.01, clip_norm=1.0, layer_decay=1.0, accumulate_batches=1):
+    """Return an optimizer that leaves biases and layer norms undecayed.
+
+    Args:
+        kind: `adamw`, `bert_adam` or `lamb`.
+        learning_rate: a float, or a schedule of steps.
+        weight_decay: decoupled decay.
+        clip_norm: largest global norm of the gradient.
+        layer_decay: see `layer_rates.rate_factors`.
+        accumulate_batches: batches whose mean gradient makes a step.
+    Raises:
+        ValueError: another `kind`.
+    """
+    accumulation = {}
+    if accumulate_batches > 1:
+        accumulation["gradient_accumulation_steps"] = accumulate_batches
+        if not isinstance(learning_rate, float):
+            learning_rate = AccumulatedSteps(learning_rate, accumulate_batches)
+    if kind == ADAMW and layer_decay == 1:
+        return make_adamw(learning_rate, weight_decay, clip_norm, **accumulation)
+    options = {"weight_decay": weight_decay, "global_clipnorm": clip_norm, "layer_decay": layer_decay} | accumulation
+    if kind == ADAMW:
+        return BertAdam(learning_rate, bias_correction=True, name=ADAMW, **options)
+    if kind == BERT_ADAM:
+        return BertAdam(learning_rate, **options)
+    if kind == LAMB:
+        return Lamb(learning_rate, **options)
+    raise ValueError(f"The optimizer must be {ADAMW}, {BERT_ADAM} or {LAMB}. Received: {kind!r}.")

@@ -12,6 +12,7 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
 from keras_bert_flow.keys import folder_digest, pretraining_key
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.flops import pretraining_flops
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
@@ -22,8 +23,9 @@ from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.optimizers import adamw
+from keras_bert_flow.training.optimizers import make_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
+from keras_bert_flow.training.schedules import WarmupDecay
 from keras_bert_flow.training.validation import score_pretraining
 
 CHECKPOINTS, BEST = "checkpoints", "best"
@@ -81,6 +83,23 @@ def make_pretrainer(
     return BertPretrainer(backbone) if backbone.use_pooler else BertMaskedLM(backbone)
 
 
+def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineConfig) -> None:
+    """Compile a model as the section `pretraining` says, for batches in as many parts as it says."""
+    settings = config.pretraining
+    schedule = WarmupDecay(
+        settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
+    )
+    optimizer = make_optimizer(
+        settings.optimizer,
+        schedule,
+        settings.weight_decay,
+        settings.clip_norm,
+        accumulate_batches=settings.accumulate_batches,
+    )
+    sums = {name: token_loss(is_sum=True) for name in model.output} if settings.accumulate_batches > 1 else None
+    model.compile(optimizer=optimizer, loss=sums)
+
+
 def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report, callbacks) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
@@ -98,23 +117,15 @@ def _train(
     model, config: PipelineConfig, training, held_out, work: Path, key: str, report, callbacks
 ) -> dict[str, Any]:
     settings = config.pretraining
-    model.compile(
-        optimizer=adamw(
-            settings.learning_rate,
-            settings.total_steps,
-            settings.warmup_steps,
-            settings.weight_decay,
-            settings.clip_norm,
-            settings.decay,
-        )
-    )
+    compile_pretrainer(model, config)
     identity = config.model_dump(mode="json", include=SETTINGS - {"name"})
     identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
     best = BestCheckpoint(work / CHECKPOINTS / BEST, identity)
     scores: dict[str, float] = {}
 
     def evaluate(until_stopped=iter) -> dict[str, float]:
-        batches = until_stopped(ordered_batches(held_out, settings.batch_size, settings.evaluate_instances))
+        batch_size = settings.batch_size // settings.accumulate_batches
+        batches = until_stopped(ordered_batches(held_out, batch_size, settings.evaluate_instances))
         scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective)))
         if settings.keep_best and scores:
             best.offer(model, int(model.optimizer.iterations), scores["masked_lm_loss"])
@@ -124,7 +135,9 @@ def _train(
     flops = pretraining_flops(model.backbone, training.sequence_length, len(training[0]["masked_lm_ids"]))
     seconds = train(
         model,
-        lambda step: pretraining_dataset(training, settings.batch_size, config.seed, step, settings.masking),
+        lambda step: pretraining_dataset(
+            training, settings.batch_size, config.seed, step, settings.masking, settings.accumulate_batches
+        ),
         Borders(
             settings.total_steps,
             settings.log_every_steps,
@@ -136,6 +149,7 @@ def _train(
         evaluate,
         tokens_per_step,
         report,
+        batches_per_step=settings.accumulate_batches,
         flops_per_step=settings.batch_size * flops.training,
         peak_flops=settings.peak_flops,
         callbacks=callbacks,

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from keras_bert_flow.config import make_config
 from keras_bert_flow.conversion.model_directory import load_classifier, save_model_directory
@@ -98,6 +99,19 @@ def test_finetuned_model_scores_as_its_log_says(place, finished):
     probabilities = predict_probabilities(classifier, inputs, 8)
     chosen = probabilities[np.arange(21), [("no", "yes").index(label) for label in labels]]
     assert -np.log(chosen).mean() == pytest.approx(read_log(finished / RUNS[0])[-1]["dev_loss"], rel=1e-4)  # float32
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "bert_adam"])
+def test_finetune_slows_layers_by_depth(place, tmp_path, optimizer):
+    settings = {"layer_decay": 1e-5, "seeds": (1,), "epochs": 1, "compare_random": False, "optimizer": optimizer}
+    output = finetune(make_task_config(place, **settings), place / "model", tmp_path / "out", lambda line: None)
+    before = load_file(place / "model" / "model.safetensors")
+    after = load_file(output / RUNS[0] / "model" / "model.safetensors")
+    moves = {name: float(np.abs(after[name] - before[name]).max()) for name in after if name in before}
+    moved = sorted(name for name in moves if moves[name] > 1e-3)
+    assert moved == ["bert.pooler.dense.bias", "bert.pooler.dense.weight"]
+    assert 0 < max(moves[name] for name in moves if ".encoder." in name) < 2e-5  # ten steps of 0.03, times 1e-5
+    assert max(moves[name] for name in moves if ".embeddings." in name) < 1e-8  # times 1e-10, and the weight's rounding
 
 
 def test_finetune_goes_on_between_runs_and_a_seed_is_the_same_anywhere(place, finished):

@@ -17,7 +17,7 @@ from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
 from keras_bert_flow.records.manifest import check_folder, write_manifest
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Interrupted
-from keras_bert_flow.training.pretrain import pretrain
+from keras_bert_flow.training.pretrain import compile_pretrainer, make_pretrainer, pretrain
 from keras_bert_flow.training.validation import score_pretraining
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import SETTINGS, arrange
@@ -205,6 +205,20 @@ def test_unfinished_run_of_another_configuration_is_refused(records):
     lines = []
     pretrain(make_tiny_config(**settings), records, output, lines.append)  # unchanged, it goes on in this process, too
     assert [line["step"] for line in lines] == [2]
+
+
+def test_settings_reach_the_optimizer():
+    settings = {"optimizer": "lamb", "decay": "cosine", "decay_from": "start", "weight_decay": 0.2, "clip_norm": 0.7}
+    config = make_tiny_config(**settings, batch_size=6, accumulate_batches=3)
+    model = make_pretrainer(config.model, 50)
+    compile_pretrainer(model, config)
+    found = model.optimizer.get_config()
+    assert [found[name] for name in ("name", "weight_decay", "global_clipnorm")] == ["lamb", 0.2, 0.7]
+    accumulated = found["learning_rate"]["config"]
+    assert found["gradient_accumulation_steps"] == accumulated["batches"] == 3
+    schedule = {"peak": 0.01, "warmup_steps": 3, "total_steps": 12, "decay": "cosine", "decay_from": "start"}
+    assert accumulated["schedule"]["config"] == schedule
+    assert model.loss["mlm"].reduction == model.loss["nsp"].reduction == "sum"
 
 
 def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from keras_bert_flow.training.schedules import WarmupDecay
+from keras_bert_flow.training.schedules import AccumulatedSteps, WarmupDecay
 
 TRANSFORMERS = {
     "linear": transformers.get_linear_schedule_with_warmup,
@@ -48,12 +48,50 @@ def test_schedule_equals_transformers(decay, warmup_steps):
     np.testing.assert_allclose([rate(ours, step) for step in range(50)], expected, atol=1e-6)  # ours is float32
 
 
+@pytest.mark.parametrize(
+    ("decay", "theirs"),
+    [
+        ("linear", keras.optimizers.schedules.PolynomialDecay(2.0, 20, end_learning_rate=0.0)),  # the original's own
+        ("cosine", keras.optimizers.schedules.CosineDecay(2.0, 20)),
+    ],
+)
+def test_fall_from_the_start_jumps_after_warmup(decay, theirs):
+    schedule = WarmupDecay(2.0, 8, 20, decay, "start")
+    found = [rate(schedule, step) for step in range(25)]
+    expected = [2.0 * step / 8 if step < 8 else rate(theirs, step) for step in range(25)]
+    np.testing.assert_allclose(found, expected, atol=2e-6)  # float32
+    assert found[7] == pytest.approx(1.75) and found[20:] == pytest.approx([0.0] * 5, abs=1e-6)
+    if decay == "linear":
+        assert found[8] == pytest.approx(1.2)  # not the peak, 2
+
+
+def test_constant_rate_is_the_same_from_either():
+    for decay_from in ("warmup", "start"):
+        schedule = WarmupDecay(2.0, 4, 20, "constant", decay_from)
+        assert [rate(schedule, step) for step in (0, 2, 4, 30)] == [0.0, 1.0, 2.0, 2.0]
+
+
 def test_schedule_config_round_trip():
-    schedule = WarmupDecay(2.0, 4, 20, "cosine")
+    schedule = WarmupDecay(2.0, 4, 20, "cosine", "start")
     twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
-    assert twin.get_config() == {"peak": 2.0, "warmup_steps": 4, "total_steps": 20, "decay": "cosine"}
+    assert twin.get_config() == {
+        "peak": 2.0,
+        "warmup_steps": 4,
+        "total_steps": 20,
+        "decay": "cosine",
+        "decay_from": "start",
+    }
+
+
+def test_accumulated_steps_keep_the_rate_of_the_step():
+    schedule = AccumulatedSteps(WarmupDecay(2.0, 2, 4), 3)
+    twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+    for one in (schedule, twin):
+        assert [rate(one, batch) for batch in range(13)] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 1, 1, 1, 0]
 
 
 def test_unknown_decay_is_refused():
     with pytest.raises(ValueError, match="`decay` must be one of linear, cosine, constant. Received: decay='step'"):
         WarmupDecay(1.0, 0, 10, "step")
+    with pytest.raises(ValueError, match="`decay_from` must be one of warmup, start. Received: decay_from='end'"):
+        WarmupDecay(1.0, 0, 10, "linear", "end")
