@@ -16,10 +16,11 @@ class BestCheckpoint:
     Args:
         folder: made at the first score.
         identity: what the run is; see `Checkpoints`.
+        is_writer: see `Checkpoints`.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any]):
-        self._checkpoints = Checkpoints(folder, identity, keep=1)
+    def __init__(self, folder: Path, identity: Mapping[str, Any], is_writer: bool = True):
+        self._checkpoints = Checkpoints(folder, identity, keep=1, is_writer=is_writer)
         self._score = self._checkpoints.read_progress().get("score", math.inf)
 
     def offer(self, model, step: int, score: float) -> None:

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from keras_bert_flow.artifacts import canonical_json, file_digest, sync_folder
+from keras_bert_flow.models.values import read_variable
 
 STATE_FILE = "state.safetensors"
 TRAIN_STATE_FILE = "train_state.json"
@@ -34,9 +34,11 @@ class Checkpoints:
         folder: made at the first save.
         identity: what the run is, as JSON; a checkpoint of another run is refused.
         keep: how many of the newest to keep.
+        is_writer: False in a process that reads what another one of the run saves.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any], keep: int = 2):
+    def __init__(self, folder: Path, identity: Mapping[str, Any], keep: int = 2, is_writer: bool = True):
+        self._is_writer = is_writer
         self._folder = folder
         self._identity = json.loads(json.dumps(identity))  # as it comes back from a file
         self._keep = keep
@@ -50,6 +52,8 @@ class Checkpoints:
         """
         state = _read_state(model)
         _check_finite(state, step)
+        if not self._is_writer:
+            return
         self._folder.mkdir(parents=True, exist_ok=True)
         temporary = self._folder / f".{uuid.uuid4().hex}.tmp"
         temporary.mkdir()
@@ -177,7 +181,7 @@ def _read_state(model) -> dict[str, np.ndarray]:
 
 
 def _to_numpy(variable) -> np.ndarray:
-    return np.ascontiguousarray(keras.ops.convert_to_numpy(variable.value)).reshape(variable.shape)
+    return np.ascontiguousarray(read_variable(variable)).reshape(variable.shape)
 
 
 def _write_state(model, state: Mapping[str, np.ndarray], folder: Path) -> None:
