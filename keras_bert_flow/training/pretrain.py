@@ -10,12 +10,16 @@ import keras
 from keras_bert_flow.config import ModelConfig, PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
+from keras_bert_flow.distribution.cluster import SINGLE, Cluster
+from keras_bert_flow.distribution.starting import start_cluster
 from keras_bert_flow.keys import folder_digest, pretraining_key
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.flops import pretraining_flops
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.sizes import get_size
+from keras_bert_flow.records.manifest import is_published, read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
@@ -26,6 +30,7 @@ from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import make_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.schedules import WarmupDecay
+from keras_bert_flow.training.several import publish_together
 from keras_bert_flow.training.validation import score_pretraining
 
 CHECKPOINTS, BEST = "checkpoints", "best"
@@ -44,7 +49,8 @@ def pretrain(
     A run that was killed goes on from its newest checkpoint, to the same weights, bit for bit.
 
     Args:
-        config: its sections `model` and `pretraining`, and the seed, count; the objective is that of the records.
+        config: its sections `model` and `pretraining`, and the seed, count; the objective is that of the records. Its
+            section `distribution` says which devices do it; see `distribution.starting`.
         records: what `kbf records` made.
         output: the folder.
         report: called with every line of the log.
@@ -56,13 +62,21 @@ def pretrain(
         Interrupted: SIGTERM came; run again to go on.
     """
     records, key = Path(records), pretraining_key(config, Path(records))
+    if is_published(output, key):
+        return Path(output)
+    cluster = _start_cluster(config, records, callbacks)
 
-    def build(work: Path) -> Contents:
+    def build(work: Path, folder: Path) -> Contents:
         training = PretrainingRecords(records)
         _check_fit(config, training)
-        return _build(config, records, training, work, key, report, callbacks)
+        with cluster.scope():
+            follow = report if cluster.is_first else _ignore
+            return _build(config, records, training, work, folder, key, follow, callbacks, cluster)
 
-    return publish(output, "pretraining", key, build, resumable=True, scratch=CHECKPOINTS)
+    def publish_result(build: Callable[[Path], Contents]) -> Path:
+        return publish(output, "pretraining", key, build, resumable=True, scratch=CHECKPOINTS)
+
+    return publish_together(cluster, output, build, publish_result)
 
 
 def make_pretrainer(
@@ -83,7 +97,7 @@ def make_pretrainer(
     return BertPretrainer(backbone) if backbone.use_pooler else BertMaskedLM(backbone)
 
 
-def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineConfig) -> None:
+def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineConfig, cluster: Cluster = SINGLE) -> None:
     """Compile a model as the section `pretraining` says, for batches in as many parts as it says."""
     settings = config.pretraining
     schedule = WarmupDecay(
@@ -97,15 +111,36 @@ def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineCon
         accumulate_batches=settings.accumulate_batches,
     )
     sums = {name: token_loss(is_sum=True) for name in model.output} if settings.accumulate_batches > 1 else None
-    model.compile(optimizer=optimizer, loss=sums)
+    model.compile(optimizer=optimizer, loss=cluster.losses(model.output) or sums)
+    cluster.prepare(model)
 
 
-def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report, callbacks) -> Contents:
+def _start_cluster(config: PipelineConfig, records: Path, callbacks) -> Cluster:
+    size = get_size(config.model.size) | config.model.model_dump(exclude_none=True)
+    vocabulary_size = read_manifest(records).config["vocabulary_size"]
+    cluster = start_cluster(config, vocabulary_size, {name: size[name] for name in ("num_heads", "intermediate_dim")})
+    if callbacks and cluster.processes > 1:
+        raise ValueError(
+            f"Callbacks need a single process. Received: {len(callbacks)} in {cluster.processes} processes. "
+            "Leave them out."
+        )
+    return cluster
+
+
+def _ignore(line: Mapping[str, Any]) -> None:
+    """Report nothing: another process does."""
+
+
+def _build(
+    config: PipelineConfig, records: Path, training, work: Path, folder: Path, key: str, report, callbacks, cluster
+) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
     with arithmetic(config.pretraining.precision):
         model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
-    metrics = _train(model, config, training, held_out, work, key, report, callbacks)
+    metrics = _train(model, config, training, held_out, work, folder, key, report, callbacks, cluster)
+    if not cluster.is_first:
+        return Contents()
     (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     cased = training.manifest.config["cased"]
     save_model_directory(model, work / "model", records / VOCABULARY_FILE, cased, card=write_card(config, metrics))
@@ -114,21 +149,22 @@ def _build(config: PipelineConfig, records: Path, training, work: Path, key: str
 
 
 def _train(
-    model, config: PipelineConfig, training, held_out, work: Path, key: str, report, callbacks
+    model, config: PipelineConfig, training, held_out, work: Path, folder: Path, key: str, report, callbacks, cluster
 ) -> dict[str, Any]:
     settings = config.pretraining
-    compile_pretrainer(model, config)
+    compile_pretrainer(model, config, cluster)
+    share, parts = (cluster.rank, cluster.processes), 1 if cluster.computes_apart else settings.accumulate_batches
     identity = config.model_dump(mode="json", include=SETTINGS - {"name"})
     identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
-    best = BestCheckpoint(work / CHECKPOINTS / BEST, identity)
+    best = BestCheckpoint(work / CHECKPOINTS / BEST, identity, cluster.is_first)
     scores: dict[str, float] = {}
 
     def evaluate(until_stopped=iter) -> dict[str, float]:
         batch_size = settings.batch_size // settings.accumulate_batches
-        batches = until_stopped(ordered_batches(held_out, batch_size, settings.evaluate_instances))
-        scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective)))
+        batches = until_stopped(ordered_batches(held_out, batch_size, settings.evaluate_instances, share))
+        scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective), cluster))
         if settings.keep_best and scores:
-            best.offer(model, int(model.optimizer.iterations), scores["masked_lm_loss"])
+            best.offer(model, int(keras.ops.convert_to_numpy(model.optimizer.iterations)), scores["masked_lm_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
 
     tokens_per_step = settings.batch_size * training.sequence_length
@@ -136,7 +172,7 @@ def _train(
     seconds = train(
         model,
         lambda step: pretraining_dataset(
-            training, settings.batch_size, config.seed, step, settings.masking, settings.accumulate_batches
+            training, settings.batch_size, config.seed, step, settings.masking, parts, share
         ),
         Borders(
             settings.total_steps,
@@ -144,8 +180,8 @@ def _train(
             settings.evaluate_every_steps,
             settings.checkpoint_every_steps,
         ),
-        work,
-        Checkpoints(work / CHECKPOINTS, identity, settings.keep_checkpoints),
+        folder,
+        Checkpoints(work / CHECKPOINTS, identity, settings.keep_checkpoints, cluster.is_first),
         evaluate,
         tokens_per_step,
         report,
@@ -154,11 +190,16 @@ def _train(
         peak_flops=settings.peak_flops,
         callbacks=callbacks,
         tensorboard=settings.tensorboard,
+        cluster=cluster,
     )
+    cluster.wait()  # for the first process to have saved
     chosen = {"published_step": best.restore(model)} if settings.publish == "best" else {}
+    cluster.wait()
     # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
     if not scores or callbacks or chosen:
         evaluate()
+    if not cluster.is_first:
+        return {}
     steps = read_log(work)[-1]["step"]
     tokens = tokens_per_step * steps
     return (
@@ -171,6 +212,7 @@ def _train(
             "tokens_per_second": round(tokens / seconds),
             "parameters": model.count_params(),
         }
+        | ({"devices": cluster.devices} if cluster.devices > 1 else {})
     )
 
 
