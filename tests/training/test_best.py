@@ -100,7 +100,7 @@ def test_only_a_lower_score_replaces_the_best(tmp_path):
     assert BestCheckpoint(tmp_path / "best", {}).restore(model) == 1
     assert keras.ops.convert_to_numpy(bias.value).tolist() == [1, 1]
     assert os.listdir(tmp_path / "best") == ["step-00000001"]
-    assert BestCheckpoint(tmp_path / "none", {}).restore(model) == 0
+    assert BestCheckpoint(tmp_path / "none", {}).restore(model) is None
 
 
 def test_publishing_the_best_needs_it_kept():
