@@ -1,13 +1,14 @@
 """Pre-training from records to a published model, over any number of kills, to the same bits."""
 
 import json
+import resource
 import signal
 
 import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.cli import EXIT_CHECKPOINTED
+from keras_bert_flow.cli import EXIT_CHECKPOINTED, EXIT_USER_ERROR, explain
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
 from keras_bert_flow.records.manifest import check_folder, write_manifest
@@ -97,6 +98,39 @@ def test_stopped_runs_end_in_the_same_bits(records, finished, killer):
     assert [line["step"] for line in lines] == [24]
     assert weights_of(output) == weights_of(finished)
     assert without_times(output) == without_times(finished)
+
+
+def test_full_disk_is_one_line_and_the_run_goes_on(records, finished):
+    """A limit on file sizes stands in for the disk: from step 8 on no checkpoint fits."""
+    output, limits = records.parent / "full", resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(line):
+        if line["step"] == 8:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (16384, limits[1]))
+
+    try:
+        with pytest.raises(OSError, match="checkpoint must be written whole") as caught:
+            pretrain(make_tiny_config(**SETTINGS), records, output, fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert explain(caught.value) == EXIT_USER_ERROR
+    kept = records.parent / ".full.work" / "checkpoints"
+    assert sorted(path.name for path in kept.iterdir()) == ["best", "step-00000007"]
+    pretrain(make_tiny_config(**SETTINGS), records, output, lambda line: None)
+    assert weights_of(output) == weights_of(finished)
+    assert without_times(output) == without_times(finished)
+
+
+def test_all_damaged_is_one_line(records, finished, monkeypatch):
+    output = records.parent / "all damaged"
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        arrange("step:8", patch.setattr)
+        pretrain(make_tiny_config(**SETTINGS), records, output, lambda line: None)
+    for state in (records.parent / ".all damaged.work").rglob("step-*/state.safetensors"):
+        state.write_bytes(state.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="one whole checkpoint to go on from.*all damaged") as caught:
+        pretrain(make_tiny_config(**SETTINGS), records, output, fail)
+    assert explain(caught.value) == EXIT_USER_ERROR
 
 
 def without_times(folder):
