@@ -20,6 +20,7 @@ from keras_bert_flow.config import BUILTIN, Backend, CorpusConfig, PipelineConfi
 
 EXIT_ERRORS_FOUND = 1  # by the doctor
 EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: run the same command again to go on
 EXTRAS = {
     "apache_beam": "beam",
@@ -260,13 +261,15 @@ def run(
 def main() -> None:
     """Run `kbf`, turning a user's mistake into one line."""
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
     except typer.Abort:
-        sys.exit(130)
+        status = EXIT_INTERRUPTED
     except Exception as error:
         if os.environ.get("KBF_DEBUG"):
             raise
-        sys.exit(explain(error))
+        status = explain(error)
+    if status:
+        sys.exit(status)
 
 
 def explain(error: Exception) -> int:
