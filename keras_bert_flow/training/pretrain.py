@@ -21,6 +21,7 @@ from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.identity import STEERING, pretraining_identity
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import make_optimizer
@@ -29,6 +30,7 @@ from keras_bert_flow.training.schedules import WarmupDecay
 from keras_bert_flow.training.validation import score_pretraining
 
 CHECKPOINTS, BEST = "checkpoints", "best"
+EARLIER = "earlier"  # in the manifest: other settings that the first steps were made with
 SETTINGS = {"name", "seed", "backend", "model", "pretraining"}
 
 
@@ -53,16 +55,20 @@ def pretrain(
     Raises:
         FileNotFoundError: a file of the records is missing.
         ValueError: the records are damaged or do not fit the model, or a checkpoint is of another run.
-        Interrupted: SIGTERM came; run again to go on.
+        Interrupted: SIGTERM or SIGINT came; run again to go on.
     """
-    records, key = Path(records), pretraining_key(config, Path(records))
+    records = Path(records)
+    pretraining_key(config, records)  # says what is wrong with the records before anything is looked at
 
     def build(work: Path) -> Contents:
         training = PretrainingRecords(records)
         _check_fit(config, training)
-        return _build(config, records, training, work, key, report, callbacks)
+        return _build(config, records, training, work, report, callbacks)
 
-    return publish(output, "pretraining", key, build, resumable=True, scratch=CHECKPOINTS)
+    def find_key(settings: Mapping[str, Any]) -> str:
+        return pretraining_key(config, records, settings.get(EARLIER, ()))
+
+    return publish(output, "pretraining", find_key, build, resumable=True, scratch=CHECKPOINTS)
 
 
 def make_pretrainer(
@@ -100,27 +106,41 @@ def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineCon
     model.compile(optimizer=optimizer, loss=sums)
 
 
-def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report, callbacks) -> Contents:
+def _build(config: PipelineConfig, records: Path, training, work: Path, report, callbacks) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
     with arithmetic(config.pretraining.precision):
         model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
-    metrics = _train(model, config, training, held_out, work, key, report, callbacks)
+    compile_pretrainer(model, config)
+    settings, chosen = config.pretraining, config.pretraining.publish == "best"
+    identity = pretraining_identity(config, records)
+    steering = {name: getattr(settings, name) for name in STEERING}
+    checkpoints = Checkpoints(work / CHECKPOINTS, identity, settings.keep_checkpoints, steering)
+    checkpoints.find()  # the history of the run is known from here on
+    best = BestCheckpoint(
+        work / CHECKPOINTS / BEST, identity, lambda step: checkpoints.list_spans(("total_steps",), step), chosen
+    )
+    metrics = _train(model, config, training, held_out, work, checkpoints, best, report, callbacks)
     (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     cased = training.manifest.config["cased"]
     save_model_directory(model, work / "model", records / VOCABULARY_FILE, cased, card=write_card(config, metrics))
-    settings = config.model_dump(mode="json", include=SETTINGS)
-    return Contents(settings, {"records": folder_digest(records)})
+    facts = config.model_dump(mode="json", include=SETTINGS)
+    earlier = checkpoints.list_earlier(STEERING if chosen else ("total_steps",), metrics["steps"])
+    return Contents(facts | ({EARLIER: earlier} if earlier else {}), {"records": folder_digest(records)})
 
 
 def _train(
-    model, config: PipelineConfig, training, held_out, work: Path, key: str, report, callbacks
+    model,
+    config: PipelineConfig,
+    training,
+    held_out,
+    work: Path,
+    checkpoints: Checkpoints,
+    best: BestCheckpoint,
+    report,
+    callbacks,
 ) -> dict[str, Any]:
     settings = config.pretraining
-    compile_pretrainer(model, config)
-    identity = config.model_dump(mode="json", include=SETTINGS - {"name"})
-    identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
-    best = BestCheckpoint(work / CHECKPOINTS / BEST, identity)
     scores: dict[str, float] = {}
 
     def evaluate(until_stopped=iter) -> dict[str, float]:
@@ -145,7 +165,7 @@ def _train(
             settings.checkpoint_every_steps,
         ),
         work,
-        Checkpoints(work / CHECKPOINTS, identity, settings.keep_checkpoints),
+        checkpoints,
         evaluate,
         tokens_per_step,
         report,
@@ -155,11 +175,11 @@ def _train(
         callbacks=callbacks,
         tensorboard=settings.tensorboard,
     )
-    chosen = {"published_step": best.restore(model)} if settings.publish == "best" else {}
+    steps = read_log(work)[-1]["step"]
+    chosen = {"published_step": best.restore(model) or steps} if settings.publish == "best" else {}
     # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
     if not scores or callbacks or chosen:
         evaluate()
-    steps = read_log(work)[-1]["step"]
     tokens = tokens_per_step * steps
     return (
         scores
