@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 BUILTIN = "builtin"
 Backend = Literal["jax", "tensorflow", "torch"]
-Precision = Literal["float32", "mixed_bfloat16"]
+Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 Optimizer = Literal["adamw", "bert_adam", "lamb"]
 Decay = Literal["linear", "cosine", "constant"]
 DecayFrom = Literal["warmup", "start"]
@@ -120,7 +120,15 @@ class PretrainingConfig(Settings):
     )
     weight_decay: float = Field(0.01, ge=0, description="Decoupled decay; biases and layer norms are never decayed.")
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
-    precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")
+    precision: Precision = Field(
+        "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."
+    )
+    non_finite: Literal["stop", "skip"] = Field(
+        "stop", description="At NaN or infinity in a loss or gradient: end the run, or leave the step out."
+    )
+    max_skipped_steps: int = Field(
+        10, ge=1, description="Most steps to leave out in a row with `non_finite: skip`; one more ends the run."
+    )
     log_every_steps: int = Field(100, ge=1, description="Steps between two lines of log.jsonl.")
     tensorboard: bool = Field(True, description="Write the numbers of log.jsonl to a TensorBoard event file as well.")
     evaluate_every_steps: int = Field(1000, ge=1, description="Steps between two evaluations on held-out records.")
@@ -211,7 +219,9 @@ class FinetuningConfig(Settings):
     weight_decay: float = Field(0.01, ge=0, description="Decoupled decay; biases and layer norms are never decayed.")
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
-    precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")
+    precision: Precision = Field(
+        "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."
+    )
     seeds: tuple[int, ...] = Field((1, 2, 3), min_length=1, description="One run each; the report gives their mean.")
     compare_random: bool = Field(True, description="Also fine-tune the same model from random weights.")
 

@@ -21,9 +21,10 @@ from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.finite_means import keep_metrics_finite
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.optimizers import make_optimizer
+from keras_bert_flow.training.optimizers import make_guarded_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.schedules import WarmupDecay
 from keras_bert_flow.training.validation import score_pretraining
@@ -89,15 +90,20 @@ def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineCon
     schedule = WarmupDecay(
         settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
     )
-    optimizer = make_optimizer(
+    max_skipped_steps = settings.max_skipped_steps if settings.non_finite == "skip" else 0
+    optimizer = make_guarded_optimizer(
         settings.optimizer,
         schedule,
         settings.weight_decay,
         settings.clip_norm,
         accumulate_batches=settings.accumulate_batches,
+        max_skipped_steps=max_skipped_steps,
+        precision=settings.precision,
     )
     sums = {name: token_loss(is_sum=True) for name in model.output} if settings.accumulate_batches > 1 else None
-    model.compile(optimizer=optimizer, loss=sums)
+    model.compile(optimizer=optimizer, loss=sums, auto_scale_loss=False)  # the guard scales it
+    if max_skipped_steps:
+        keep_metrics_finite(model)
 
 
 def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report, callbacks) -> Contents:
@@ -128,7 +134,7 @@ def _train(
         batches = until_stopped(ordered_batches(held_out, batch_size, settings.evaluate_instances))
         scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective)))
         if settings.keep_best and scores:
-            best.offer(model, int(model.optimizer.iterations), scores["masked_lm_loss"])
+            best.offer(model, model.optimizer.steps, scores["masked_lm_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
 
     tokens_per_step = settings.batch_size * training.sequence_length
@@ -159,11 +165,13 @@ def _train(
     # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
     if not scores or callbacks or chosen:
         evaluate()
-    steps = read_log(work)[-1]["step"]
+    last = read_log(work)[-1]
+    steps = last["step"]
     tokens = tokens_per_step * steps
     return (
         scores
         | chosen
+        | {name: last[name] for name in ("skipped_steps",) if name in last}
         | {
             "steps": steps,
             "tokens": tokens,
