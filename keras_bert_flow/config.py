@@ -123,6 +123,9 @@ class PretrainingConfig(Settings):
     precision: Precision = Field(
         "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."
     )
+    rematerialise: bool = Field(
+        False, description="Compute each encoder block again in the backward pass: less memory, more time, same result."
+    )
     non_finite: Literal["stop", "skip"] = Field(
         "stop", description="At NaN or infinity in a loss or gradient: end the run, or leave the step out."
     )

@@ -87,6 +87,7 @@ def make_pretrainer(
 def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineConfig) -> None:
     """Compile a model as the section `pretraining` says, for batches in as many parts as it says."""
     settings = config.pretraining
+    model.backbone.set_rematerialised(settings.rematerialise)
     schedule = WarmupDecay(
         settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
     )
