@@ -48,9 +48,15 @@ def records_key(
     return content_key("records", settings, inputs, _TEXT_ROOMS)
 
 
-def pretraining_key(config: PipelineConfig, records: Path) -> str:
+def pretraining_key(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> str:
     settings = config.model_dump(include={"model", "pretraining", "seed", "backend"})
-    return content_key("pretraining", settings, {"records": folder_digest(records)}, _TRAINING_ROOMS)
+    return content_key("pretraining", settings, pretraining_inputs(records, initial_model), _TRAINING_ROOMS)
+
+
+def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, str]:
+    """Digest what a pre-training is made from."""
+    initial = {} if initial_model is None else {"initial_model": folder_digest(initial_model)}
+    return {"records": folder_digest(records)} | initial
 
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:

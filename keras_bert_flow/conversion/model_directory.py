@@ -100,6 +100,30 @@ def load_masked_lm(path, **overrides) -> BertMaskedLM:
     return model
 
 
+def load_for_pretraining(
+    path, has_sentence_task: bool, **overrides
+) -> tuple[BertPretrainer | BertMaskedLM, tuple[str, ...]]:
+    """Load a model to train further, with new heads where the directory has none; return the names of these, too.
+
+    Args:
+        has_sentence_task: load a `BertPretrainer`, else a `BertMaskedLM`.
+        overrides: as for `load_backbone`, which says what is raised as well.
+    """
+    _check_overrides(overrides)
+    folder, config, tensors = _read_directory(path)
+    backbone = _make_backbone(folder, config, {**overrides, "name": "bert_backbone", "use_pooler": has_sentence_task})
+    model = BertPretrainer(backbone) if has_sentence_task else BertMaskedLM(backbone)
+    heads = ARCHITECTURES[type(model)][1]
+    tables = hf.POOLER | heads
+    missing = {}  # an ordered set
+    for variable in model.weights:
+        layer = variable.path.rpartition("/")[0]
+        if (layer in tables or variable.path in tables) and not tensors.keys() & hf.tensor_names(variable.path, tables):
+            missing[layer] = None
+    _import_tensors(model, backbone, heads, tensors, folder, missing)
+    return model, tuple(missing)
+
+
 def load_classifier(path, num_classes=None, labels=None, **overrides) -> BertTextClassifier:
     """Load a classifier, or put a new one on the encoder and pooler of another model.
 

@@ -10,7 +10,7 @@ import keras
 from keras_bert_flow.config import ModelConfig, PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
-from keras_bert_flow.keys import folder_digest, pretraining_key
+from keras_bert_flow.keys import pretraining_inputs, pretraining_key
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.flops import pretraining_flops
@@ -22,6 +22,7 @@ from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.finite_means import keep_metrics_finite
+from keras_bert_flow.training.initial_model import load_initial_model
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import make_guarded_optimizer
@@ -39,6 +40,7 @@ def pretrain(
     output: str | Path,
     report: Callable[[Mapping[str, Any]], None] = print,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    initial_model: str | Path | None = None,
 ) -> Path:
     """Publish a folder with `model/`, `log.jsonl` and `metrics.json`; at once where it is already there.
 
@@ -51,17 +53,21 @@ def pretrain(
         report: called with every line of the log.
         callbacks: of Keras or your own. An epoch is the steps from one line of the log to the next; metrics are fetched
             from the device at its end only. `training.callbacks.UserCallbacks` says when each is called and with what.
+        initial_model: a model directory to go on from, ours or Hugging Face's, of the shape that the configuration says
+            and with the vocabulary of the records. The optimizer and its schedule are new, as are heads that it lacks.
     Raises:
-        FileNotFoundError: a file of the records is missing.
-        ValueError: the records are damaged or do not fit the model, or a checkpoint is of another run.
+        FileNotFoundError: a file of the records, or of the initial model, is missing.
+        ValueError: the records are damaged or do not fit the model, the initial model does not fit either, or a
+            checkpoint is of another run.
         Interrupted: SIGTERM came; run again to go on.
     """
-    records, key = Path(records), pretraining_key(config, Path(records))
+    records, initial = Path(records), None if initial_model is None else Path(initial_model)
+    key = pretraining_key(config, records, initial)
 
     def build(work: Path) -> Contents:
-        training = PretrainingRecords(records)
+        training = PretrainingRecords(records, vocabulary_file=initial and initial / VOCABULARY_FILE)
         _check_fit(config, training)
-        return _build(config, records, training, work, key, report, callbacks)
+        return _build(config, records, training, initial, work, key, report, callbacks)
 
     return publish(output, "pretraining", key, build, resumable=True, scratch=CHECKPOINTS)
 
@@ -107,17 +113,22 @@ def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineCon
         keep_metrics_finite(model)
 
 
-def _build(config: PipelineConfig, records: Path, training, work: Path, key: str, report, callbacks) -> Contents:
+def _build(
+    config: PipelineConfig, records: Path, training, initial: Path | None, work: Path, key: str, report, callbacks
+) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
     with arithmetic(config.pretraining.precision):
-        model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
+        if initial is None:
+            model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
+        else:
+            model = load_initial_model(initial, config.model, training.objective)
     metrics = _train(model, config, training, held_out, work, key, report, callbacks)
     (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     cased = training.manifest.config["cased"]
     save_model_directory(model, work / "model", records / VOCABULARY_FILE, cased, card=write_card(config, metrics))
     settings = config.model_dump(mode="json", include=SETTINGS)
-    return Contents(settings, {"records": folder_digest(records)})
+    return Contents(settings, pretraining_inputs(records, initial))
 
 
 def _train(
