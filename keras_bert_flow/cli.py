@@ -146,6 +146,9 @@ def corpus(output: Output) -> None:
 def pretrain(
     records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
     output: Output,
+    initial_model: Annotated[
+        Path | None, typer.Option(help="Model directory to go on from, ours or Hugging Face's.")
+    ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
@@ -157,7 +160,7 @@ def pretrain(
         from keras_bert_flow.training.pretrain import pretrain as run
 
         with training_progress(settings.pretraining.total_steps) as report:
-            print(run(settings, records, output, report))
+            print(run(settings, records, output, report, initial_model=initial_model))
 
 
 @app.command()
@@ -199,6 +202,9 @@ def report(
     pretrained: Annotated[Path, typer.Option(help="What `kbf pretrain` made.")],
     records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
     output: Output,
+    first_phase: Annotated[
+        Path | None, typer.Option(help="What `kbf pretrain` made before, with shorter sequences.")
+    ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
@@ -207,7 +213,7 @@ def report(
     settings = _choose_backend(_load(config, set), backend)
     from keras_bert_flow.evaluation.evaluate import write_evaluation
 
-    print(write_evaluation(settings, finetuned, pretrained, records, output) / "report.html")
+    print(write_evaluation(settings, finetuned, pretrained, records, output, first_phase) / "report.html")
 
 
 @app.command()

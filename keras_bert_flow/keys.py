@@ -58,7 +58,9 @@ def records_key(
     return content_key("records", settings, inputs, _TEXT_ROOMS)
 
 
-def pretraining_key(config: PipelineConfig, records: Path, earlier: Sequence = ()) -> str:
+def pretraining_key(
+    config: PipelineConfig, records: Path, initial_model: Path | None = None, earlier: Sequence = ()
+) -> str:
     """Key of a pre-trained model; `earlier` are other settings that its first steps were made with."""
     is_chosen = config.pretraining.publish == "best"  # when it was evaluated then changes which model comes out
     unseen = {*WATCHING} if is_chosen else {*WATCHING, "evaluate_every_steps"}
@@ -66,7 +68,13 @@ def pretraining_key(config: PipelineConfig, records: Path, earlier: Sequence = (
     settings["pretraining"] = config.pretraining.model_dump(exclude=unseen)
     if earlier:
         settings["earlier"] = list(earlier)
-    return content_key("pretraining", settings, {"records": folder_digest(records)}, TRAINING_ROOMS)
+    return content_key("pretraining", settings, pretraining_inputs(records, initial_model), TRAINING_ROOMS)
+
+
+def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, str]:
+    """Digest what a pre-training is made from."""
+    initial = {} if initial_model is None else {"initial_model": folder_digest(initial_model)}
+    return {"records": folder_digest(records)} | initial
 
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:

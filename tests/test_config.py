@@ -225,3 +225,37 @@ def test_one_stage_can_be_configured_alone(tmp_path):
     assert load(tmp_path, "text_field: body", kind=CorpusConfig) == CorpusConfig(text_field="body")
     assert make_config(CorpusConfig, {"input": ["a.txt"]}, "test").input == ("a.txt",)
     assert issubclass(CorpusConfig, BaseModel)
+
+
+def test_second_phase_replaces_what_it_names():
+    overrides = ["second_phase.total_steps=70", "second_phase.warmup_steps=7", "second_phase.sequence_length=256"]
+    config = load_config(None, [*overrides, "pretraining.optimizer=lamb", "records.duplication=3"])
+    first, second = config.phases
+    assert first == config
+    assert (second.pretraining.total_steps, second.pretraining.warmup_steps, second.pretraining.batch_size) == (
+        70,
+        7,
+        256,
+    )
+    assert (second.pretraining.optimizer, second.records.duplication, second.records.sequence_length) == (
+        "lamb",
+        3,
+        256,
+    )
+    assert second.second_phase is None and second.phases == (second,)
+    again = load_config(None, ["second_phase=null", "second_phase.total_steps=2000"])  # as a written form has it
+    assert again.phases[1].pretraining.total_steps == 2000
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("second_phase.sequence_length=1024", "`second_phase.sequence_length` must be at most `model.max_positions`"),
+        ("second_phase.total_steps=7", "`second_phase`: `warmup_steps` must be at most `total_steps`"),
+        ("second_phase.accumulate_batches=3", "must be a multiple of `accumulate_batches`. Received: batch_size=256"),
+        ("second_phase.decay=cosine", "no known setting. Valid names: sequence_length, max_predictions, dupl"),
+    ],
+)
+def test_second_phase_is_checked_before_anything_runs(override, message):
+    with pytest.raises(ValueError, match=message):
+        load_config(None, [override])

@@ -28,7 +28,7 @@ from keras_bert_flow.tasks.tables import label_ids, label_names, read_table
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.identity import finetuning_identity, list_changes
 from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.optimizers import make_optimizer
+from keras_bert_flow.training.optimizers import make_guarded_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.schedules import WarmupDecay
 
@@ -184,13 +184,16 @@ def _compile(classifier, config: PipelineConfig, total_steps: int) -> None:
     """Compile once; a classifier that is compiled has its optimizer set back instead."""
     settings = config.finetuning
     if classifier.compiled:
-        for variable in classifier.optimizer.variables:
-            variable.assign(keras.ops.zeros_like(variable.value))
+        classifier.optimizer.reset()
         return
     warmup_steps = int(settings.warmup_fraction * total_steps)
     schedule = WarmupDecay(settings.learning_rate, warmup_steps, total_steps, settings.decay, settings.decay_from)
-    classifier.compile(
-        optimizer=make_optimizer(
-            settings.optimizer, schedule, settings.weight_decay, settings.clip_norm, settings.layer_decay
-        )
+    optimizer = make_guarded_optimizer(
+        settings.optimizer,
+        schedule,
+        settings.weight_decay,
+        settings.clip_norm,
+        settings.layer_decay,
+        precision=settings.precision,
     )
+    classifier.compile(optimizer=optimizer, auto_scale_loss=False)  # the guard scales it

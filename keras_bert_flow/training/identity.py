@@ -20,7 +20,7 @@ DIGITS = 12  # of a digest
 Facts = Mapping[str, Any]
 
 
-def pretraining_identity(config: PipelineConfig, records: Path) -> dict[str, Any]:
+def pretraining_identity(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> dict[str, Any]:
     """Return what must stay as it is while a run of pre-training lasts: all but the settings in `CHANGEABLE`."""
     files = folder_files(records)
     settings = config.model_dump(mode="json", include={"seed", "model", "pretraining"})
@@ -28,6 +28,7 @@ def pretraining_identity(config: PipelineConfig, records: Path) -> dict[str, Any
     return settings | {
         "vocabulary": files[VOCABULARY_FILE],
         "records": {name: digest for name, digest in files.items() if name.endswith(RECORD_SUFFIX)},
+        "initial_model": {} if initial_model is None else folder_files(initial_model),
         **_software(),
     }
 
@@ -74,6 +75,7 @@ def _name(path: tuple[str, ...]) -> str:
     words = {
         "records": "records, file {}",
         "model": "model, file {}",
+        "initial_model": "initial model, file {}",
         "tables": "table {}",
         "code": "code in {}",
         "vocabulary": "vocabulary",

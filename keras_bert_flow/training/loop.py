@@ -18,6 +18,7 @@ import numpy as np
 
 from keras_bert_flow.training.callbacks import UserCallbacks
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.guard import check_steps
 from keras_bert_flow.training.logs import append_log, rewind_log
 from keras_bert_flow.training.signals import stop_requests
 from keras_bert_flow.training.steps import StepFollower, Stretch
@@ -96,7 +97,8 @@ def train(
     Raises:
         Interrupted: the process got SIGTERM or SIGINT; a checkpoint was saved after the step under way, or after the
             batch of the evaluation.
-        ValueError: the loss is not a number, or the checkpoint lies behind the last step.
+        ValueError: the loss is not a number or a step was not finite, and nothing is saved; or the checkpoint lies
+            behind the last step.
     """
     model.optimizer.build(model.trainable_variables)
     step, progress = checkpoints.restore(model)
@@ -117,7 +119,7 @@ def train(
             end = borders.next_after(max(stretch.start, stretch.step - 1))  # the borders may have been others
             _fit(model, make_dataset, stretch, end, users, stop_requested.is_set, batches_per_step)
             speed = _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
-            line = {"step": stretch.step} | stretch.logs | speed
+            line = {"step": stretch.step} | stretch.logs | check_steps(model.optimizer) | speed
             _check_finite(line)
             try:
                 if stretch.step < end and not stretch.has_ended:

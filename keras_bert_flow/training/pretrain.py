@@ -10,7 +10,7 @@ import keras
 from keras_bert_flow.config import ModelConfig, PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
-from keras_bert_flow.keys import folder_digest, pretraining_key
+from keras_bert_flow.keys import pretraining_inputs, pretraining_key
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.flops import pretraining_flops
@@ -21,10 +21,12 @@ from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.finite_means import keep_metrics_finite
 from keras_bert_flow.training.identity import STEERING, pretraining_identity
+from keras_bert_flow.training.initial_model import load_initial_model
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.optimizers import make_optimizer
+from keras_bert_flow.training.optimizers import make_guarded_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.schedules import WarmupDecay
 from keras_bert_flow.training.validation import score_pretraining
@@ -40,6 +42,7 @@ def pretrain(
     output: str | Path,
     report: Callable[[Mapping[str, Any]], None] = print,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    initial_model: str | Path | None = None,
 ) -> Path:
     """Publish a folder with `model/`, `log.jsonl` and `metrics.json`; at once where it is already there.
 
@@ -52,21 +55,24 @@ def pretrain(
         report: called with every line of the log.
         callbacks: of Keras or your own. An epoch is the steps from one line of the log to the next; metrics are fetched
             from the device at its end only. `training.callbacks.UserCallbacks` says when each is called and with what.
+        initial_model: a model directory to go on from, ours or Hugging Face's, of the shape that the configuration says
+            and with the vocabulary of the records. The optimizer and its schedule are new, as are heads that it lacks.
     Raises:
-        FileNotFoundError: a file of the records is missing.
-        ValueError: the records are damaged or do not fit the model, or a checkpoint is of another run.
+        FileNotFoundError: a file of the records, or of the initial model, is missing.
+        ValueError: the records are damaged or do not fit the model, the initial model does not fit either, or a
+            checkpoint is of another run.
         Interrupted: SIGTERM or SIGINT came; run again to go on.
     """
-    records = Path(records)
-    pretraining_key(config, records)  # says what is wrong with the records before anything is looked at
+    records, initial = Path(records), None if initial_model is None else Path(initial_model)
+    pretraining_key(config, records, initial)  # says what is wrong with the inputs before anything is looked at
 
     def build(work: Path) -> Contents:
-        training = PretrainingRecords(records)
+        training = PretrainingRecords(records, vocabulary_file=initial and initial / VOCABULARY_FILE)
         _check_fit(config, training)
-        return _build(config, records, training, work, report, callbacks)
+        return _build(config, records, training, initial, work, report, callbacks)
 
     def find_key(settings: Mapping[str, Any]) -> str:
-        return pretraining_key(config, records, settings.get(EARLIER, ()))
+        return pretraining_key(config, records, initial, settings.get(EARLIER, ()))
 
     return publish(output, "pretraining", find_key, build, resumable=True, scratch=CHECKPOINTS)
 
@@ -92,28 +98,39 @@ def make_pretrainer(
 def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineConfig) -> None:
     """Compile a model as the section `pretraining` says, for batches in as many parts as it says."""
     settings = config.pretraining
+    model.backbone.set_rematerialised(settings.rematerialise)
     schedule = WarmupDecay(
         settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
     )
-    optimizer = make_optimizer(
+    max_skipped_steps = settings.max_skipped_steps if settings.non_finite == "skip" else 0
+    optimizer = make_guarded_optimizer(
         settings.optimizer,
         schedule,
         settings.weight_decay,
         settings.clip_norm,
         accumulate_batches=settings.accumulate_batches,
+        max_skipped_steps=max_skipped_steps,
+        precision=settings.precision,
     )
     sums = {name: token_loss(is_sum=True) for name in model.output} if settings.accumulate_batches > 1 else None
-    model.compile(optimizer=optimizer, loss=sums)
+    model.compile(optimizer=optimizer, loss=sums, auto_scale_loss=False)  # the guard scales it
+    if max_skipped_steps:
+        keep_metrics_finite(model)
 
 
-def _build(config: PipelineConfig, records: Path, training, work: Path, report, callbacks) -> Contents:
+def _build(
+    config: PipelineConfig, records: Path, training, initial: Path | None, work: Path, report, callbacks
+) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
     with arithmetic(config.pretraining.precision):
-        model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
+        if initial is None:
+            model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
+        else:
+            model = load_initial_model(initial, config.model, training.objective)
     compile_pretrainer(model, config)
     settings, chosen = config.pretraining, config.pretraining.publish == "best"
-    identity = pretraining_identity(config, records)
+    identity = pretraining_identity(config, records, initial)
     steering = {name: getattr(settings, name) for name in STEERING}
     checkpoints = Checkpoints(work / CHECKPOINTS, identity, settings.keep_checkpoints, steering)
     checkpoints.find()  # the history of the run is known from here on
@@ -126,7 +143,7 @@ def _build(config: PipelineConfig, records: Path, training, work: Path, report, 
     save_model_directory(model, work / "model", records / VOCABULARY_FILE, cased, card=write_card(config, metrics))
     facts = config.model_dump(mode="json", include=SETTINGS)
     earlier = checkpoints.list_earlier(STEERING if chosen else ("total_steps",), metrics["steps"])
-    return Contents(facts | ({EARLIER: earlier} if earlier else {}), {"records": folder_digest(records)})
+    return Contents(facts | ({EARLIER: earlier} if earlier else {}), pretraining_inputs(records, initial))
 
 
 def _train(
@@ -148,7 +165,7 @@ def _train(
         batches = until_stopped(ordered_batches(held_out, batch_size, settings.evaluate_instances))
         scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective)))
         if settings.keep_best and scores:
-            best.offer(model, int(model.optimizer.iterations), scores["masked_lm_loss"])
+            best.offer(model, model.optimizer.steps, scores["masked_lm_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
 
     tokens_per_step = settings.batch_size * training.sequence_length
@@ -175,7 +192,8 @@ def _train(
         callbacks=callbacks,
         tensorboard=settings.tensorboard,
     )
-    steps = read_log(work)[-1]["step"]
+    last = read_log(work)[-1]
+    steps = last["step"]
     chosen = {"published_step": best.restore(model) or steps} if settings.publish == "best" else {}
     # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
     if not scores or callbacks or chosen:
@@ -184,6 +202,7 @@ def _train(
     return (
         scores
         | chosen
+        | {name: last[name] for name in ("skipped_steps",) if name in last}
         | {
             "steps": steps,
             "tokens": tokens,

@@ -107,7 +107,7 @@ def test_changed_total_steps_go_on_with_the_new_schedule_and_another_key(place, 
     assert read_log(output)[-1]["step"] == 18
     manifest, fresh = read_manifest(output), pretraining_key(longer, place / "records")
     assert manifest.config["earlier"] == [[5, {"total_steps": 12}]]
-    assert manifest.key == pretraining_key(longer, place / "records", manifest.config["earlier"]) != fresh
+    assert manifest.key == pretraining_key(longer, place / "records", earlier=manifest.config["earlier"]) != fresh
     assert not is_published(output, fresh)  # a flow that wants what 18 steps of one schedule give must not find it
     assert pretrain(longer, place / "records", output, fail) == output
 

@@ -244,13 +244,18 @@ def test_settings_reach_the_optimizer():
     config = make_tiny_config(**settings, batch_size=6, accumulate_batches=3)
     model = make_pretrainer(config.model, 50)
     compile_pretrainer(model, config)
-    found = model.optimizer.get_config()
+    found = model.optimizer.inner_optimizer.get_config()
     assert [found[name] for name in ("name", "weight_decay", "global_clipnorm")] == ["lamb", 0.2, 0.7]
     accumulated = found["learning_rate"]["config"]
     assert found["gradient_accumulation_steps"] == accumulated["batches"] == 3
     schedule = {"peak": 0.01, "warmup_steps": 3, "total_steps": 12, "decay": "cosine", "decay_from": "start"}
     assert accumulated["schedule"]["config"] == schedule
     assert model.loss["mlm"].reduction == model.loss["nsp"].reduction == "sum"
+    settings |= {"non_finite": "skip", "max_skipped_steps": 7}
+    compile_pretrainer(model, make_tiny_config(**settings, batch_size=6, accumulate_batches=3))
+    found = model.optimizer.get_config()
+    assert (found["max_skipped_steps"], found["accumulate_batches"], found["scales_loss"]) == (7, 3, False)
+    assert model.optimizer.inner_optimizer.get_config()["learning_rate"]["config"] == schedule
 
 
 def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
