@@ -59,7 +59,7 @@ def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(t
 
     def key_of(*settings, earlier=()):
         config = load_config(None, [f"pretraining.{setting}" for setting in settings])
-        return keys.pretraining_key(config, tmp_path, earlier)
+        return keys.pretraining_key(config, tmp_path, earlier=earlier)
 
     seen = ("log_every_steps=7", "checkpoint_every_steps=7", "keep_checkpoints=1", "keep_best=false", "peak_flops=1e9")
     assert {key_of(), key_of(*seen), key_of("tensorboard=false"), key_of("evaluate_every_steps=7")} == {key_of()}
