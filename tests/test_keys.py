@@ -64,6 +64,7 @@ def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(t
     seen = ("log_every_steps=7", "checkpoint_every_steps=7", "keep_checkpoints=1", "keep_best=false", "peak_flops=1e9")
     assert {key_of(), key_of(*seen), key_of("tensorboard=false"), key_of("evaluate_every_steps=7")} == {key_of()}
     best = "publish=best"  # then the model depends on when it was evaluated
+    assert key_of(best, "log_every_steps=7", "keep_checkpoints=1") == key_of(best)
     found = [key_of(), key_of(best), key_of(best, "evaluate_every_steps=7"), key_of("evaluate_instances=7")]
     found += [key_of("total_steps=20000"), key_of(earlier=[[7, {"total_steps": 20000}]])]
     assert len(set(found)) == 6

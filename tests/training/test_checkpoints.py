@@ -254,6 +254,7 @@ def test_order_is_that_of_the_steps_however_many_digits(model, tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, keep=2)
     for step in (99_999_999, 100_000_000):
         checkpoints.save(model, step, {})
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-100000000", "step-99999999"]
     assert checkpoints.restore(model)[0] == 100_000_000
     checkpoints.save(model, 100_000_001, {})
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-100000000", "step-100000001"]
