@@ -38,10 +38,10 @@ def evaluate(
     """
     rows: list[dict[str, Any]] = []
     settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
-    records_folder = Path(records).absolute() if records else find_records(settled)
-    pretrained_folder = Path(pretrained).absolute() if pretrained else find_pretrained(settled, records_folder)
-    finetuned_folder = Path(finetuned).absolute() if finetuned else find_finetuned(settled, pretrained_folder)
-    stage = evaluation_stage(settled, finetuned_folder, pretrained_folder, records_folder)
+    folders = [Path(records).absolute()] if records else find_records(settled)
+    phases = [Path(pretrained).absolute()] if pretrained else find_pretrained(settled, folders)
+    finetuned_folder = Path(finetuned).absolute() if finetuned else find_finetuned(settled, phases[-1])
+    stage = evaluation_stage(settled, finetuned_folder, phases[-1], folders[-1], *phases[:-1])
     evaluation = perform(evaluate_model, stage, rows)
     show_stages(rows)
     show_report(evaluation)

@@ -5,10 +5,10 @@ from typing import Any
 
 from prefect import flow
 
-from flows.finished import MODEL, find_pretrained, find_records
+from flows.finished import find_pretrained, find_records
 from flows.report import show_stages
 from flows.settling import DEFAULT_CONFIG, settle_config
-from flows.stages import finetuning_stage
+from flows.stages import MODEL, finetuning_stage
 from flows.tasks import fill_builtin, finetune_model, perform
 from keras_bert_flow.config import Backend, PipelineConfig
 
@@ -34,7 +34,7 @@ def finetune(
     """
     rows: list[dict[str, Any]] = []
     settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
-    folder = Path(model).absolute() if model else find_pretrained(settled, find_records(settled)) / MODEL
+    folder = Path(model).absolute() if model else find_pretrained(settled, find_records(settled))[-1] / MODEL
     finetuned = perform(finetune_model, finetuning_stage(settled, folder), rows)
     show_stages(rows)
     return str(finetuned)

@@ -1,20 +1,21 @@
 """Find what the earlier stages of a configuration have published, for flows that run one stage alone."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from flows.stages import Stage, finetuning_stage, pretraining_stage, records_stage, vocabulary_stage
+from flows.stages import MODEL, Stage, finetuning_stage, make_pretrained, records_stage, vocabulary_stage
 from keras_bert_flow.config import PipelineConfig
 
-MODEL = "model"  # the model directory within a folder of pre-training
 
-
-def find_records(config: PipelineConfig) -> Path:
+def find_records(config: PipelineConfig) -> list[Path]:
+    """Return the records of each phase of pre-training."""
     vocabulary = _require(vocabulary_stage(config), "preprocess")
-    return _require(records_stage(config, vocabulary), "preprocess")
+    return [_require(records_stage(phase, vocabulary), "preprocess") for phase in config.phases]
 
 
-def find_pretrained(config: PipelineConfig, records: Path) -> Path:
-    return _require(pretraining_stage(config, records), "pretrain")
+def find_pretrained(config: PipelineConfig, records: Sequence[Path]) -> list[Path]:
+    """Return what each phase of pre-training made."""
+    return make_pretrained(config, records, lambda stage: _require(stage, "pretrain"))
 
 
 def find_finetuned(config: PipelineConfig, pretrained: Path) -> Path:

@@ -8,11 +8,10 @@ from typing import Any
 
 from prefect import flow
 
-from flows.finished import MODEL
 from flows.preprocess import make_records
 from flows.report import REPORT, show_report, show_stages
 from flows.settling import DEFAULT_CONFIG, settle_config
-from flows.stages import evaluation_stage, finetuning_stage, pretraining_stage
+from flows.stages import MODEL, evaluation_stage, finetuning_stage, make_pretrained
 from flows.tasks import evaluate_model, fill_builtin, finetune_model, perform, pretrain_model
 from keras_bert_flow.config import Backend, PipelineConfig
 
@@ -37,9 +36,10 @@ def bert_pipeline(
     rows: list[dict[str, Any]] = []
     settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
     records = make_records(settled, rows)
-    pretrained = perform(pretrain_model, pretraining_stage(settled, records), rows)
-    finetuned = perform(finetune_model, finetuning_stage(settled, pretrained / MODEL), rows)
-    evaluation = perform(evaluate_model, evaluation_stage(settled, finetuned, pretrained, records), rows)
+    phases = make_pretrained(settled, records, lambda stage: perform(pretrain_model, stage, rows))
+    finetuned = perform(finetune_model, finetuning_stage(settled, phases[-1] / MODEL), rows)
+    stage = evaluation_stage(settled, finetuned, phases[-1], records[-1], *phases[:-1])
+    evaluation = perform(evaluate_model, stage, rows)
     show_stages(rows)
     show_report(evaluation)
     return str(evaluation / REPORT)

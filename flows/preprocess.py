@@ -27,15 +27,16 @@ def preprocess(
         config: A filled-in configuration, used in place of the file.
         backend: Keras backend, in place of the configured one.
     Returns:
-        The folder of records.
+        The folder of records; of a second phase, where there is one.
     """
     rows: list[dict[str, Any]] = []
     settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
     records = make_records(settled, rows)
     show_stages(rows)
-    return str(records)
+    return str(records[-1])
 
 
-def make_records(config: PipelineConfig, rows: list[dict[str, Any]]) -> Path:
+def make_records(config: PipelineConfig, rows: list[dict[str, Any]]) -> list[Path]:
+    """Make the records of each phase of pre-training."""
     vocabulary = perform(learn_vocabulary, vocabulary_stage(config), rows)
-    return perform(write_records, records_stage(config, vocabulary), rows)
+    return [perform(write_records, records_stage(phase, vocabulary), rows) for phase in config.phases]

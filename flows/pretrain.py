@@ -8,7 +8,7 @@ from prefect import flow
 from flows.finished import find_records
 from flows.report import show_stages
 from flows.settling import DEFAULT_CONFIG, settle_config
-from flows.stages import pretraining_stage
+from flows.stages import make_pretrained
 from flows.tasks import fill_builtin, perform, pretrain_model
 from keras_bert_flow.config import Backend, PipelineConfig
 
@@ -30,11 +30,11 @@ def pretrain(
         backend: Keras backend, in place of the configured one.
         records: Folder of records; by default the one that `preprocess` made for this configuration.
     Returns:
-        The folder of pre-training, which holds `model/`.
+        The folder of pre-training, of its second phase where there is one, which holds `model/`.
     """
     rows: list[dict[str, Any]] = []
     settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
-    folder = Path(records).absolute() if records else find_records(settled)
-    pretrained = perform(pretrain_model, pretraining_stage(settled, folder), rows)
+    folders = [Path(records).absolute()] if records else find_records(settled)
+    pretrained = make_pretrained(settled, folders, lambda stage: perform(pretrain_model, stage, rows))
     show_stages(rows)
-    return str(pretrained)
+    return str(pretrained[-1])

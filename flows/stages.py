@@ -6,7 +6,7 @@ Nothing here knows Prefect: the folders are the truth, and the same commands wor
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ COMMAND = (sys.executable, "-m", "keras_bert_flow")
 EXIT_USER_ERROR = 2
 EXIT_CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: stopped on a signal after a checkpoint, run again to go on
 MAX_STARTS = 5
+MODEL = "model"  # the model directory within a folder of pre-training
 
 
 class StageError(RuntimeError):
@@ -64,9 +65,27 @@ def records_stage(config: PipelineConfig, vocabulary: Path) -> Stage:
     return _stage(config, "records", key, "records", "--config", write_config(config), "--vocab", file)
 
 
-def pretraining_stage(config: PipelineConfig, records: Path) -> Stage:
-    key = keys.pretraining_key(config, records)
-    return _stage(config, "pretraining", key, "pretrain", "--config", write_config(config), "--records", records)
+def pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> Stage:
+    key = keys.pretraining_key(config, records, initial_model)
+    inputs = ("--records", records, *(("--initial-model", initial_model) if initial_model else ()))
+    return _stage(config, "pretraining", key, "pretrain", "--config", write_config(config), *inputs)
+
+
+def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Callable[[Stage], Path]) -> list[Path]:
+    """Make or find what each phase of pre-training publishes, each going on from the model of the one before.
+
+    Raises:
+        ValueError: there are not records of each phase.
+    """
+    if len(records) != len(config.phases):
+        raise ValueError(
+            f"Each phase of pre-training must have its records. Received: {len(records)} folder for "
+            f"{len(config.phases)} phases. Leave the folder out, or second_phase."
+        )
+    folders: list[Path] = []
+    for phase, folder in zip(config.phases, records, strict=True):
+        folders.append(make(pretraining_stage(phase, folder, folders[-1] / MODEL if folders else None)))
+    return folders
 
 
 def finetuning_stage(config: PipelineConfig, model: Path) -> Stage:
@@ -74,9 +93,12 @@ def finetuning_stage(config: PipelineConfig, model: Path) -> Stage:
     return _stage(config, "finetuning", key, "finetune", "--task", write_config(config), "--model", model)
 
 
-def evaluation_stage(config: PipelineConfig, finetuned: Path, pretrained: Path, records: Path) -> Stage:
+def evaluation_stage(
+    config: PipelineConfig, finetuned: Path, pretrained: Path, records: Path, first_phase: Path | None = None
+) -> Stage:
     key = keys.evaluation_key(config, finetuned, records)
     inputs = ("--finetuned", finetuned, "--pretrained", pretrained, "--records", records)
+    inputs += ("--first-phase", first_phase) if first_phase else ()
     return _stage(config, "evaluation", key, "report", "--config", write_config(config), *inputs)
 
 

@@ -7,7 +7,10 @@ imported. A user's mistake is one line and status 2; status 75 says that trainin
 import importlib.util
 import logging
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +20,7 @@ from keras_bert_flow.config import BUILTIN, Backend, CorpusConfig, PipelineConfi
 
 EXIT_ERRORS_FOUND = 1  # by the doctor
 EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: run the same command again to go on
 EXTRAS = {
     "apache_beam": "beam",
@@ -142,17 +146,21 @@ def corpus(output: Output) -> None:
 def pretrain(
     records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
     output: Output,
+    initial_model: Annotated[
+        Path | None, typer.Option(help="Model directory to go on from, ours or Hugging Face's.")
+    ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
     """Pre-train a model; a run that was killed goes on from its newest checkpoint."""
-    settings = _choose_backend(_load(config, set), backend)
-    from keras_bert_flow.progress import training_progress
-    from keras_bert_flow.training.pretrain import pretrain as run
+    with _stopping_for_later():
+        settings = _choose_backend(_load(config, set), backend)
+        from keras_bert_flow.progress import training_progress
+        from keras_bert_flow.training.pretrain import pretrain as run
 
-    with training_progress(settings.pretraining.total_steps) as report:
-        print(run(settings, records, output, report))
+        with training_progress(settings.pretraining.total_steps) as report:
+            print(run(settings, records, output, report, initial_model=initial_model))
 
 
 @app.command()
@@ -164,12 +172,13 @@ def finetune(
     backend: ChosenBackend = None,
 ) -> None:
     """Fine-tune a model on a task, once a seed, and the same shape from random weights beside it."""
-    settings = _choose_backend(_load(task, set), backend)
-    from keras_bert_flow.progress import training_progress
-    from keras_bert_flow.training.finetune import finetune as run
+    with _stopping_for_later():
+        settings = _choose_backend(_load(task, set), backend)
+        from keras_bert_flow.progress import training_progress
+        from keras_bert_flow.training.finetune import finetune as run
 
-    with training_progress() as report:
-        print(run(settings, model, output, report))
+        with training_progress() as report:
+            print(run(settings, model, output, report))
 
 
 @app.command()
@@ -193,6 +202,9 @@ def report(
     pretrained: Annotated[Path, typer.Option(help="What `kbf pretrain` made.")],
     records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
     output: Output,
+    first_phase: Annotated[
+        Path | None, typer.Option(help="What `kbf pretrain` made before, with shorter sequences.")
+    ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
@@ -201,7 +213,7 @@ def report(
     settings = _choose_backend(_load(config, set), backend)
     from keras_bert_flow.evaluation.evaluate import write_evaluation
 
-    print(write_evaluation(settings, finetuned, pretrained, records, output) / "report.html")
+    print(write_evaluation(settings, finetuned, pretrained, records, output, first_phase) / "report.html")
 
 
 @app.command()
@@ -255,13 +267,15 @@ def run(
 def main() -> None:
     """Run `kbf`, turning a user's mistake into one line."""
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
     except typer.Abort:
-        sys.exit(130)
+        status = EXIT_INTERRUPTED
     except Exception as error:
         if os.environ.get("KBF_DEBUG"):
             raise
-        sys.exit(explain(error))
+        status = explain(error)
+    if status:
+        sys.exit(status)
 
 
 def explain(error: Exception) -> int:
@@ -284,6 +298,21 @@ def explain(error: Exception) -> int:
         raise error
     print(f"kbf: {message}", file=sys.stderr, flush=True)
     return status
+
+
+@contextmanager
+def _stopping_for_later() -> Iterator[None]:
+    """Let SIGTERM end a command that can go on with the status that says so, also before and after training."""
+
+    def leave(number, frame):
+        os.write(2, b"kbf: Stopped between two steps of its work; run the same command again to go on.\n")
+        sys.exit(EXIT_CHECKPOINTED)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _load(

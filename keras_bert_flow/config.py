@@ -1,15 +1,16 @@
 """Say everything that a run can be told: one frozen model a stage, for YAML, `--set`, the CLI and the Prefect form."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 BUILTIN = "builtin"
 Backend = Literal["jax", "tensorflow", "torch"]
-Precision = Literal["float32", "mixed_bfloat16"]
+Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 Optimizer = Literal["adamw", "bert_adam", "lamb"]
 Decay = Literal["linear", "cosine", "constant"]
 DecayFrom = Literal["warmup", "start"]
@@ -120,7 +121,18 @@ class PretrainingConfig(Settings):
     )
     weight_decay: float = Field(0.01, ge=0, description="Decoupled decay; biases and layer norms are never decayed.")
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
-    precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")
+    precision: Precision = Field(
+        "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."
+    )
+    rematerialise: bool = Field(
+        False, description="Compute each encoder block again in the backward pass: less memory, more time, same result."
+    )
+    non_finite: Literal["stop", "skip"] = Field(
+        "stop", description="At NaN or infinity in a loss or gradient: end the run, or leave the step out."
+    )
+    max_skipped_steps: int = Field(
+        10, ge=1, description="Most steps to leave out in a row with `non_finite: skip`; one more ends the run."
+    )
     log_every_steps: int = Field(100, ge=1, description="Steps between two lines of log.jsonl.")
     tensorboard: bool = Field(True, description="Write the numbers of log.jsonl to a TensorBoard event file as well.")
     evaluate_every_steps: int = Field(1000, ge=1, description="Steps between two evaluations on held-out records.")
@@ -140,12 +152,7 @@ class PretrainingConfig(Settings):
 
     @model_validator(mode="after")
     def _check_durations(self):
-        _require_shorter("warmup_steps", self.warmup_steps, "total_steps", self.total_steps)
-        if self.batch_size % self.accumulate_batches:
-            raise ValueError(
-                "`batch_size` must be a multiple of `accumulate_batches`. Received: "
-                f"batch_size={self.batch_size}, accumulate_batches={self.accumulate_batches}"
-            )
+        _check_steps(self)
         return self
 
     @model_validator(mode="after")
@@ -154,6 +161,29 @@ class PretrainingConfig(Settings):
             raise ValueError(
                 "`publish: best` must have the best checkpoint kept. Received: keep_best=False. Set keep_best to true."
             )
+        return self
+
+
+class SecondPhaseConfig(Settings):
+    """Pre-training gone on with longer sequences; what is not said here is as in `records` and `pretraining`.
+
+    Defaults: Devlin et al. 2019, appendix A.2: a tenth of the steps at 512 tokens, for the positions beyond 128.
+    """
+
+    sequence_length: int = Field(512, ge=8, description="Tokens of an instance, [CLS] and [SEP] included.")
+    max_predictions: int = Field(77, ge=1, description="Most masked tokens of an instance.")
+    duplication: int | None = Field(None, ge=1, description="Times each document is used; by default as in `records`.")
+    batch_size: int = Field(256, ge=1, description="Sequences of a step.")
+    accumulate_batches: int = Field(
+        1, ge=1, description="Parts in which a step's sequences are computed one after another, to the same step."
+    )
+    total_steps: int = Field(100_000, ge=1, description="Optimizer steps, counted from 0 again.")
+    warmup_steps: int = Field(1_000, ge=0, description="Steps in which the learning rate rises from 0.")
+    learning_rate: float = Field(1e-4, gt=0, description="Highest learning rate.")
+
+    @model_validator(mode="after")
+    def _check_durations(self):
+        _check_steps(self)
         return self
 
 
@@ -211,7 +241,9 @@ class FinetuningConfig(Settings):
     weight_decay: float = Field(0.01, ge=0, description="Decoupled decay; biases and layer norms are never decayed.")
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
-    precision: Precision = Field("float32", description="Arithmetic; weights, softmax and losses stay float32.")
+    precision: Precision = Field(
+        "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."
+    )
     seeds: tuple[int, ...] = Field((1, 2, 3), min_length=1, description="One run each; the report gives their mean.")
     compare_random: bool = Field(True, description="Also fine-tune the same model from random weights.")
 
@@ -257,15 +289,31 @@ class PipelineConfig(Settings):
     distribution: DistributionConfig = Field(
         default_factory=DistributionConfig, description="The devices of pre-training; other stages take one."
     )
+    second_phase: SecondPhaseConfig | None = Field(
+        None, description="Pre-training gone on with longer sequences; left out, there is none."
+    )
     task: TaskConfig = Field(default_factory=TaskConfig, description="The task.")
     finetuning: FinetuningConfig = Field(default_factory=FinetuningConfig, description="Fine-tuning.")
 
     @model_validator(mode="after")
     def _check_lengths(self):
-        for stage in ("records", "finetuning"):
+        for stage in ("records", "finetuning", *(("second_phase",) if self.second_phase else ())):
             length = getattr(self, stage).sequence_length
             _require_shorter(f"{stage}.sequence_length", length, "model.max_positions", self.model.max_positions)
         return self
+
+    @property
+    def phases(self) -> tuple["PipelineConfig", ...]:
+        """The configuration of each phase of pre-training: this one, and one whose sections are as in the second."""
+        if self.second_phase is None:
+            return (self,)
+        given = self.second_phase.model_dump(exclude_none=True)
+
+        def replace(section: Settings) -> Settings:
+            return section.model_copy(update={name: given[name] for name in given.keys() & type(section).model_fields})
+
+        sections = {"records": replace(self.records), "pretraining": replace(self.pretraining)}
+        return (self, self.model_copy(update=sections | {"second_phase": None}))
 
 
 def load_config(
@@ -299,9 +347,18 @@ def make_config(kind: type[Settings], values: dict, source: str) -> Settings:
         raise ValueError("; ".join(_explain(kind, item, source) for item in error.errors())) from None
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, for which `1e6` is a number as in YAML 1.2; version 1.1 wants `1.0e+6`."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 def _parse_yaml(text: str | bytes, source: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ValueError(
             f"A configuration must be plain YAML. Received: {source}: {' '.join(str(error).split())}."
@@ -316,7 +373,9 @@ def _apply_override(values: dict, override: str) -> None:
         )
     *parents, leaf = path.split(".")
     for parent in parents:
-        values = values.setdefault(parent, {})
+        if values.get(parent) is None:  # absent, or `second_phase: null` as a written configuration has it
+            values[parent] = {}
+        values = values[parent]
         if not isinstance(values, dict):
             raise ValueError(f"An override must name a setting inside a section. Received: {override}.")
     values[leaf] = _parse_yaml(text, override)
@@ -335,8 +394,18 @@ def _explain(kind: type[Settings], item: dict, source: str) -> str:
 
 def _fields_at(kind: type[Settings], path: Sequence[str | int]) -> list[str]:
     for part in path:
-        kind = kind.model_fields[str(part)].annotation
+        annotation = kind.model_fields[str(part)].annotation
+        kind = next((option for option in get_args(annotation) if option is not type(None)), annotation)
     return list(kind.model_fields)
+
+
+def _check_steps(settings: "PretrainingConfig | SecondPhaseConfig") -> None:
+    _require_shorter("warmup_steps", settings.warmup_steps, "total_steps", settings.total_steps)
+    if settings.batch_size % settings.accumulate_batches:
+        raise ValueError(
+            "`batch_size` must be a multiple of `accumulate_batches`. Received: "
+            f"batch_size={settings.batch_size}, accumulate_batches={settings.accumulate_batches}"
+        )
 
 
 def _require_shorter(name: str, value: int, limit_name: str, limit: int) -> None:

@@ -5,23 +5,33 @@ is not in a key (worker options, progress, the number of Beam workers) may not c
 """
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from keras_bert_flow.artifacts import content_key, file_digest
 from keras_bert_flow.config import BUILTIN, CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
-from keras_bert_flow.records.manifest import manifest_digest, read_manifest
+from keras_bert_flow.records.manifest import MANIFEST, manifest_digest, read_manifest
 from keras_bert_flow.text.builtin import builtin_digest
 from keras_bert_flow.text.inputs import find_inputs, input_format, open_packed, whole_file
 from keras_bert_flow.text.storage import LOCAL, Storage
 
 _TEXT_ROOMS = ("keras_bert_flow/text", "keras_bert_flow/records", "beam_jobs")
 _MODEL_ROOMS = ("keras_bert_flow/layers", "keras_bert_flow/models", "keras_bert_flow/conversion")
-_TRAINING_ROOMS = (
+TRAINING_ROOMS = (
     *_MODEL_ROOMS,
     "keras_bert_flow/data",
     "keras_bert_flow/distribution",
     "keras_bert_flow/training",
     "keras_bert_flow/tasks",
+)
+# Settings of pre-training that change what is seen and kept of a run, but no weight and no score that comes out.
+WATCHING = (
+    "log_every_steps",
+    "tensorboard",
+    "checkpoint_every_steps",
+    "keep_checkpoints",
+    "keep_best",
+    "peak_flops",
 )
 
 
@@ -54,21 +64,35 @@ def records_key(
     return content_key("records", settings, inputs, _TEXT_ROOMS)
 
 
-def pretraining_key(config: PipelineConfig, records: Path) -> str:
-    settings = config.model_dump(include={"model", "pretraining", "seed", "backend"})
-    return content_key("pretraining", settings, {"records": folder_digest(records)}, _TRAINING_ROOMS)
+def pretraining_key(
+    config: PipelineConfig, records: Path, initial_model: Path | None = None, earlier: Sequence = ()
+) -> str:
+    """Key of a pre-trained model; `earlier` are other settings that its first steps were made with."""
+    is_chosen = config.pretraining.publish == "best"  # when it was evaluated then changes which model comes out
+    unseen = {*WATCHING} if is_chosen else {*WATCHING, "evaluate_every_steps"}
+    settings = config.model_dump(include={"model", "seed", "backend"})
+    settings["pretraining"] = config.pretraining.model_dump(exclude=unseen)
+    if earlier:
+        settings["earlier"] = list(earlier)
+    return content_key("pretraining", settings, pretraining_inputs(records, initial_model), TRAINING_ROOMS)
+
+
+def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, str]:
+    """Digest what a pre-training is made from."""
+    initial = {} if initial_model is None else {"initial_model": folder_digest(initial_model)}
+    return {"records": folder_digest(records)} | initial
 
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:
     settings = _without_paths(config.model_dump(include={"task", "finetuning", "backend"}))
     inputs = {"model": folder_digest(model)} | task_digests(config)
-    return content_key("finetuning", settings, inputs, _TRAINING_ROOMS)
+    return content_key("finetuning", settings, inputs, TRAINING_ROOMS)
 
 
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path) -> str:
     settings = _without_paths(config.model_dump(exclude={"runs", "beam", "distribution"}))
     inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | task_digests(config)
-    return content_key("evaluation", settings, inputs, ("keras_bert_flow/evaluation", *_TRAINING_ROOMS))
+    return content_key("evaluation", settings, inputs, ("keras_bert_flow/evaluation", *TRAINING_ROOMS))
 
 
 def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, str]:
@@ -87,10 +111,16 @@ def task_digests(config: PipelineConfig) -> dict[str, str]:
 
 def folder_digest(folder: Path) -> str:
     """Digest the files of a published folder by its manifest, or those of a model that others made by reading them."""
-    if (Path(folder) / "manifest.json").is_file():
+    if (Path(folder) / MANIFEST).is_file():
         return manifest_digest(read_manifest(folder))
-    names = sorted(path for path in Path(folder).iterdir() if path.is_file())
-    return ",".join(f"{path.name}:{file_digest(path)}" for path in names)
+    return ",".join(f"{name}:{digest}" for name, digest in folder_files(folder).items())
+
+
+def folder_files(folder: Path) -> dict[str, str]:
+    """Return the sha256 of each file of a folder, from its manifest where it has one."""
+    if (Path(folder) / MANIFEST).is_file():
+        return {file.name: file.sha256 for file in read_manifest(folder).files}
+    return {path.name: file_digest(path) for path in sorted(Path(folder).iterdir()) if path.is_file()}
 
 
 def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConfig:

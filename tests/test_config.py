@@ -82,6 +82,18 @@ def test_overrides_win_over_the_file_and_the_last_one_wins(tmp_path):
     assert (settings.pretraining.batch_size, settings.pretraining.total_steps) == (16, 70)
 
 
+@pytest.mark.parametrize("value", ["1e6", "1E6", "1e+6", "1.0e+6", "1_000_000", "1000000"])
+def test_whole_numbers_in_any_notation(tmp_path, value):
+    assert load(tmp_path, f"pretraining: {{total_steps: {value}}}").pretraining.total_steps == 1_000_000
+    assert load_config(None, [f"pretraining.total_steps={value}"]).pretraining.total_steps == 1_000_000
+
+
+@pytest.mark.parametrize("value", ["1e-4", "1.5", "1e6x"])
+def test_whole_numbers_must_be_whole(value):
+    message = message_of(load_config, None, [f"pretraining.total_steps={value}"])
+    assert "pretraining.total_steps" in message and "valid integer" in message
+
+
 @pytest.mark.parametrize("value", ["1e-4", "1E-4", "0.0001", "1.0e-4", "'1e-4'"])
 def test_number_may_be_written_without_a_dot(value, tmp_path):
     assert load(tmp_path, f"pretraining: {{learning_rate: {value}}}").pretraining.learning_rate == 1e-4
@@ -220,3 +232,37 @@ def test_devices_of_a_copy_go_with_their_kind(tmp_path, text):
     with pytest.raises(ValueError, match="`kind: model_parallel` and `model_parallel`, .*go together. Received: kind="):
         load(tmp_path, f"distribution: {text if text[0] == '{' else '{' + text + '}'}")
     assert load(tmp_path, "distribution: {kind: model_parallel, model_parallel: 2}").distribution.model_parallel == 2
+
+
+def test_second_phase_replaces_what_it_names():
+    overrides = ["second_phase.total_steps=70", "second_phase.warmup_steps=7", "second_phase.sequence_length=256"]
+    config = load_config(None, [*overrides, "pretraining.optimizer=lamb", "records.duplication=3"])
+    first, second = config.phases
+    assert first == config
+    assert (second.pretraining.total_steps, second.pretraining.warmup_steps, second.pretraining.batch_size) == (
+        70,
+        7,
+        256,
+    )
+    assert (second.pretraining.optimizer, second.records.duplication, second.records.sequence_length) == (
+        "lamb",
+        3,
+        256,
+    )
+    assert second.second_phase is None and second.phases == (second,)
+    again = load_config(None, ["second_phase=null", "second_phase.total_steps=2000"])  # as a written form has it
+    assert again.phases[1].pretraining.total_steps == 2000
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("second_phase.sequence_length=1024", "`second_phase.sequence_length` must be at most `model.max_positions`"),
+        ("second_phase.total_steps=7", "`second_phase`: `warmup_steps` must be at most `total_steps`"),
+        ("second_phase.accumulate_batches=3", "must be a multiple of `accumulate_batches`. Received: batch_size=256"),
+        ("second_phase.decay=cosine", "no known setting. Valid names: sequence_length, max_predictions, dupl"),
+    ],
+)
+def test_second_phase_is_checked_before_anything_runs(override, message):
+    with pytest.raises(ValueError, match=message):
+        load_config(None, [override])

@@ -3,7 +3,8 @@ import shutil
 import pytest
 
 from keras_bert_flow import keys
-from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig, load_config
+from keras_bert_flow.records.manifest import write_manifest
 from tests.oracles.tiny_records import write_tiny_records
 
 
@@ -61,3 +62,20 @@ def test_devices_are_in_no_key(tmp_path):
     one, many = (PipelineConfig(distribution={"kind": kind}, **tables) for kind in ("single", "data_parallel"))
     assert keys.evaluation_key(one, records, records) == keys.evaluation_key(many, records, records)
     assert keys.finetuning_key(one, records) == keys.finetuning_key(many, records)
+
+
+def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(tmp_path):
+    (tmp_path / "vocab.txt").write_text("a")
+    write_manifest(tmp_path, "records", "key", {}, {}, {})
+
+    def key_of(*settings, earlier=()):
+        config = load_config(None, [f"pretraining.{setting}" for setting in settings])
+        return keys.pretraining_key(config, tmp_path, earlier=earlier)
+
+    seen = ("log_every_steps=7", "checkpoint_every_steps=7", "keep_checkpoints=1", "keep_best=false", "peak_flops=1e9")
+    assert {key_of(), key_of(*seen), key_of("tensorboard=false"), key_of("evaluate_every_steps=7")} == {key_of()}
+    best = "publish=best"  # then the model depends on when it was evaluated
+    assert key_of(best, "log_every_steps=7", "keep_checkpoints=1") == key_of(best)
+    found = [key_of(), key_of(best), key_of(best, "evaluate_every_steps=7"), key_of("evaluate_instances=7")]
+    found += [key_of("total_steps=20000"), key_of(earlier=[[7, {"total_steps": 20000}]])]
+    assert len(set(found)) == 6

@@ -4,6 +4,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.directory_files import (
     check_vocabulary,
@@ -40,7 +42,7 @@ def save_model_directory(model, path, vocabulary_path=None, cased=False, labels=
         labels: names of a classifier's classes in the order of their ids; by default its own `labels`.
         card: text of `README.md`; by default a few lines.
     Raises:
-        ValueError: `vocab.txt` or `labels` are not as many as the model has.
+        ValueError: `vocab.txt` or `labels` are not as many as the model has, or a weight is NaN or infinite.
         TypeError: another kind of model.
     """
     if type(model) not in ARCHITECTURES:
@@ -48,6 +50,7 @@ def save_model_directory(model, path, vocabulary_path=None, cased=False, labels=
         raise TypeError(f"A model directory holds one of {names}. Received: {type(model).__name__}.")
     architecture, heads = ARCHITECTURES[type(model)]
     backbone = getattr(model, "backbone", model)
+    tensors = _export_tensors(model, backbone, heads)
     config = make_hf_config(backbone.get_config(), architecture)
     if isinstance(model, BertTextClassifier):
         config |= _label_fields(model, labels)
@@ -57,7 +60,7 @@ def save_model_directory(model, path, vocabulary_path=None, cased=False, labels=
         check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size)
         write_vocabulary(folder, vocabulary_path, cased, backbone.max_positions)
     write_json(folder / "config.json", config)
-    write_tensors(folder / "model.safetensors", _export_tensors(model, backbone, heads))
+    write_tensors(folder / "model.safetensors", tensors)
     write_card(folder, card, architecture, backbone)
 
 
@@ -95,6 +98,30 @@ def load_masked_lm(path, **overrides) -> BertMaskedLM:
     model = BertMaskedLM(backbone, name=overrides.get("name", "bert_masked_lm"))
     _import_tensors(model, backbone, hf.MASKED_LM_HEAD, tensors, folder)
     return model
+
+
+def load_for_pretraining(
+    path, has_sentence_task: bool, **overrides
+) -> tuple[BertPretrainer | BertMaskedLM, tuple[str, ...]]:
+    """Load a model to train further, with new heads where the directory has none; return the names of these, too.
+
+    Args:
+        has_sentence_task: load a `BertPretrainer`, else a `BertMaskedLM`.
+        overrides: as for `load_backbone`, which says what is raised as well.
+    """
+    _check_overrides(overrides)
+    folder, config, tensors = _read_directory(path)
+    backbone = _make_backbone(folder, config, {**overrides, "name": "bert_backbone", "use_pooler": has_sentence_task})
+    model = BertPretrainer(backbone) if has_sentence_task else BertMaskedLM(backbone)
+    heads = ARCHITECTURES[type(model)][1]
+    tables = hf.POOLER | heads
+    missing = {}  # an ordered set
+    for variable in model.weights:
+        layer = variable.path.rpartition("/")[0]
+        if (layer in tables or variable.path in tables) and not tensors.keys() & hf.tensor_names(variable.path, tables):
+            missing[layer] = None
+    _import_tensors(model, backbone, heads, tensors, folder, missing)
+    return model, tuple(missing)
 
 
 def load_classifier(path, num_classes=None, labels=None, **overrides) -> BertTextClassifier:
@@ -165,6 +192,10 @@ def _export_tensors(model, backbone: BertBackbone, heads: dict[str, str]) -> dic
     tensors = {}
     for variable in model.weights:
         value = read_variable(variable).astype("float32")
+        if not np.isfinite(value).all():
+            raise ValueError(
+                f"Weights must be numbers. Received: {variable.path} with NaN or infinity. Save none such."
+            )
         names = hf.tensor_names(variable.path, table)
         tensors |= hf.export_variable(variable.path, value, names, backbone.num_heads)
     return tensors

@@ -114,6 +114,11 @@ def _start_tensorflow(config, settings: DistributionConfig, vocabulary_size, bac
             "Under TensorFlow's strategies Keras cannot scale losses. Received: pretraining.precision=mixed_float16. "
             "Take mixed_bfloat16."
         )
+    if config.pretraining.non_finite == "skip":
+        raise ValueError(
+            "Under TensorFlow's strategies a step cannot be left out. Received: pretraining.non_finite=skip. "
+            "Set it to stop, or take jax or torch."
+        )
     strategy = cluster.make_tpu_strategy() if settings.kind == TPU else cluster.make_strategy(count)
     check_count(settings.devices, strategy.num_replicas_in_sync, processes)
     check_batch(config.pretraining.batch_size, 1, strategy.num_replicas_in_sync)

@@ -159,4 +159,5 @@ def add_before_applying(optimizer) -> None:
         return apply(context.all_reduce(tf.distribute.ReduceOp.SUM, dense_gradients(grads)), trainable_variables)
 
     optimizer.apply = apply_sum
-    optimizer._all_reduce_sum_gradients = lambda pairs: pairs  # where Keras would add them a second time
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner._all_reduce_sum_gradients = lambda pairs: pairs  # where Keras would add them a second time

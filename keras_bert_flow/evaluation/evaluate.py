@@ -3,7 +3,7 @@
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,12 @@ def evaluate_model(config: PipelineConfig, model: str | Path) -> dict[str, Any]:
 
 
 def write_evaluation(
-    config: PipelineConfig, finetuned: str | Path, pretrained: str | Path, records: str | Path, output: str | Path
+    config: PipelineConfig,
+    finetuned: str | Path,
+    pretrained: str | Path,
+    records: str | Path,
+    output: str | Path,
+    first_phase: str | Path | None = None,
 ) -> Path:
     """Publish a folder with `metrics.json`, `report.html`, `report.md` and `predictions/`; at once where it is there.
 
@@ -41,29 +46,34 @@ def write_evaluation(
         config: of the whole pipeline.
         finetuned: what `finetune` made; every model in it is loaded and asked for its predictions.
         pretrained: what `pretrain` made.
-        records: what `build_records` made.
+        records: what `build_records` made, for that.
         output: the folder.
+        first_phase: what `pretrain` made before, where `pretrained` went on from it.
     """
     finetuned, pretrained, records = map(Path, (finetuned, pretrained, records))
+    phases = ([] if first_phase is None else [Path(first_phase)]) + [pretrained]
 
     def build(work: Path) -> Contents:
         train = read_table(config.task.train, **config.task.columns, max_examples=config.finetuning.max_train_examples)
         dev = read_table(config.task.dev, **config.task.columns)
         names = label_names(train)
         runs = _predict_runs(config, finetuned, dev, work / "predictions")
-        pretraining = json.loads((pretrained / "metrics.json").read_text(encoding="utf-8"))
+        figures = [json.loads((phase / "metrics.json").read_text(encoding="utf-8")) for phase in phases]
+        pretraining = figures[-1]
         dev_labels = label_ids(dev, names)
         task = {"name": config.task.name, "labels": list(names)}
         results = build_results(task, runs, label_ids(train, names), dev_labels, pretraining)
+        if first_phase is not None:
+            results["first_phase"] = figures[0]
         (work / "metrics.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
         (work / "report.md").write_text(results_markdown(results), encoding="utf-8")
         report = Report(
             title=config.name,
             results=results,
             pretraining=pretraining,
-            curves=_read_curves(finetuned, pretrained),
+            curves=_read_curves(finetuned, phases),
             counters=read_manifest(records).counters,
-            stages=_describe_stages(records, pretrained, finetuned, pretraining, runs),
+            stages=_describe_stages(records, phases, finetuned, figures, runs),
             config=config.model_dump(mode="json"),
             versions=_list_versions(),
             errors=worst_errors(dev, dev_labels, runs[PRETRAINED][0].probabilities, names),
@@ -97,22 +107,26 @@ def _predict_runs(
     return runs
 
 
-def _read_curves(finetuned: Path, pretrained: Path) -> dict[str, list[dict[str, Any]]]:
-    logs = {"pretraining": pretrained / "log.jsonl"}
+def _read_curves(finetuned: Path, phases: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
+    names = ("Pre-training, first phase", "pretraining")[-len(phases) :]
+    logs = {name: phase / "log.jsonl" for name, phase in zip(names, phases, strict=True)}
     for path in sorted(finetuned.glob("*/seed-*/log.jsonl")):
         logs[f"{path.parts[-3]}/{path.parts[-2].removeprefix('seed-')}"] = path
     return {name: [json.loads(line) for line in path.open(encoding="utf-8")] for name, path in logs.items()}
 
 
 def _describe_stages(
-    records: Path, pretrained: Path, finetuned: Path, pretraining: Mapping[str, Any], runs: Mapping[str, list]
+    records: Path,
+    phases: Sequence[Path],
+    finetuned: Path,
+    figures: Sequence[Mapping[str, Any]],
+    runs: Mapping[str, list],
 ) -> list[dict[str, Any]]:
-    seconds = {
-        pretrained: pretraining["seconds"],
+    seconds = {phase: figure["seconds"] for phase, figure in zip(phases, figures, strict=True)} | {
         finetuned: sum(run.seconds for group in runs.values() for run in group),
     }
     rows = []
-    for folder in (records, pretrained, finetuned):
+    for folder in (records, *phases, finetuned):
         manifest = read_manifest(folder)
         rows.append(
             {"stage": manifest.stage, "key": manifest.key, "folder": folder.name, "seconds": seconds.get(folder)}

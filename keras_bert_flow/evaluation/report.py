@@ -73,6 +73,7 @@ def render_report(report: Report) -> str:
         [
             paragraph(verdict(report.results), "verdict"),
             section("Result", *_describe_results(report.results)),
+            section("Pre-training, first phase", _describe_pretraining(report.results.get("first_phase", {}))),
             section("Pre-training", _describe_pretraining(report.pretraining or report.results.get("pretraining", {}))),
             section("Losses", *_describe_curves(loss_panels(report.curves))),
             section("Confusion", *_describe_confusion(report.results)),

@@ -11,6 +11,7 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
     pretraining: masked_lm_loss, masked_lm_accuracy, masked_lm_perplexity, unigram_accuracy,
         next_sentence_loss and next_sentence_accuracy (or sentence_order_…, or neither: by the objective), steps,
         tokens, tokens_per_second, seconds; taken as given
+    first_phase: the same of a pre-training before that, where there was one
     confusion: counts, row = label, column = prediction, summed over the pre-trained runs
 
 What each metric is says `keras_bert_flow.tasks.metrics`.

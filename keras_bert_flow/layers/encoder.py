@@ -1,11 +1,14 @@
 """Stack attention and feed-forward into one block."""
 
+from functools import partial
+
 import keras
 
 from keras_bert_flow.layers.activations import get_activation
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.rematerialise import rematerialise
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -17,6 +20,9 @@ class EncoderBlock(keras.layers.Layer):
         padding_mask: int or bool, (batch, length). 1 for a real token.
     Returns:
         float, (batch, length, hidden).
+    Attributes:
+        is_rematerialised: compute the block again in the backward pass of training, for memory; set it after `build`,
+            before the first step. It changes no number and is not saved.
     Source: Devlin et al. 2019, section 3; google-research/bert, modeling.py, `transformer_model`.
     """
 
@@ -41,6 +47,7 @@ class EncoderBlock(keras.layers.Layer):
         self.attention_dropout_rate = attention_dropout_rate
         self.layer_norm_epsilon = layer_norm_epsilon
         self.initializer_range = initializer_range
+        self.is_rematerialised = False
         self.attention = MultiHeadSelfAttention(
             hidden_dim,
             num_heads,
@@ -66,6 +73,11 @@ class EncoderBlock(keras.layers.Layer):
         self.output_layer_norm.build(inputs_shape)
 
     def call(self, inputs, padding_mask, training=None):
+        if training and self.is_rematerialised:
+            return rematerialise(self, partial(self._transform, training=True), inputs, padding_mask)
+        return self._transform(inputs, padding_mask, training)
+
+    def _transform(self, inputs, padding_mask, training):
         attended = self.attention(inputs, padding_mask, training=training)
         hidden = self.attention_layer_norm(inputs + self.attention_dropout(attended, training=training))
         transformed = self.output_dense(self.intermediate(hidden))

@@ -125,6 +125,11 @@ class BertBackbone(keras.Model):
         """Write a model directory; see `conversion.model_directory.save_model_directory`."""
         save_preset(self, path, **details)
 
+    def set_rematerialised(self, is_rematerialised=True):
+        """Have each encoder block computed again in the backward pass, or not; before the first step of training."""
+        for index in range(self.num_layers):
+            self.get_layer(f"encoder_block_{index}").is_rematerialised = is_rematerialised
+
     def make_hidden_states_model(self):
         """Return a model with the same weights that outputs a list: the embeddings, then the output of each block."""
         names = ["embeddings"] + [f"encoder_block_{index}" for index in range(self.num_layers)]

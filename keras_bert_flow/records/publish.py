@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.artifacts import publishing
-from keras_bert_flow.records.manifest import FileSummary, is_published, write_manifest
+from keras_bert_flow.records.manifest import FileSummary, is_published, read_manifest, write_manifest
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Contents:
 def publish(
     output: str | Path,
     stage: str,
-    key: str,
+    key: str | Callable[[Mapping[str, Any]], str],
     build: Callable[[Path], Contents],
     resumable: bool = False,
     scratch: str | None = None,
@@ -42,7 +42,8 @@ def publish(
     Args:
         output: the folder.
         stage: the kind of folder, such as `records`.
-        key: content key of the result.
+        key: content key of the result; or a function that makes it of the `config` of a folder's manifest, where the
+            builder learns only as it goes what the result depends on.
         build: fills the work folder and says what is in it.
         resumable: keep the work folder when the build fails or is killed, for the next one to go on from.
         scratch: a folder in the work folder that a resumed build needs and the result does not.
@@ -51,16 +52,25 @@ def publish(
         OSError: the place cannot be written.
     """
     output = Path(output)
-    if is_published(output, key):
+    find_key = key if callable(key) else lambda config: key
+    if _is_published(output, find_key):
         return output
     try:
         with publishing(output, resumable) as work:
-            if not is_published(work, key):  # it is where a kill came between the manifest and the final name
+            if not _is_published(work, find_key):  # it is where a kill came between the manifest and the final name
                 contents = build(work)
-                write_manifest(work, stage, key, **vars(contents), without=scratch)
+                write_manifest(work, stage, find_key(contents.config), **vars(contents), without=scratch)
             if scratch:
                 shutil.rmtree(work / scratch, ignore_errors=True)
     except FileExistsError:
-        if not is_published(output, key):  # it is where another process made the result while this one waited
+        if not _is_published(output, find_key):  # it is where another process made the result while this one waited
             raise
     return output
+
+
+def _is_published(folder: Path, find_key: Callable[[Mapping[str, Any]], str]) -> bool:
+    try:
+        config = read_manifest(folder).config
+    except (FileNotFoundError, ValueError):
+        return False
+    return is_published(folder, find_key(config))

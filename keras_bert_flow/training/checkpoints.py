@@ -9,9 +9,10 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,18 @@ from safetensors.numpy import load_file, save_file
 
 from keras_bert_flow.artifacts import canonical_json, file_digest, sync_folder
 from keras_bert_flow.models.values import read_variable
+from keras_bert_flow.training.history import add_change, list_earlier, list_spans
+from keras_bert_flow.training.identity import list_changes
 
 STATE_FILE = "state.safetensors"
 TRAIN_STATE_FILE = "train_state.json"
+REPLACED = ".replaced"
+NAME = re.compile(rf"step-(\d+)({re.escape(REPLACED)})?")
 _logger = logging.getLogger(__name__)
+
+
+class DamagedError(ValueError):
+    """There are checkpoints, and none of them is whole."""
 
 
 class Checkpoints:
@@ -34,125 +43,178 @@ class Checkpoints:
         folder: made at the first save.
         identity: what the run is, as JSON; a checkpoint of another run is refused.
         keep: how many of the newest to keep.
+        settings: as JSON, those that may change on the way and have a say in the result; see `history`.
         is_writer: False in a process that reads what another one of the run saves.
+    Attributes:
+        history: other settings that earlier steps were made with, of the checkpoint found last.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any], keep: int = 2, is_writer: bool = True):
+    def __init__(
+        self,
+        folder: Path,
+        identity: Mapping[str, Any],
+        keep: int = 2,
+        settings: Mapping[str, Any] | None = None,
+        is_writer: bool = True,
+    ):
         self._is_writer = is_writer
         self._folder = folder
-        self._identity = json.loads(json.dumps(identity))  # as it comes back from a file
+        self._identity, self._settings = json.loads(json.dumps([identity, settings or {}]))  # as they come back
         self._keep = keep
+        self._damaged: set[Path] = set()
+        self.history: list = []
 
     def save(self, model, step: int, progress: Mapping[str, Any]) -> None:
         """Save the state after `step` steps; `progress` is any JSON that should come back with it.
 
         Raises:
             ValueError: a weight is not a number.
-            OSError: the disk is full, or the place cannot be written.
+            OSError: the disk is full, or the place cannot be written; older checkpoints are as they were.
         """
         state = _read_state(model)
         _check_finite(state, step)
         if not self._is_writer:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._folder / f".{uuid.uuid4().hex}.tmp"
-        temporary.mkdir()
+        facts = {
+            "step": step,
+            "identity": self._identity,
+            "settings": self._settings,
+            "history": self.history,
+            "progress": dict(progress),
+        }
         try:
-            save_file(state, temporary / STATE_FILE)
-            facts = {
-                "step": step,
-                "identity": self._identity,
-                "progress": dict(progress),
-                "state_sha256": file_digest(temporary / STATE_FILE),
-            }
-            facts["sha256"] = _digest(facts)
-            (temporary / TRAIN_STATE_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
-            sync_folder(temporary)
-            final = self._folder / f"step-{step:08d}"
-            shutil.rmtree(final, ignore_errors=True)  # damaged, or of the same step before its evaluation
-            os.rename(temporary, final)
-        except SafetensorError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise OSError(f"A checkpoint must be written whole. Received: {self._folder}: {error}.") from None
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        sync_folder(self._folder)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            final = self._write(state, facts)
+        except (OSError, SafetensorError) as error:
+            raise OSError(
+                f"A checkpoint must be written whole. Received: {self._folder}, at step {step:,}: {_describe(error)}. "
+                "Mend that and run again; the checkpoints before are as they were."
+            ) from None
         self._prune(final)
+
+    def find(self) -> tuple[int, dict[str, Any]]:
+        """Return (step, progress) of the newest whole checkpoint; (0, {}) where there is none.
+
+        Raises:
+            DamagedError: every checkpoint is damaged.
+            ValueError: they are of another run.
+        """
+        _, facts = self._find()
+        return facts["step"], facts["progress"]
 
     def restore(self, model) -> tuple[int, dict[str, Any]]:
         """Bring the model to the newest whole checkpoint, and return (step, progress); (0, {}) where there is none.
 
         Raises:
-            ValueError: every checkpoint is damaged, or they are of another run, or of another model.
+            DamagedError: every checkpoint is damaged.
+            ValueError: they are of another run, or of another model.
         """
-        for folder, facts, state in self._read():
-            _write_state(model, state, folder)
-            return facts["step"], facts["progress"]
+        folder, facts = self._find()
+        if folder is not None:
+            _write_state(model, load_file(folder / STATE_FILE), folder)
+        return facts["step"], facts["progress"]
+
+    def list_spans(self, names: Sequence[str], last_step: int) -> list:
+        """Say up to which step which of the settings held; see `history.list_spans`."""
+        return list_spans(self.history, self._settings, names, last_step)
+
+    def list_earlier(self, names: Sequence[str], last_step: int) -> list:
+        """Return the spans of other settings than now; see `history.list_earlier`."""
+        return list_earlier(self.history, self._settings, names, last_step)
+
+    def _write(self, state: Mapping[str, np.ndarray], facts: dict[str, Any]) -> Path:
+        """Write a folder under another name, push it to the disk, and give it its name."""
+        temporary = self._folder / f".{uuid.uuid4().hex}.tmp"
+        try:
+            temporary.mkdir()
+            save_file(state, temporary / STATE_FILE)
+            facts["state_sha256"] = file_digest(temporary / STATE_FILE)
+            facts["sha256"] = _digest(facts)
+            (temporary / TRAIN_STATE_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+            sync_folder(temporary)
+            final = self._folder / f"step-{facts['step']:08d}"
+            if final.exists():  # damaged, or of the same step before its evaluation
+                replaced = final.with_name(final.name + REPLACED)
+                shutil.rmtree(replaced, ignore_errors=True)
+                os.rename(final, replaced)  # to be found under this name where a kill comes now
+            os.rename(temporary, final)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_folder(self._folder)
+        self._damaged.discard(final)
+        return final
+
+    def _find(self) -> tuple[Path | None, dict[str, Any]]:
+        """Return the newest whole checkpoint and what it says, checked."""
+        for folder in self._list():
+            try:
+                facts = _read_facts(folder)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                if folder not in self._damaged:
+                    _logger.warning("Checkpoint %s is damaged (%s); trying the one before.", folder, error)
+                self._damaged.add(folder)
+                continue
+            self._check_identity(facts["identity"], folder)
+            self._recall(facts)
+            return folder, facts
         if self._list():
-            raise ValueError(
+            raise DamagedError(
                 f"A run must have one whole checkpoint to go on from. Received: {self._folder}, all damaged. "
                 "Remove the folder to start again."
             )
-        return 0, {}
+        return None, {"step": 0, "progress": {}}
 
-    def read_progress(self) -> dict[str, Any]:
-        """Return what was saved as `progress` with the newest whole checkpoint; empty where there is none.
-
-        Raises:
-            ValueError: it is of another run.
-        """
-        return next((facts["progress"] for _, facts, _ in self._read()), {})
-
-    def _read(self) -> Iterator[tuple[Path, dict[str, Any], dict[str, np.ndarray]]]:
-        """Read the whole checkpoints, the newest first."""
-        for folder in self._list():
-            try:
-                facts, state = _read_checkpoint(folder)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-                _logger.warning("Checkpoint %s is damaged (%s); trying the one before.", folder, error)
-                continue
-            self._check_identity(facts["identity"], folder)
-            yield folder, facts, state
+    def _recall(self, facts: Mapping[str, Any]) -> None:
+        changes = list_changes(facts["settings"], self._settings)
+        history = add_change(facts["history"], facts["step"], facts["settings"], self._settings)
+        if changes and history != self.history:  # or it has been said
+            _logger.warning("Going on from step %d with another %s.", facts["step"], changes)
+        self.history = history
 
     def _check_identity(self, found: Mapping[str, Any], folder: Path) -> None:
-        before, now = _flatten(found), _flatten(self._identity)
-        names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
-        if names:
-            changes = ", ".join(f"{name} ({before.get(name)}, now {now.get(name)})" for name in names)
+        changes = list_changes(found, self._identity)
+        if changes:
             raise ValueError(
                 f"A run must go on as it began. Received: {folder} with another {changes}. "
                 "Undo the change, or choose another output folder."
             )
 
     def _list(self) -> list[Path]:
-        return sorted(self._folder.glob("step-*"), reverse=True)
+        """List the checkpoints, the newest first, one that is being replaced behind its replacement."""
+        found = [(NAME.fullmatch(path.name), path) for path in self._folder.glob("step-*")]
+        numbered = [(int(match[1]), not match[2], path) for match, path in found if match]
+        return [path for *_, path in sorted(numbered, reverse=True)]
 
     def _prune(self, newest: Path) -> None:
+        """Remove all but the newest whole ones.
+
+        Those behind `newest` are damaged, or the run would have gone on from them.
+        """
         folders = self._list()
-        first = folders.index(newest)  # those after it are damaged, or the run would have gone on from them
-        for folder in [*folders[:first], *folders[first + self._keep :], *self._folder.glob(".*.tmp")]:
+        whole = [path for path in folders if path not in self._damaged and not path.name.endswith(REPLACED)]
+        first = whole.index(newest)
+        kept = whole[first : first + self._keep]
+        for folder in [*(path for path in folders if path not in kept), *self._folder.glob(".*.tmp")]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _read_facts(folder: Path) -> dict[str, Any]:
+    """Read what a checkpoint says, and check that no byte of it has changed."""
     facts = json.loads((folder / TRAIN_STATE_FILE).read_text(encoding="utf-8"))
     if facts.pop("sha256") != _digest(facts):
         raise ValueError(f"{TRAIN_STATE_FILE} has changed")
     if facts["state_sha256"] != file_digest(folder / STATE_FILE):
         raise ValueError(f"{STATE_FILE} has changed")
-    return facts, load_file(folder / STATE_FILE)
+    return facts
+
+
+def _describe(error: Exception) -> str:
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
 
 
 def _digest(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in values.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 def _check_finite(state: Mapping[str, np.ndarray], step: int) -> None:

@@ -27,8 +27,9 @@ from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.tasks.tables import label_ids, label_names, read_table
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.identity import finetuning_identity, list_changes
 from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.optimizers import make_optimizer
+from keras_bert_flow.training.optimizers import make_guarded_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.schedules import WarmupDecay
 
@@ -71,13 +72,14 @@ def finetune(
     Raises:
         FileNotFoundError: a table or the model is missing.
         ValueError: a table or the model is unusable; the message says why.
-        Interrupted: SIGTERM came; run again to go on.
+        Interrupted: SIGTERM or SIGINT came; run again to go on.
     """
     if config.distribution.kind not in ("auto", "single"):
         _logger.warning(
             "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind
         )
     model, key = Path(model), finetuning_key(config, Path(model))
+    identity = finetuning_identity(config, model)
     tokenizer = read_tokenizer(model)
     data = read_task(config, tokenizer)
 
@@ -85,13 +87,15 @@ def finetune(
         classifier = None
         for start, seed in list_runs(config):
             folder = work / start / f"seed-{seed}"
-            if _is_finished(folder, key):
+            if _is_finished(folder, identity):
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # a kill may have come before
                 continue
             classifier = _start_run(classifier, model, data.names, config, start, seed)
-            seconds = _train_run(classifier, data, config, folder, f"{key} {start} {seed}", seed, report, callbacks)
+            seconds = _train_run(
+                classifier, data, config, folder, identity | {"start": start, "seed": seed}, report, callbacks
+            )
             save_model_directory(classifier, folder / "model", model / "vocab.txt", tokenizer.cased)
-            run = {"start": start, "seed": seed, "seconds": round(seconds, 1), "key": key}
+            run = {"start": start, "seed": seed, "seconds": round(seconds, 1), "identity": identity}
             write_atomically(folder / RUN_FILE, json.dumps(run).encode())
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         settings = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
@@ -125,12 +129,13 @@ def read_task(config: PipelineConfig, tokenizer) -> TaskData:
     )
 
 
-def _is_finished(folder: Path, key: str) -> bool:
+def _is_finished(folder: Path, identity: Mapping[str, Any]) -> bool:
     if not (folder / RUN_FILE).is_file():
         return False
-    if json.loads((folder / RUN_FILE).read_text(encoding="utf-8")).get("key") != key:
+    changes = list_changes(json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))["identity"], identity)
+    if changes:
         raise ValueError(
-            f"A run must go on as it began. Received: {folder}, made with other settings, data or code. "
+            f"A run must go on as it began. Received: {folder} with another {changes}. "
             "Undo the change, or choose another output folder."
         )
     return True
@@ -152,14 +157,13 @@ def _start_run(classifier, model: Path, names, config: PipelineConfig, start: st
 
 
 def _train_run(
-    classifier, data: TaskData, config: PipelineConfig, folder: Path, key: str, seed: int, report, callbacks
+    classifier, data: TaskData, config: PipelineConfig, folder: Path, identity: Mapping[str, Any], report, callbacks
 ) -> float:
     settings = config.finetuning
     folder.mkdir(parents=True, exist_ok=True)
     steps_an_epoch = -(-len(data.train) // settings.batch_size)
     total_steps = settings.epochs * steps_an_epoch
     _compile(classifier, config, total_steps)
-    identity = {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
 
     def evaluate(until_stopped) -> dict[str, float]:
         probabilities = predict_probabilities(classifier, data.dev, settings.batch_size, until_stopped)
@@ -171,7 +175,7 @@ def _train_run(
 
     return train(
         classifier,
-        lambda step: task_dataset(data.train, data.train_labels, settings.batch_size, seed, step),
+        lambda step: task_dataset(data.train, data.train_labels, settings.batch_size, identity["seed"], step),
         Borders(total_steps, max(1, total_steps // LOGS_A_RUN), steps_an_epoch, steps_an_epoch),
         folder,
         Checkpoints(folder / "checkpoints", identity, keep=1),
@@ -186,13 +190,16 @@ def _compile(classifier, config: PipelineConfig, total_steps: int) -> None:
     """Compile once; a classifier that is compiled has its optimizer set back instead."""
     settings = config.finetuning
     if classifier.compiled:
-        for variable in classifier.optimizer.variables:
-            variable.assign(keras.ops.zeros_like(variable.value))
+        classifier.optimizer.reset()
         return
     warmup_steps = int(settings.warmup_fraction * total_steps)
     schedule = WarmupDecay(settings.learning_rate, warmup_steps, total_steps, settings.decay, settings.decay_from)
-    classifier.compile(
-        optimizer=make_optimizer(
-            settings.optimizer, schedule, settings.weight_decay, settings.clip_norm, settings.layer_decay
-        )
+    optimizer = make_guarded_optimizer(
+        settings.optimizer,
+        schedule,
+        settings.weight_decay,
+        settings.clip_norm,
+        settings.layer_decay,
+        precision=settings.precision,
     )
+    classifier.compile(optimizer=optimizer, auto_scale_loss=False)  # the guard scales it

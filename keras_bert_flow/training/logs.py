@@ -1,6 +1,7 @@
 """Keep `log.jsonl`, one line a stretch of steps, without a gap or a repeat over any number of restarts."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ LOG_FILE = "log.jsonl"
 
 
 def append_log(folder: Path, line: Mapping[str, Any]) -> None:
-    """Add one line; every line has `step`, the steps done by then."""
+    """Add one line, on the disk before a checkpoint that follows it; every line has `step`, the steps done by then."""
     with open(folder / LOG_FILE, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

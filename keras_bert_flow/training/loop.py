@@ -5,11 +5,9 @@ Endless data with `steps_per_epoch` keeps TensorFlow from running a step too man
 """
 
 import itertools
-import signal
-import threading
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +18,9 @@ import numpy as np
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.training.callbacks import UserCallbacks
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.guard import check_steps
 from keras_bert_flow.training.logs import append_log, rewind_log
+from keras_bert_flow.training.signals import stop_requests
 from keras_bert_flow.training.steps import StepFollower, Stretch
 from keras_bert_flow.training.tensorboard import EventFile
 
@@ -49,10 +49,13 @@ class Borders:
         return min(self.total_steps, *((step // length + 1) * length for length in lengths))
 
     def count(self, step: int) -> int:
-        """Count the borders up to a step."""
+        """Count the borders up to a step, at no cost that grows with it: multiples of one length, less those of two."""
         lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
-        inner = {border for length in lengths for border in range(length, min(step, self.total_steps - 1) + 1, length)}
-        return len(inner) + (step >= self.total_steps)
+        last = min(step, self.total_steps - 1)
+        inner = 0
+        for size, sign in ((1, 1), (2, -1), (3, 1)):
+            inner += sign * sum(last // math.lcm(*chosen) for chosen in itertools.combinations(lengths, size))
+        return inner + (step >= self.total_steps)
 
     def is_due(self, step: int, every_steps: int) -> bool:
         return step % every_steps == 0 or step == self.total_steps
@@ -94,14 +97,16 @@ def train(
     Returns:
         Seconds of training and evaluation, those before a restart included.
     Raises:
-        Interrupted: the process got SIGTERM; a checkpoint was saved after the step under way, or after the batch of
-            the evaluation.
-        ValueError: the loss is not a number.
+        Interrupted: the process got SIGTERM or SIGINT; a checkpoint was saved after the step under way, or after the
+            batch of the evaluation.
+        ValueError: the loss is not a number or a step was not finite, and nothing is saved; or the checkpoint lies
+            behind the last step.
     """
     model.optimizer.build(model.trainable_variables)
     step, progress = checkpoints.restore(model)
     cluster.check_same(step)
     cluster.spread_seeds(model)
+    _check_total(step, borders.total_steps)
     stretch = Stretch(**progress.get("stretch", {"start": step, "step": step}))
     rewind_log(folder, stretch.start)
     events = EventFile(folder) if tensorboard else None
@@ -111,7 +116,7 @@ def train(
     users = UserCallbacks(callbacks, model, borders.count(borders.total_steps))
     epoch, line = borders.count(stretch.start), {}
     users.begin()
-    with _stop_requests() as stop_requested:
+    with stop_requests() as stop_requested:
 
         def is_stopped() -> bool:
             return cluster.is_any(stop_requested.is_set())
@@ -119,10 +124,10 @@ def train(
         while stretch.start < borders.total_steps and not has_ended:
             started_at = time.perf_counter()
             users.begin_epoch(epoch)
-            end = borders.next_after(stretch.start)
+            end = borders.next_after(max(stretch.start, stretch.step - 1))  # the borders may have been others
             _fit(model, make_dataset, stretch, end, users, stop_requested.is_set, batches_per_step, cluster)
             speed = _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
-            line = {"step": stretch.step} | stretch.logs | speed
+            line = {"step": stretch.step} | stretch.logs | check_steps(model.optimizer) | speed
             _check_finite(line)
             try:
                 if stretch.step < end and not stretch.has_ended:
@@ -209,23 +214,17 @@ def _until(is_stopped: Callable[[], bool], batches: Iterable) -> Iterator:
         yield batch
 
 
+def _check_total(step: int, total_steps: int) -> None:
+    if step > total_steps:
+        raise ValueError(
+            f"`total_steps` must not be less than the steps that are done. Received: total_steps={total_steps} and a "
+            f"checkpoint of step {step}. Choose at least {step}, or another output folder."
+        )
+
+
 def _check_finite(line: Mapping[str, float]) -> None:
     for name, value in line.items():
         if not np.isfinite(value):
             raise ValueError(
                 f"The {name} must be a number. Received: {value} by step {line['step']}. Lower the learning rate."
             )
-
-
-@contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """Note SIGTERM instead of dying of it; only the main thread may."""
-    requested = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield requested
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: requested.set())
-    try:
-        yield requested
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -2,6 +2,7 @@
 
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.training.bert_adam import BertAdam
+from keras_bert_flow.training.guard import GuardedOptimizer
 from keras_bert_flow.training.lamb import Lamb
 from keras_bert_flow.training.schedules import LINEAR, AccumulatedSteps, WarmupDecay
 
@@ -51,3 +52,20 @@ def make_optimizer(kind, learning_rate, weight_decay=0.01, clip_norm=1.0, layer_
     if kind == LAMB:
         return Lamb(learning_rate, **options)
     raise ValueError(f"The optimizer must be {ADAMW}, {BERT_ADAM} or {LAMB}. Received: {kind!r}.")
+
+
+def make_guarded_optimizer(*arguments, accumulate_batches=1, max_skipped_steps=0, precision="float32", **options):
+    """Return an optimizer that watches for steps that are not finite, for `compile(..., auto_scale_loss=False)`.
+
+    Args:
+        arguments: of `make_optimizer`.
+        accumulate_batches: batches whose mean gradient makes a step.
+        max_skipped_steps: see `GuardedOptimizer`.
+        precision: with `mixed_float16` the loss is scaled.
+        options: of `make_optimizer`.
+    """
+    scales_loss = precision == "mixed_float16"
+    if scales_loss or max_skipped_steps:
+        inner = make_optimizer(*arguments, **options)
+        return GuardedOptimizer(inner, max_skipped_steps, accumulate_batches, scales_loss)
+    return GuardedOptimizer(make_optimizer(*arguments, accumulate_batches=accumulate_batches, **options))

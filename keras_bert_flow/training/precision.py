@@ -10,10 +10,18 @@ import numpy as np
 
 @contextmanager
 def arithmetic(precision: str) -> Iterator[None]:
-    """Make models built inside compute in `float32` or `mixed_bfloat16`; softmax and losses stay float32."""
+    """Make models built inside compute in `float32`, `mixed_bfloat16` or `mixed_float16`.
+
+    Weights, softmax, layer norms and losses are float32 in each.
+
+    Raises:
+        ValueError: the backend cannot train in float16 on this device.
+    """
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     try:
+        if precision == "mixed_float16":
+            _check_float16()
         yield
     finally:
         keras.config.set_dtype_policy(before)
@@ -31,3 +39,20 @@ def seed_everything(seed: int) -> None:
         import tensorflow
 
         tensorflow.config.experimental.enable_op_determinism()
+
+
+def _check_float16() -> None:
+    """Make one step of two small layers, with weights that need no random numbers: none are used up."""
+    inputs = keras.Input((4,))
+    hidden = keras.layers.LayerNormalization()(keras.layers.Dense(4, "gelu", kernel_initializer="ones")(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones", dtype="float32")(hidden))
+    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax", auto_scale_loss=False)
+    try:
+        loss = float(model.train_on_batch(np.eye(4, dtype="float32"), np.ones((4, 1), "float32")))
+    except Exception as error:
+        loss = str(error).partition("\n")[0]
+    if not (isinstance(loss, float) and np.isfinite(loss)):
+        raise ValueError(
+            f"Precision mixed_float16 needs a device that computes in float16. Received: {keras.backend.backend()} "
+            f"here, where a step gives: {loss}. Try mixed_bfloat16 or float32."
+        )

@@ -12,28 +12,32 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.distribution.starting import start_cluster
-from keras_bert_flow.keys import folder_digest, pretraining_key
+from keras_bert_flow.keys import pretraining_inputs, pretraining_key
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.flops import pretraining_flops
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.models.sizes import get_size
-from keras_bert_flow.records.manifest import is_published, read_manifest
+from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.finite_means import keep_metrics_finite
+from keras_bert_flow.training.identity import STEERING, pretraining_identity
+from keras_bert_flow.training.initial_model import load_initial_model
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.optimizers import make_optimizer
+from keras_bert_flow.training.optimizers import make_guarded_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.schedules import WarmupDecay
 from keras_bert_flow.training.several import publish_together
 from keras_bert_flow.training.validation import score_pretraining
 
 CHECKPOINTS, BEST = "checkpoints", "best"
+EARLIER = "earlier"  # in the manifest: other settings that the first steps were made with
 SETTINGS = {"name", "seed", "backend", "model", "pretraining"}
 
 
@@ -43,6 +47,7 @@ def pretrain(
     output: str | Path,
     report: Callable[[Mapping[str, Any]], None] = print,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    initial_model: str | Path | None = None,
 ) -> Path:
     """Publish a folder with `model/`, `log.jsonl` and `metrics.json`; at once where it is already there.
 
@@ -56,25 +61,32 @@ def pretrain(
         report: called with every line of the log.
         callbacks: of Keras or your own. An epoch is the steps from one line of the log to the next; metrics are fetched
             from the device at its end only. `training.callbacks.UserCallbacks` says when each is called and with what.
+        initial_model: a model directory to go on from, ours or Hugging Face's, of the shape that the configuration says
+            and with the vocabulary of the records. The optimizer and its schedule are new, as are heads that it lacks.
     Raises:
-        FileNotFoundError: a file of the records is missing.
-        ValueError: the records are damaged or do not fit the model, or a checkpoint is of another run.
-        Interrupted: SIGTERM came; run again to go on.
+        FileNotFoundError: a file of the records, or of the initial model, is missing.
+        ValueError: the records are damaged or do not fit the model, the initial model does not fit either, or a
+            checkpoint is of another run.
+        Interrupted: SIGTERM or SIGINT came; run again to go on.
     """
-    records, key = Path(records), pretraining_key(config, Path(records))
-    if is_published(output, key):
-        return Path(output)
-    cluster = _start_cluster(config, records, callbacks)
+    records, initial = Path(records), None if initial_model is None else Path(initial_model)
+    pretraining_key(config, records, initial)  # says what is wrong with the inputs before anything is looked at
+
+    # What is there already, or in the way, needs no devices.
+    cluster = SINGLE if Path(output).exists() else _start_cluster(config, records, callbacks)
 
     def build(work: Path, folder: Path) -> Contents:
-        training = PretrainingRecords(records)
+        training = PretrainingRecords(records, vocabulary_file=initial and initial / VOCABULARY_FILE)
         _check_fit(config, training)
         with cluster.scope():
             follow = report if cluster.is_first else _ignore
-            return _build(config, records, training, work, folder, key, follow, callbacks, cluster)
+            return _build(config, records, training, initial, work, folder, follow, callbacks, cluster)
+
+    def find_key(settings: Mapping[str, Any]) -> str:
+        return pretraining_key(config, records, initial, settings.get(EARLIER, ()))
 
     def publish_result(build: Callable[[Path], Contents]) -> Path:
-        return publish(output, "pretraining", key, build, resumable=True, scratch=CHECKPOINTS)
+        return publish(output, "pretraining", find_key, build, resumable=True, scratch=CHECKPOINTS)
 
     return publish_together(cluster, output, build, publish_result)
 
@@ -100,19 +112,26 @@ def make_pretrainer(
 def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineConfig, cluster: Cluster = SINGLE) -> None:
     """Compile a model as the section `pretraining` says, for batches in as many parts as it says."""
     settings = config.pretraining
+    model.backbone.set_rematerialised(settings.rematerialise)
     schedule = WarmupDecay(
         settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
     )
-    optimizer = make_optimizer(
+    max_skipped_steps = settings.max_skipped_steps if settings.non_finite == "skip" else 0
+    optimizer = make_guarded_optimizer(
         settings.optimizer,
         schedule,
         settings.weight_decay,
         settings.clip_norm,
         accumulate_batches=settings.accumulate_batches,
+        max_skipped_steps=max_skipped_steps,
+        precision=settings.precision,
     )
     sums = {name: token_loss(is_sum=True) for name in model.output} if settings.accumulate_batches > 1 else None
-    model.compile(optimizer=optimizer, loss=cluster.losses(model.output) or sums)
+    losses = cluster.losses(model.output) or sums
+    model.compile(optimizer=optimizer, loss=losses, auto_scale_loss=False)  # the guard scales it
     cluster.prepare(model)
+    if max_skipped_steps:
+        keep_metrics_finite(model)
 
 
 def _start_cluster(config: PipelineConfig, records: Path, callbacks) -> Cluster:
@@ -132,31 +151,61 @@ def _ignore(line: Mapping[str, Any]) -> None:
 
 
 def _build(
-    config: PipelineConfig, records: Path, training, work: Path, folder: Path, key: str, report, callbacks, cluster
+    config: PipelineConfig,
+    records: Path,
+    training,
+    initial: Path | None,
+    work: Path,
+    folder: Path,
+    report,
+    callbacks,
+    cluster: Cluster,
 ) -> Contents:
     held_out = PretrainingRecords(records, "held_out", verify=False)
     seed_everything(config.seed)
     with arithmetic(config.pretraining.precision):
-        model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
-    metrics = _train(model, config, training, held_out, work, folder, key, report, callbacks, cluster)
+        if initial is None:
+            model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
+        else:
+            model = load_initial_model(initial, config.model, training.objective)
+    compile_pretrainer(model, config, cluster)
+    settings, chosen = config.pretraining, config.pretraining.publish == "best"
+    identity = pretraining_identity(config, records, initial)
+    steering = {name: getattr(settings, name) for name in STEERING}
+    checkpoints = Checkpoints(work / CHECKPOINTS, identity, settings.keep_checkpoints, steering, cluster.is_first)
+    checkpoints.find()  # the history of the run is known from here on
+    best = BestCheckpoint(
+        work / CHECKPOINTS / BEST,
+        identity,
+        lambda step: checkpoints.list_spans(("total_steps",), step),
+        chosen,
+        cluster.is_first,
+    )
+    metrics = _train(model, config, training, held_out, folder, checkpoints, best, report, callbacks, cluster)
     if not cluster.is_first:
         return Contents()
     (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     cased = training.manifest.config["cased"]
     save_model_directory(model, work / "model", records / VOCABULARY_FILE, cased, card=write_card(config, metrics))
-    settings = config.model_dump(mode="json", include=SETTINGS)
-    return Contents(settings, {"records": folder_digest(records)})
+    facts = config.model_dump(mode="json", include=SETTINGS)
+    earlier = checkpoints.list_earlier(STEERING if chosen else ("total_steps",), metrics["steps"])
+    return Contents(facts | ({EARLIER: earlier} if earlier else {}), pretraining_inputs(records, initial))
 
 
 def _train(
-    model, config: PipelineConfig, training, held_out, work: Path, folder: Path, key: str, report, callbacks, cluster
+    model,
+    config: PipelineConfig,
+    training,
+    held_out,
+    folder: Path,
+    checkpoints: Checkpoints,
+    best: BestCheckpoint,
+    report,
+    callbacks,
+    cluster: Cluster,
 ) -> dict[str, Any]:
     settings = config.pretraining
-    compile_pretrainer(model, config, cluster)
     share, parts = (cluster.rank, cluster.processes), 1 if cluster.computes_apart else settings.accumulate_batches
-    identity = config.model_dump(mode="json", include=SETTINGS - {"name"})
-    identity |= {"key": key, "keras": keras.__version__, "backend": keras.backend.backend()}
-    best = BestCheckpoint(work / CHECKPOINTS / BEST, identity, cluster.is_first)
     scores: dict[str, float] = {}
 
     def evaluate(until_stopped=iter) -> dict[str, float]:
@@ -164,7 +213,7 @@ def _train(
         batches = until_stopped(ordered_batches(held_out, batch_size, settings.evaluate_instances, share))
         scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective), cluster))
         if settings.keep_best and scores:
-            best.offer(model, int(keras.ops.convert_to_numpy(model.optimizer.iterations)), scores["masked_lm_loss"])
+            best.offer(model, model.optimizer.steps, scores["masked_lm_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
 
     tokens_per_step = settings.batch_size * training.sequence_length
@@ -181,7 +230,7 @@ def _train(
             settings.checkpoint_every_steps,
         ),
         folder,
-        Checkpoints(work / CHECKPOINTS, identity, settings.keep_checkpoints, cluster.is_first),
+        checkpoints,
         evaluate,
         tokens_per_step,
         report,
@@ -192,19 +241,21 @@ def _train(
         tensorboard=settings.tensorboard,
         cluster=cluster,
     )
+    last = (read_log(folder) or [{"step": settings.total_steps}])[-1]  # only the first process has the whole log
+    steps = last["step"]
     cluster.wait()  # for the first process to have saved
-    chosen = {"published_step": best.restore(model)} if settings.publish == "best" else {}
+    chosen = {"published_step": best.restore(model) or steps} if settings.publish == "best" else {}
     cluster.wait()
     # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
     if not scores or callbacks or chosen:
         evaluate()
     if not cluster.is_first:
         return {}
-    steps = read_log(work)[-1]["step"]
     tokens = tokens_per_step * steps
     return (
         scores
         | chosen
+        | {name: last[name] for name in ("skipped_steps",) if name in last}
         | {
             "steps": steps,
             "tokens": tokens,

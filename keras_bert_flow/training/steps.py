@@ -118,6 +118,8 @@ class StepFollower(keras.callbacks.CallbackList):
         self.stretch.logs = {name: float(value) for name, value in logs.items()}
         variables = self._model.metrics_variables
         self.stretch.metrics = [read_variable(variable).tolist() for variable in variables]
+        if not any(self.stretch.metrics[:2]):  # sum and count of the loss: every step was left out
+            self.stretch.logs = {}
 
     def on_train_end(self, logs=None):
         pass

@@ -50,6 +50,14 @@ def test_directory_holds_the_layout(folder):
     assert (folder / "README.md").read_text() == "# A card\n"
 
 
+def test_weights_that_are_not_numbers_are_not_written(pretrainer, tmp_path):
+    bias = pretrainer.get_layer("nsp").bias
+    bias.assign(np.array([0.0, np.nan], "float32"))
+    with pytest.raises(ValueError, match="Weights must be numbers. Received: nsp/bias with NaN or infinity"):
+        pretrainer.save_to_preset(tmp_path / "bad")
+    assert not (tmp_path / "bad").exists()
+
+
 def test_pretrainer_round_trip(folder, pretrainer):
     again = BertPretrainer.from_preset(folder)
     assert_same_weights(again.get_weights(), pretrainer.get_weights())

@@ -24,6 +24,8 @@ def main(name: str, *arguments: str) -> int:
     output = Path(options["--output"])
     with open(output.parents[1] / "calls.txt", "a") as calls:
         calls.write(f"{name} {os.environ['KERAS_BACKEND']}\n")
+    with open(output.parents[1] / "arguments.txt", "a") as lines:
+        print(name, *arguments, file=lines)
     print(f"{name} says hello")
     if name == os.environ.get("FAKE_REFUSES"):
         print("`batch_size` must be smaller. Received: 9. Try 8.", file=sys.stderr)

@@ -77,6 +77,33 @@ def test_changed_setting_runs_only_what_depends_on_it(runs: Path):
     assert calls(runs) == [*STAGES, "finetune", "report"]
 
 
+def test_second_phase_goes_on_from_the_first(runs: Path):
+    phase = "second_phase={sequence_length: 48, max_predictions: 7, batch_size: 2, total_steps: 3, warmup_steps: 1}"
+    bert_pipeline("tiny.yaml", overrides=[phase])
+    assert calls(runs) == ["vocab", "records", "records", "pretrain", "pretrain", "finetune", "report"]
+    lines = (runs / "arguments.txt").read_text().splitlines()
+    first, second = (line.split() for line in lines if line.startswith("pretrain"))
+    given, report = options_of(second), options_of(lines[-1].split())
+    assert "--initial-model" not in first
+    assert Path(given["--initial-model"]).parent == Path(options_of(first)["--output"])
+    settings = load_config(given["--config"])
+    assert (settings.records.sequence_length, settings.records.duplication) == (48, 2)
+    assert (settings.pretraining.total_steps, settings.pretraining.log_every_steps) == (3, 2)
+    assert (report["--pretrained"], report["--records"]) == (given["--output"], given["--records"])
+    assert report["--first-phase"] == options_of(first)["--output"]
+    bert_pipeline("tiny.yaml", overrides=[phase])
+    assert len(calls(runs)) == 7
+    evaluate("tiny.yaml", overrides=[phase])
+    bert_pipeline("tiny.yaml")  # its first phase is there
+    assert calls(runs)[7:] == ["report"]  # all models of the stand-in are alike, so fine-tuning is there, too
+    state = pretrain("tiny.yaml", overrides=[phase], records=given["--records"], return_state=True)
+    assert "Each phase of pre-training must have its records. Received: 1 folder for 2 phases." in state.message
+
+
+def options_of(words: list[str]) -> dict[str, str]:
+    return dict(zip(words[1::2], words[2::2], strict=True))
+
+
 def test_deleted_folder_is_made_again_though_prefect_remembers_it(runs: Path):
     bert_pipeline("tiny.yaml")
     bert_pipeline("tiny.yaml")

@@ -68,7 +68,7 @@ def test_pretrainer_filler_leaves_loss_unchanged():
     assert after == pytest.approx(before, abs=2e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_pretrainer_step_is_finite_with_fully_padded_row(dtype):
     model = make_pretrainer(dtype=dtype)
     model.compile(optimizer=keras.optimizers.SGD(0.1))
@@ -84,7 +84,7 @@ def test_pretrainer_step_is_finite_with_fully_padded_row(dtype):
     assert still == []
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_pretrainer_logits_are_float32(dtype):
     model = make_pretrainer(dtype=dtype)
     outputs = model(make_inputs(masks_per_sequence=3))

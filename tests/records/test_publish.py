@@ -51,6 +51,16 @@ def test_result_with_a_missing_file_is_not_taken(tmp_path):
         publish(tmp_path / "out", "records", "key", never)
 
 
+def test_key_may_depend_on_what_the_builder_found(tmp_path):
+    def key_of(config):
+        return f"key-{config.get('size', 0)}"
+
+    assert read_manifest(publish(tmp_path / "out", "records", key_of, fill)).key == "key-3"
+    assert publish(tmp_path / "out", "records", key_of, never) == tmp_path / "out"
+    with pytest.raises(FileExistsError, match="must be new"):
+        publish(tmp_path / "out", "records", "key-0", never)
+
+
 def test_those_who_want_the_same_result_wait_for_it(tmp_path):
     began, results = threading.Event(), []
 

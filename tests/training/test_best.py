@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.cli import explain
 from keras_bert_flow.config import load_config
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
@@ -100,7 +101,76 @@ def test_only_a_lower_score_replaces_the_best(tmp_path):
     assert BestCheckpoint(tmp_path / "best", {}).restore(model) == 1
     assert keras.ops.convert_to_numpy(bias.value).tolist() == [1, 1]
     assert os.listdir(tmp_path / "best") == ["step-00000001"]
-    assert BestCheckpoint(tmp_path / "none", {}).restore(model) == 0
+    assert BestCheckpoint(tmp_path / "none", {}).restore(model) is None
+
+
+@pytest.fixture
+def bias_model():
+    model = make_pretrainer(make_tiny_config().model, 50)
+    model.compile(optimizer=adamw(0.01, 100, 2))
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "train_state.json"])
+def test_damaged_best_is_refused_where_it_is_needed_and_else_forgotten(bias_model, tmp_path, caplog, name):
+    BestCheckpoint(tmp_path / "best", {}).offer(bias_model, 4, 2.0)
+    flip(tmp_path / "best" / "step-00000004" / name)
+    with pytest.raises(
+        ValueError, match=r"best checkpoint must be whole to be published\. .*pretraining\.publish=last"
+    ):
+        BestCheckpoint(tmp_path / "best", {}, is_needed=True)
+    best = BestCheckpoint(tmp_path / "best", {})
+    assert "step-00000004 is damaged" in caplog.text
+    assert best.restore(bias_model) is None
+    best.offer(bias_model, 6, 3.0)
+    assert os.listdir(tmp_path / "best") == ["step-00000006"]
+    assert BestCheckpoint(tmp_path / "best", {}, is_needed=True).restore(bias_model) == 6
+
+
+def test_best_that_is_damaged_meanwhile_is_refused(bias_model, tmp_path):
+    best = BestCheckpoint(tmp_path / "best", {}, is_needed=True)
+    best.offer(bias_model, 4, 2.0)
+    flip(tmp_path / "best" / "step-00000004" / "state.safetensors")
+    with pytest.raises(ValueError, match="best checkpoint must be whole"):
+        best.restore(bias_model)
+
+
+def test_best_of_steps_that_are_done_again_otherwise_is_forgotten(bias_model, tmp_path, caplog):
+    BestCheckpoint(tmp_path / "best", {}, lambda step: [[step, {"total_steps": 24}]]).offer(bias_model, 9, 2.0)
+
+    def spans(until, step):
+        return [[min(until, step), {"total_steps": 24}]] + ([[step, {"total_steps": 30}]] if step > until else [])
+
+    later = BestCheckpoint(tmp_path / "best", {}, lambda step: spans(12, step))  # changed at step 12
+    later.offer(bias_model, 16, 3.0)
+    assert os.listdir(tmp_path / "best") == ["step-00000009"] and caplog.text == ""
+    sooner = BestCheckpoint(tmp_path / "best", {}, lambda step: spans(7, step))  # gone back to step 7, and changed
+    assert "step 9 is done again with other settings" in caplog.text
+    assert sooner.restore(bias_model) is None
+    sooner.offer(bias_model, 9, 3.0)
+    assert BestCheckpoint(tmp_path / "best", {}, lambda step: spans(7, step)).restore(bias_model) == 9
+
+
+def test_damaged_best_ends_a_run_before_it_trains(records, last, monkeypatch):
+    config, output = make_tiny_config(**SETTINGS, publish="best"), records.parent / "damaged"
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        arrange("step:8", patch.setattr)
+        pretrain(config, records, output, lambda line: None)
+    (best,) = (records.parent / ".damaged.work" / "checkpoints" / "best").iterdir()
+    flip(best / "state.safetensors")
+    lines = []
+    with pytest.raises(ValueError, match="best checkpoint must be whole") as caught:
+        pretrain(config, records, output, lines.append)
+    assert explain(caught.value) == 2 and not lines
+    pretrain(make_tiny_config(**SETTINGS, publish="last"), records, output, lines.append)
+    assert weights_of(output) == weights_of(last)
 
 
 def test_publishing_the_best_needs_it_kept():

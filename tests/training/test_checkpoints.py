@@ -208,12 +208,87 @@ def test_weights_that_are_no_numbers_are_not_saved(model, saved, tmp_path):
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "step-00000003"
 
 
+def test_damaged_takes_no_place_of_a_whole_one(model, saved, tmp_path):
+    """The damaged third is newer than the whole second, and keeping two means two that can be gone on from."""
+    flip(folder_of(tmp_path, 3) / STATE_FILE)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, keep=2)
+    assert checkpoints.restore(model)[0] == 2
+    checkpoints.save(model, 4, {})
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000002", "step-00000004"]
+
+
+def test_damage_is_told_once(model, saved, tmp_path, caplog):
+    cut(folder_of(tmp_path, 3) / STATE_FILE)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY)
+    assert checkpoints.find() == (2, {"elapsed_seconds": 0.2})
+    assert checkpoints.restore(model)[0] == 2
+    assert caplog.text.count("step-00000003 is damaged") == 1
+
+
+def test_kill_while_replacing_leaves_the_replaced(model, tmp_path, monkeypatch):
+    """The only one is saved again at its own step: there is no moment without a whole one."""
+
+    class Killed(BaseException):
+        pass
+
+    def rename_and_die(path, target, rename=module.os.rename):
+        rename(path, target)
+        raise Killed
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, keep=1)
+    checkpoints.save(model, 4, {"stretch": "broken off"})
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(module.os, "rename", rename_and_die)
+        patch.setattr(module.shutil, "rmtree", lambda *_, **__: None)
+        checkpoints.save(model, 4, {})
+    assert Checkpoints(tmp_path / "checkpoints", IDENTITY).restore(model) == (4, {"stretch": "broken off"})
+    checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, keep=1)
+    checkpoints.save(model, 4, {"again": 1})
+    assert checkpoints.restore(model) == (4, {"again": 1})
+    checkpoints.save(model, 4, {"again": 2})
+    assert checkpoints.restore(model) == (4, {"again": 2})
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
+
+
+def test_order_is_that_of_the_steps_however_many_digits(model, tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, keep=2)
+    for step in (99_999_999, 100_000_000):
+        checkpoints.save(model, step, {})
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-100000000", "step-99999999"]
+    assert checkpoints.restore(model)[0] == 100_000_000
+    checkpoints.save(model, 100_000_001, {})
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-100000000", "step-100000001"]
+
+
+def test_settings_that_changed_are_remembered_over_checkpoints(model, tmp_path, caplog):
+    def open_with(total):
+        checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, settings={"total": total})
+        checkpoints.find()
+        return checkpoints
+
+    open_with(24).save(model, 7, {})
+    checkpoints = open_with(30)
+    assert "Going on from step 7 with another total (24, now 30)" in caplog.text
+    checkpoints.save(model, 14, {})
+    assert open_with(30).history == checkpoints.history == [[7, {"total": 24}]]
+    assert open_with(24).history == [[7, {"total": 24}], [14, {"total": 30}]]
+    assert open_with(30).list_earlier(("total",), 30) == [[7, {"total": 24}]]
+
+
+def test_place_that_cannot_be_written_is_one_line(model, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        OSError, match=r"written whole\. Received: .*file/checkpoints, at step 4: not a directory\. Mend"
+    ):
+        Checkpoints(tmp_path / "file" / "checkpoints", IDENTITY).save(model, 4, {})
+
+
 def test_full_disk_leaves_the_previous_whole(model, saved, tmp_path):
     """A limit on file sizes stands in for the full disk: the same write fails, half-way."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="must be written whole.* at step 4: .*File too large.* as they were"):
             saved.save(model, 4, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

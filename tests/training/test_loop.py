@@ -60,6 +60,20 @@ def test_borders_are_all_met_in_order(borders, steps):
     assert found[1:] == steps
 
 
+@pytest.mark.parametrize("borders", [Borders(60, 4, 6, 10), Borders(50, 7, 7, 14), Borders(9, 20, 20, 20)])
+def test_borders_are_counted_as_they_come(borders):
+    met, found = [0], 0
+    while met[-1] < borders.total_steps:
+        met.append(borders.next_after(met[-1]))
+    for step in range(borders.total_steps + 1):
+        found += step in met[1:]
+        assert borders.count(step) == found
+
+
+def test_borders_of_a_long_run_are_counted_without_being_listed():
+    assert Borders(10**15, 1, 1, 1).count(10**15) == 10**15
+
+
 def test_loop_makes_exactly_the_steps_and_logs_each_border(model, records, tmp_path):
     lines, scored = [], []
 

@@ -1,17 +1,14 @@
 """Pre-training from records to a published model, over any number of kills, to the same bits."""
 
 import json
-import os
+import resource
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.cli import EXIT_CHECKPOINTED
+from keras_bert_flow.cli import EXIT_CHECKPOINTED, EXIT_USER_ERROR, explain
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
 from keras_bert_flow.records.manifest import check_folder, write_manifest
@@ -20,6 +17,7 @@ from keras_bert_flow.training.loop import Interrupted
 from keras_bert_flow.training.pretrain import compile_pretrainer, make_pretrainer, pretrain
 from keras_bert_flow.training.validation import score_pretraining
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
+from tests.training.kill_server import Killer
 from tests.training.pretrain_child import SETTINGS, arrange
 
 BORDERS = [3, 6, 7, 8, 9, 12, 14, 15, 16, 18, 21, 24]
@@ -52,29 +50,28 @@ def fail(line):
     raise AssertionError(f"trained again to step {line['step']}")
 
 
-def run_child(records, output, moment, status=-signal.SIGKILL):
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.training.pretrain_child", str(records), str(output), moment],
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"KERAS_BACKEND": keras.backend.backend()},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert child.returncode == status, child.stderr[-2000:]
-    return [int(step) for step in child.stdout.split()]
+@pytest.fixture(scope="module")
+def killer(records):
+    with Killer(records=records) as killer:
+        yield killer
 
 
-def test_killed_runs_end_in_the_same_bits(records, finished):
+def test_killed_runs_end_in_the_same_bits(records, finished, killer):
     output = records.parent / "killed"
-    steps = [run_child(records, output, "report:3")]  # before the first checkpoint
-    steps.append(run_child(records, output, "saved:7"))  # right after a checkpoint
-    steps.append(run_child(records, output, "report:18"))  # in the middle, four steps after a checkpoint
-    assert not output.exists()
-    steps.append(run_child(records, output, "removed"))  # all done, but for the folder's name
-    assert not output.exists()
-    assert steps == [BORDERS[:1], BORDERS[:3], BORDERS[3:10], BORDERS[7:]]
+    moments = (
+        "report:3",  # before the first checkpoint
+        "written:7",  # the first checkpoint has not its name yet
+        "renamed:7",  # it has
+        "pruning:7",  # two newer ones are there
+        "model",  # all steps are done
+        "removed",  # the whole folder is, but for its name
+    )
+    steps = []
+    for moment in moments:
+        status, done, _ = killer.run(output, moment)
+        assert status == -signal.SIGKILL and not output.exists(), moment
+        steps.append(done)
+    assert steps == [BORDERS[:1], BORDERS[:3], BORDERS[:3], BORDERS[3:11], BORDERS[11:], []]
     pretrain(make_tiny_config(**SETTINGS), records, output, fail)
     assert weights_of(output) == weights_of(finished)
     assert without_times(output) == without_times(finished)
@@ -83,9 +80,11 @@ def test_killed_runs_end_in_the_same_bits(records, finished):
     assert [path.name for path in records.parent.glob(".killed*")] == []
 
 
-def test_stopped_runs_end_in_the_same_bits(records, finished):
+def test_stopped_runs_end_in_the_same_bits(records, finished, killer):
     output = records.parent / "stopped"
-    steps = [run_child(records, output, "step:4", EXIT_CHECKPOINTED)]  # after step 4, of a stretch from 3 to 6
+    status, done, _ = killer.run(output, "step:4")  # after step 4, of a stretch from 3 to 6
+    assert status == EXIT_CHECKPOINTED
+    steps = [done]
     for moment in ("step:5", "held_out:8", "step:14", "held_out:24"):
         with pytest.MonkeyPatch.context() as patch:
             arrange(moment, patch.setattr)
@@ -99,6 +98,39 @@ def test_stopped_runs_end_in_the_same_bits(records, finished):
     assert [line["step"] for line in lines] == [24]
     assert weights_of(output) == weights_of(finished)
     assert without_times(output) == without_times(finished)
+
+
+def test_full_disk_is_one_line_and_the_run_goes_on(records, finished):
+    """A limit on file sizes stands in for the disk: from step 8 on no checkpoint fits."""
+    output, limits = records.parent / "full", resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(line):
+        if line["step"] == 8:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (16384, limits[1]))
+
+    try:
+        with pytest.raises(OSError, match="checkpoint must be written whole") as caught:
+            pretrain(make_tiny_config(**SETTINGS), records, output, fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert explain(caught.value) == EXIT_USER_ERROR
+    kept = records.parent / ".full.work" / "checkpoints"
+    assert sorted(path.name for path in kept.iterdir()) == ["best", "step-00000007"]
+    pretrain(make_tiny_config(**SETTINGS), records, output, lambda line: None)
+    assert weights_of(output) == weights_of(finished)
+    assert without_times(output) == without_times(finished)
+
+
+def test_all_damaged_is_one_line(records, finished, monkeypatch):
+    output = records.parent / "all damaged"
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        arrange("step:8", patch.setattr)
+        pretrain(make_tiny_config(**SETTINGS), records, output, lambda line: None)
+    for state in (records.parent / ".all damaged.work").rglob("step-*/state.safetensors"):
+        state.write_bytes(state.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="one whole checkpoint to go on from.*all damaged") as caught:
+        pretrain(make_tiny_config(**SETTINGS), records, output, fail)
+    assert explain(caught.value) == EXIT_USER_ERROR
 
 
 def without_times(folder):
@@ -200,7 +232,7 @@ def test_unfinished_run_of_another_configuration_is_refused(records):
     settings = {"total_steps": 2, "warmup_steps": 1, "log_every_steps": 1, "checkpoint_every_steps": 1}
     with pytest.raises(Killed):
         pretrain(make_tiny_config(**settings), records, output, die)
-    with pytest.raises(ValueError, match=r"another key \(.*\), pretraining\.learning_rate \(0\.01, now 0\.02\)\. Undo"):
+    with pytest.raises(ValueError, match=r"another pretraining\.learning_rate \(0\.01, now 0\.02\)\. Undo"):
         pretrain(make_tiny_config(**settings, learning_rate=0.02), records, output)
     lines = []
     pretrain(make_tiny_config(**settings), records, output, lines.append)  # unchanged, it goes on in this process, too
@@ -212,13 +244,18 @@ def test_settings_reach_the_optimizer():
     config = make_tiny_config(**settings, batch_size=6, accumulate_batches=3)
     model = make_pretrainer(config.model, 50)
     compile_pretrainer(model, config)
-    found = model.optimizer.get_config()
+    found = model.optimizer.inner_optimizer.get_config()
     assert [found[name] for name in ("name", "weight_decay", "global_clipnorm")] == ["lamb", 0.2, 0.7]
     accumulated = found["learning_rate"]["config"]
     assert found["gradient_accumulation_steps"] == accumulated["batches"] == 3
     schedule = {"peak": 0.01, "warmup_steps": 3, "total_steps": 12, "decay": "cosine", "decay_from": "start"}
     assert accumulated["schedule"]["config"] == schedule
     assert model.loss["mlm"].reduction == model.loss["nsp"].reduction == "sum"
+    settings |= {"non_finite": "skip", "max_skipped_steps": 7}
+    compile_pretrainer(model, make_tiny_config(**settings, batch_size=6, accumulate_batches=3))
+    found = model.optimizer.get_config()
+    assert (found["max_skipped_steps"], found["accumulate_batches"], found["scales_loss"]) == (7, 3, False)
+    assert model.optimizer.inner_optimizer.get_config()["learning_rate"]["config"] == schedule
 
 
 def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
@@ -252,8 +289,9 @@ def test_log_tells_operations_a_second_and_their_share_of_the_peak(records, tmp_
     per_step = 5 * (3 * (block + heads) + 2 * (2 * 16 * 2 * 16 + 2 * 3 * 16 * 16))
     for line in lines:
         steps_per_second = line["tokens_per_second"] / (5 * 16)
+        rounding = 1 / line["flops_per_second"]  # to one operation
         assert line["flops_per_second"] == pytest.approx(per_step * steps_per_second, rel=1 / line["tokens_per_second"])
-        assert line["utilisation"] == pytest.approx(line["flops_per_second"] / 2e9, rel=1e-6)  # rounded to 1 operation
+        assert line["utilisation"] == pytest.approx(line["flops_per_second"] / 2e9, rel=rounding)
 
 
 def test_run_without_held_out_records_has_no_scores(tmp_path):

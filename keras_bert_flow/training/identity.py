@@ -1,0 +1,92 @@
+"""Say what a run is, so that it goes on only as it began, and what has changed where it may not."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_bert_flow.artifacts import code_digest, package_version
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.keys import TRAINING_ROOMS, WATCHING, folder_files, task_digests
+from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+
+# What may be changed on the way. Of these, the first three can change which weights come out: see `history`.
+STEERING = ("total_steps", "evaluate_every_steps", "keep_best")
+CHANGEABLE = {*STEERING, *WATCHING, "publish"}
+MAX_SHOWN = 5
+DIGITS = 12  # of a digest
+Facts = Mapping[str, Any]
+
+
+def pretraining_identity(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> dict[str, Any]:
+    """Return what must stay as it is while a run of pre-training lasts: all but the settings in `CHANGEABLE`."""
+    files = folder_files(records)
+    settings = config.model_dump(mode="json", include={"seed", "model", "pretraining"})
+    settings["pretraining"] = {name: value for name, value in settings["pretraining"].items() if name not in CHANGEABLE}
+    return settings | {
+        "vocabulary": files[VOCABULARY_FILE],
+        "records": {name: digest for name, digest in files.items() if name.endswith(RECORD_SUFFIX)},
+        "initial_model": {} if initial_model is None else folder_files(initial_model),
+        **_software(),
+    }
+
+
+def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
+    """Return what must stay as it is while a run of fine-tuning lasts."""
+    settings = config.model_dump(mode="json", include={"task": {*config.task.columns}, "finetuning": True})
+    return settings | {"model": folder_files(model), "tables": task_digests(config), **_software()}
+
+
+def list_changes(before: Facts, now: Facts) -> str | None:
+    """Name what two identities, JSON both, differ in, with both values; None where they are alike."""
+    old, new = _flatten(before), _flatten(now)
+    names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    if not names:
+        return None
+    shown = [f"{_name(name)} ({_value(old, name)}, now {_value(new, name)})" for name in names[:MAX_SHOWN]]
+    return ", ".join(shown) + (f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else "")
+
+
+def _software() -> dict[str, Any]:
+    return {
+        "backend": keras.backend.backend(),
+        "keras": keras.__version__,
+        "package": package_version(),
+        "code": {room: code_digest(room) for room in TRAINING_ROOMS},
+    }
+
+
+def _flatten(values: Facts) -> dict[tuple[str, ...], Any]:
+    def walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        if not isinstance(value, dict):
+            yield path, value
+            return
+        for name, inner in value.items():
+            yield from walk(inner, (*path, name))
+
+    return dict(walk(dict(values), ()))
+
+
+def _name(path: tuple[str, ...]) -> str:
+    """Say in words what a path of names means."""
+    kind, *rest = path
+    words = {
+        "records": "records, file {}",
+        "model": "model, file {}",
+        "initial_model": "initial model, file {}",
+        "tables": "table {}",
+        "code": "code in {}",
+        "vocabulary": "vocabulary",
+        "keras": "Keras version",
+        "package": "version of keras-bert-flow",
+    }
+    is_file = kind != "model" or "." in path[-1]  # a setting of the model has no suffix
+    return words[kind].format(*rest) if kind in words and is_file else ".".join(path)
+
+
+def _value(values: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
+    value = values.get(path)
+    is_digest = isinstance(value, str) and len(value) == 64
+    return value[:DIGITS] if is_digest else str(value)
