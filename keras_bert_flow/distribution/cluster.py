@@ -61,6 +61,10 @@ class Cluster:
     def merge_metrics(self, model) -> None:
         """Make the metrics of this process those of all; only the first process may have had any before its steps."""
 
+    def is_everywhere(self, condition) -> Any:
+        """Say of a condition on the device, inside a step, whether each process that computes apart has it."""
+        return condition
+
     def predict(self, model, x: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Return the outputs for the rows that this process has read; each process has as many."""
         return model.predict_on_batch(x)

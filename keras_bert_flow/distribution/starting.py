@@ -35,9 +35,11 @@ def start_cluster(config: PipelineConfig, vocabulary_size: int, backbone: dict[s
     return starts[backend](config, settings, vocabulary_size, backbone)
 
 
-def check_batch(batch_size: int, parts: int, devices: int) -> None:
+def check_batch(batch_size: int, parts: int, devices: int, section: str = "pretraining") -> None:
     """Refuse a batch whose parts do not divide over the devices.
 
+    Args:
+        section: of the configuration, which has them.
     Raises:
         ValueError: they do not.
     """
@@ -45,7 +47,7 @@ def check_batch(batch_size: int, parts: int, devices: int) -> None:
         of_parts = f" and accumulate_batches={parts}" if parts > 1 else ""
         size = max(1, round(batch_size / (parts * devices))) * parts * devices
         raise ValueError(
-            f"Each device must get as many sequences. Received: pretraining.batch_size={batch_size} for {devices} "
+            f"Each device must get as many sequences. Received: {section}.batch_size={batch_size} for {devices} "
             f"devices{of_parts}. Try batch_size={size}, or set distribution.devices or distribution.kind=single."
         )
 
@@ -62,6 +64,16 @@ def check_count(wanted: int | None, found: int, processes: int = 1) -> int:
     return wanted or found
 
 
+def _check_batches(config: PipelineConfig, devices: int) -> None:
+    """Look at both phases: the second may begin days after the first."""
+    for phase, section in zip(config.phases, ("pretraining", "second_phase"), strict=False):
+        check_batch(phase.pretraining.batch_size, phase.pretraining.accumulate_batches, devices, section)
+
+
+def _count_parts(config: PipelineConfig) -> int:
+    return max(phase.pretraining.accumulate_batches for phase in config.phases)
+
+
 def _start_jax(config, settings: DistributionConfig, vocabulary_size, backbone) -> Cluster:
     import jax
 
@@ -75,7 +87,7 @@ def _start_jax(config, settings: DistributionConfig, vocabulary_size, backbone) 
     count = 1 if settings.kind == SINGLE_DEVICE else check_count(settings.devices, jax.device_count(), processes)
     if count == 1 and settings.kind != MODEL_PARALLEL:
         return _take_one(settings)
-    parts, copies = config.pretraining.accumulate_batches, count
+    parts, copies = _count_parts(config), count
     if settings.kind == MODEL_PARALLEL:
         layout = bert_layout(vocabulary_size, count=settings.model_parallel, **backbone)
         if count % settings.model_parallel or processes > 1:
@@ -84,7 +96,7 @@ def _start_jax(config, settings: DistributionConfig, vocabulary_size, backbone) 
                 f"model_parallel={settings.model_parallel}, {count} devices in {processes} processes."
             )
         copies = count // settings.model_parallel
-    check_batch(config.pretraining.batch_size, parts, copies)
+    _check_batches(config, copies)
     if parts > 1 and processes > 1:
         raise ValueError(
             "With jax, `accumulate_batches` needs a single process. Received: "
@@ -103,11 +115,11 @@ def _start_tensorflow(config, settings: DistributionConfig, vocabulary_size, bac
         count = check_count(settings.devices, len(cluster.list_devices()))
     if count == processes == 1 and settings.kind != TPU:
         return _take_one(settings)
-    parts = config.pretraining.accumulate_batches
+    parts = _count_parts(config)
     if parts > 1:
         raise ValueError(
             "Under TensorFlow's strategies Keras cannot accumulate batches. Received: "
-            f"pretraining.accumulate_batches={parts}. Set it to 1, or take jax or torch."
+            f"accumulate_batches={parts}. Set it to 1, or take jax or torch."
         )
     if config.pretraining.precision == "mixed_float16":
         raise ValueError(
@@ -121,7 +133,7 @@ def _start_tensorflow(config, settings: DistributionConfig, vocabulary_size, bac
         )
     strategy = cluster.make_tpu_strategy() if settings.kind == TPU else cluster.make_strategy(count)
     check_count(settings.devices, strategy.num_replicas_in_sync, processes)
-    check_batch(config.pretraining.batch_size, 1, strategy.num_replicas_in_sync)
+    _check_batches(config, strategy.num_replicas_in_sync)
     return cluster.TensorFlowCluster(strategy)
 
 
@@ -149,9 +161,8 @@ def _start_torch(config, settings: DistributionConfig, vocabulary_size, backbone
             f"second time. Received: Keras {keras.__version__}. pip install 'keras<3.16'"
         )
     check_count(settings.devices, processes, processes)
-    parts = config.pretraining.accumulate_batches
-    check_batch(config.pretraining.batch_size, parts, processes)
-    return cluster.TorchCluster(parts)
+    _check_batches(config, processes)
+    return cluster.TorchCluster(config.pretraining.accumulate_batches)
 
 
 def _take_one(settings: DistributionConfig) -> Cluster:

@@ -62,6 +62,11 @@ class TorchCluster(Cluster):
         for variable in model.metrics_variables:
             group.all_reduce(variable.value.data)
 
+    def is_everywhere(self, condition):
+        number = condition.to(torch.int32)
+        group.all_reduce(number, group.ReduceOp.MIN)
+        return number.bool()
+
     def sum(self, values):
         parts = [torch.empty(values.shape, dtype=torch.float64) for _ in range(self.processes)]
         group.all_gather(parts, torch.from_numpy(np.ascontiguousarray(values)))

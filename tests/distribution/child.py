@@ -2,7 +2,8 @@
 
 What it is told is one JSON argument: `records`, `output`, `settings` (of `pretraining`), `dropout_rate`, `model`,
 `distribution`, `devices` (virtual ones of this process), `stop_at` (a step at which the last of `processes` gets
-SIGTERM) and `seen`, the folder for what each process saw.
+`signal`, or SIGTERM), `last` (settings of the last process only), `initial_model`, `damaged` (the tokens of a record
+whose weights are to be infinite) and `seen`, the folder for what each process saw.
 """
 
 import json
@@ -27,16 +28,21 @@ def main(told):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to all where one ends; training listens anyway
     make_devices(told.get("devices", 1))
     seen = {"records": set(), "rows": set(), "weights": {}, "seeds": {}, "steps": []}
-    follow(seen, told.get("stop_at") if find_rank() == told.get("processes", 1) - 1 else None)
+    is_last = find_rank() == told.get("processes", 1) - 1
+    follow(seen, told.get("stop_at") if is_last else None, signal.Signals[told.get("signal", "SIGTERM")])
+    if "damaged" in told:
+        PretrainingRecords.__getitem__ = damage(PretrainingRecords.__getitem__, told["damaged"])
+    settings = told["settings"] | (told.get("last", {}) if is_last else {})
     rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), told.get("dropout_rate", 0.0))
-    config = make_tiny_config(SHAPE | rates | told.get("model", {}), **told["settings"])
+    config = make_tiny_config(SHAPE | rates | told.get("model", {}), **settings)
     distribution = type(config.distribution)(**told.get("distribution", {}))
     config = config.model_copy(update={"distribution": distribution})
+    places = [Path(told[name]) for name in ("records", "output")]
     try:
-        module.pretrain(config, Path(told["records"]), Path(told["output"]), lambda line: seen["steps"].append(line))
+        module.pretrain(config, *places, seen["steps"].append, initial_model=told.get("initial_model"))
         status = 0
     except Exception as error:
-        status = explain(error)
+        seen["message"], status = str(error), explain(error)
     seen = seen | {"records": sorted(seen["records"]), "rows": sorted(seen["rows"]), "status": status}
     (Path(told["seen"]) / f"{find_rank()}.json").write_text(json.dumps(seen), encoding="utf-8")
     sys.exit(status)
@@ -56,7 +62,18 @@ def make_devices(count):
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
 
 
-def follow(seen, stop_at):
+def damage(read, token_ids):
+    """Make the weights of the predictions infinite in the record with these tokens."""
+
+    def read_damaged(self, index):
+        features = read(self, index)
+        is_damaged = features["input_ids"].tolist() == token_ids
+        return features | {"masked_lm_weights": features["masked_lm_weights"] + np.float32(np.inf if is_damaged else 0)}
+
+    return read_damaged
+
+
+def follow(seen, stop_at, stop_signal):
     """Note which training records are read, how many rows each device gets, and where the weights lie."""
     read = PretrainingRecords.__getitem__
 
@@ -80,7 +97,7 @@ def follow(seen, stop_at):
 
     def note_and_end_step(self, batch, logs=None):
         if stop_at == self.stretch.step + 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), stop_signal)
         end_step(self, batch, logs)
 
     StepFollower.on_train_batch_end = note_and_end_step
