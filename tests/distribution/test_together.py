@@ -82,7 +82,7 @@ def test_all_stop_at_a_step_and_fall_back_to_one_checkpoint(records, alone):
 @pytest.mark.slow
 def test_ctrl_c_in_one_stops_all_and_they_go_on_with_more_steps(records, alone):
     """`total_steps` is changed on the way, which all must know of."""
-    settings = {"total_steps": 12, "decay": "constant", "publish": "best"}
+    settings = {"total_steps": 12, "decay": "constant", "publish": "best", "evaluate_every_steps": 5}
     output, seen = train_in_children(records, "interrupted", settings, stop_at=8, signal="SIGINT", **TWO)
     assert {part["status"] for part in seen} == {EXIT_CHECKPOINTED}
     assert [line["step"] for line in seen[0]["steps"]] == list(range(1, 9))
@@ -98,7 +98,7 @@ def test_ctrl_c_in_one_stops_all_and_they_go_on_with_more_steps(records, alone):
 @pytest.mark.parametrize("place", [PLACE, TWO] if PLACE != TWO else [TWO], ids=lambda place: f"{place['processes']}")
 def test_all_go_on_from_one_model_and_publish_the_best(records, alone, place):
     """A rate that is too high makes the best step an earlier one."""
-    settings = {"publish": "best", "learning_rate": 0.1, "warmup_steps": 0, "rematerialise": True}
+    settings = {"publish": "best", "learning_rate": 0.3, "decay": "constant", "warmup_steps": 0, "rematerialise": True}
     first = alone / "model"
     name = f"second-{place['processes']}"
     output, _ = train_in_children(records, name, settings, initial_model=str(first), **place)
