@@ -1,5 +1,6 @@
 """Say everything that a run can be told: one frozen model a stage, for YAML, `--set`, the CLI and the Prefect form."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -271,9 +272,18 @@ def make_config(kind: type[Settings], values: dict, source: str) -> Settings:
         raise ValueError("; ".join(_explain(kind, item, source) for item in error.errors())) from None
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, for which `1e6` is a number as in YAML 1.2; version 1.1 wants `1.0e+6`."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 def _parse_yaml(text: str | bytes, source: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ValueError(
             f"A configuration must be plain YAML. Received: {source}: {' '.join(str(error).split())}."

@@ -82,6 +82,18 @@ def test_overrides_win_over_the_file_and_the_last_one_wins(tmp_path):
     assert (settings.pretraining.batch_size, settings.pretraining.total_steps) == (16, 70)
 
 
+@pytest.mark.parametrize("value", ["1e6", "1E6", "1e+6", "1.0e+6", "1_000_000", "1000000"])
+def test_whole_numbers_in_any_notation(tmp_path, value):
+    assert load(tmp_path, f"pretraining: {{total_steps: {value}}}").pretraining.total_steps == 1_000_000
+    assert load_config(None, [f"pretraining.total_steps={value}"]).pretraining.total_steps == 1_000_000
+
+
+@pytest.mark.parametrize("value", ["1e-4", "1.5", "1e6x"])
+def test_whole_numbers_must_be_whole(value):
+    message = message_of(load_config, None, [f"pretraining.total_steps={value}"])
+    assert "pretraining.total_steps" in message and "valid integer" in message
+
+
 @pytest.mark.parametrize("value", ["1e-4", "1E-4", "0.0001", "1.0e-4", "'1e-4'"])
 def test_number_may_be_written_without_a_dot(value, tmp_path):
     assert load(tmp_path, f"pretraining: {{learning_rate: {value}}}").pretraining.learning_rate == 1e-4
