@@ -12,7 +12,9 @@ import numpy as np  # noqa: E402
 
 import keras_bert_flow as kbf  # noqa: E402
 from benchmarks.peers.memory import device_memory  # noqa: E402
+from keras_bert_flow.training.memory import keep_freed_memory  # noqa: E402
 
+keep_freed_memory()  # as `kbf pretrain` does
 backbone = kbf.BertBackbone(
     vocabulary_size=shape.vocabulary_size,
     num_layers=shape.num_layers,
