@@ -12,7 +12,8 @@ def keep_freed_memory() -> bool:
     """Tell the C library not to give freed memory back to the system; return whether it could be told.
 
     A step allocates and frees arrays of many MB. By default each is new memory from the system, which fills it with
-    zeros, page after page: a tenth of the time of a step on a processor. Peak memory is the same.
+    zeros, page after page: a tenth of the time of a step on a processor, or more. Call it before the backend starts
+    its threads. The process holds its peak until it ends, and that may be somewhat higher.
     """
     if not sys.platform.startswith("linux"):
         return False
