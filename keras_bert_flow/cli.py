@@ -157,8 +157,10 @@ def pretrain(
     with _stopping_for_later():
         settings = _choose_backend(_load(config, set), backend)
         from keras_bert_flow.progress import training_progress
+        from keras_bert_flow.training.memory import keep_freed_memory
         from keras_bert_flow.training.pretrain import pretrain as run
 
+        keep_freed_memory()
         with training_progress(settings.pretraining.total_steps) as report:
             print(run(settings, records, output, report, initial_model=initial_model))
 
@@ -176,6 +178,9 @@ def finetune(
         settings = _choose_backend(_load(task, set), backend)
         from keras_bert_flow.progress import training_progress
         from keras_bert_flow.training.finetune import finetune as run
+        from keras_bert_flow.training.memory import keep_freed_memory
+
+        keep_freed_memory()
 
         with training_progress() as report:
             print(run(settings, model, output, report))

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_bert_flow.data.accumulation import take_part
 from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, replica_seed, seed_variables
-from keras_bert_flow.models.defaults import dense_gradients
+from keras_bert_flow.models.fused_adamw import dense_gradients
 from keras_bert_flow.models.values import read_variable
 
 

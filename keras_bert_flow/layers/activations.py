@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_bert_flow.layers.fusion import fuse
+
 HIDDEN_ACTIVATIONS = ("gelu", "gelu_tanh")
 
 
@@ -23,9 +25,17 @@ def get_activation(hidden_act: str):
     )
 
 
+def get_training_activation(hidden_act: str):
+    """Return the same function in a form whose gradient is cheaper, for inputs of few shapes; see `fusion.fuse`."""
+    return _TRAINING_FORMS[get_activation(hidden_act)]
+
+
 def _gelu_erf(inputs):
     return keras.ops.gelu(inputs, approximate=False)
 
 
 def _gelu_tanh(inputs):
     return keras.ops.gelu(inputs, approximate=True)
+
+
+_TRAINING_FORMS = {function: fuse(function) for function in (_gelu_erf, _gelu_tanh)}

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.layers.dropout import Dropout
+from keras_bert_flow.layers.dropout import Dropout, drop_values
+from keras_bert_flow.layers.fusion import fuse
 from keras_bert_flow.layers.initializers import truncated_normal
 
 # Far below any score yet finite: in a row with nothing to attend to it swallows the scores, and the softmax is
@@ -21,6 +22,37 @@ def attention_bias(padding_mask):
     """
     is_real = ops.cast(padding_mask, "bool")[:, None, None, :]
     return ops.where(is_real, 0.0, MASKED_SCORE)
+
+
+def masked_softmax(scores, padding_mask):
+    """Return the softmax over the real keys, computed in float32 and given in the type of the scores.
+
+    Args:
+        scores: float, (batch, heads, query, key).
+        padding_mask: int or bool, (batch, key). 1 for a real token.
+    """
+    bias = attention_bias(padding_mask)
+    if keras.backend.standardize_dtype(scores.dtype) == "bfloat16":
+        # Half the bytes of a float32 sum, and exact: a real key adds 0. float16 could not hold what padding adds.
+        scores, bias = scores + ops.cast(bias, "bfloat16"), 0.0
+        if keras.backend.backend() == "torch":
+            return ops.softmax(scores, axis=-1)  # in float32 inside, without the copies that casts would be
+    return ops.cast(ops.softmax(ops.cast(scores, "float32") + bias, axis=-1), scores.dtype)
+
+
+def split_heads(fused, length, num_heads, head_dim):
+    """Cut (batch, length, 3 hidden) into query, key and value, each (batch, heads, length, head_dim).
+
+    One transposition, then parts that lie apart: TensorFlow fills up the gradient of a slice with zeros.
+    """
+    fused = ops.reshape(fused, (-1, length, num_heads, 3, head_dim))
+    return ops.unstack(ops.transpose(fused, (3, 0, 2, 1, 4)))
+
+
+@fuse
+def softmax_and_drop(scores, padding_mask, seed, dropped):
+    """Return what `masked_softmax` does, after dropout; `drop_values` has the last two arguments."""
+    return drop_values(masked_softmax(scores, padding_mask), seed, dropped)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -69,20 +101,15 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     def call(self, inputs, padding_mask, training=None):
         length = ops.shape(inputs)[1]
-        query, key, value = self._split_heads(self.query_key_value(inputs), length)
-        scores = ops.matmul(query * self.head_dim**-0.5, key)  # (batch, heads, query, key)
-        scores = ops.cast(scores, "float32") + attention_bias(padding_mask)
-        probabilities = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
-        context = ops.matmul(self.dropout(probabilities, training=training), value)  # (batch, heads, query, head_dim)
+        query, key, value = split_heads(self.query_key_value(inputs), length, self.num_heads, self.head_dim)
+        scores = ops.matmul(query * self.head_dim**-0.5, ops.swapaxes(key, -1, -2))  # (batch, heads, query, key)
+        if training and self.attention_dropout_rate > 0:
+            probabilities = softmax_and_drop(scores, padding_mask, *self.dropout.draw())
+        else:
+            probabilities = masked_softmax(scores, padding_mask)
+        context = ops.matmul(probabilities, value)  # (batch, heads, query, head_dim)
         context = ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.hidden_dim))
         return self.output_dense(context)
-
-    def _split_heads(self, fused, length):
-        fused = ops.reshape(fused, (-1, length, self.num_heads, 3, self.head_dim))
-        query = ops.transpose(fused[:, :, :, 0, :], (0, 2, 1, 3))  # (batch, heads, length, head_dim)
-        key = ops.transpose(fused[:, :, :, 1, :], (0, 2, 3, 1))  # (batch, heads, head_dim, length)
-        value = ops.transpose(fused[:, :, :, 2, :], (0, 2, 1, 3))  # (batch, heads, length, head_dim)
-        return query, key, value
 
     def compute_output_shape(self, inputs_shape, padding_mask_shape=None):
         return inputs_shape

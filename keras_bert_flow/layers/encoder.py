@@ -4,7 +4,7 @@ from functools import partial
 
 import keras
 
-from keras_bert_flow.layers.activations import get_activation
+from keras_bert_flow.layers.activations import get_activation, get_training_activation
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
@@ -48,6 +48,7 @@ class EncoderBlock(keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.initializer_range = initializer_range
         self.is_rematerialised = False
+        get_activation(hidden_act)  # raises where there is none
         self.attention = MultiHeadSelfAttention(
             hidden_dim,
             num_heads,
@@ -58,7 +59,7 @@ class EncoderBlock(keras.layers.Layer):
         )
         self.attention_dropout = self._make_dropout("attention_dropout")
         self.attention_layer_norm = self._make_layer_norm("attention_layer_norm")
-        self.intermediate = self._make_dense(intermediate_dim, "intermediate", activation=get_activation(hidden_act))
+        self.intermediate = self._make_dense(intermediate_dim, "intermediate")
         self.output_dense = self._make_dense(hidden_dim, "output")
         self.output_dropout = self._make_dropout("output_dropout")
         self.output_layer_norm = self._make_layer_norm("output_layer_norm")
@@ -80,14 +81,13 @@ class EncoderBlock(keras.layers.Layer):
     def _transform(self, inputs, padding_mask, training):
         attended = self.attention(inputs, padding_mask, training=training)
         hidden = self.attention_layer_norm(inputs + self.attention_dropout(attended, training=training))
-        transformed = self.output_dense(self.intermediate(hidden))
+        activation = (get_training_activation if training else get_activation)(self.hidden_act)
+        transformed = self.output_dense(activation(self.intermediate(hidden)))
         return self.output_layer_norm(hidden + self.output_dropout(transformed, training=training))
 
-    def _make_dense(self, units, name, activation=None):
+    def _make_dense(self, units, name):
         kernel_initializer = truncated_normal(self.initializer_range)
-        return keras.layers.Dense(
-            units, activation=activation, kernel_initializer=kernel_initializer, dtype=self.dtype_policy, name=name
-        )
+        return keras.layers.Dense(units, kernel_initializer=kernel_initializer, dtype=self.dtype_policy, name=name)
 
     def _make_dropout(self, name):
         return Dropout(self.dropout_rate, dtype=self.dtype_policy, name=name)

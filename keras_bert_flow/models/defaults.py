@@ -3,9 +3,40 @@
 import keras
 from keras import ops
 
+from keras_bert_flow.layers.fusion import fuse
+from keras_bert_flow.models.fused_adamw import choose_adamw
+
 # What is never decayed, by `variable.name`: a path such as `layer_norm` matches nothing in Keras 3. On TensorFlow the
 # optimizer sees variables named like `pooler/dense/bias:0`. A test pins the paths that this leaves to be decayed.
 UNDECAYED_NAMES = (r"(^|/)(bias|gamma|beta)(:0)?$",)
+
+
+@fuse
+def _cross_entropies(labels, logits):
+    """Return -log softmax(logits)[label], (rows,), without the log-softmax of all the others."""
+    picked = ops.take_along_axis(logits, ops.expand_dims(labels, -1), axis=-1)[:, 0]
+    return ops.logsumexp(logits, axis=-1) - picked
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
+    """Keras' cross-entropy of logits, by rows.
+
+    Keras hands three-dimensional logits to PyTorch with the vocabulary in the middle, which takes twice as long, and
+    multiplies those of jax with one-hot labels.
+    """
+
+    def __init__(self, from_logits=True, **kwargs):
+        super().__init__(from_logits=from_logits, **kwargs)
+
+    def call(self, y_true, y_pred):
+        logits = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
+        labels = ops.cast(ops.reshape(y_true, (-1,)), "int32")
+        if keras.backend.backend() == "torch":
+            losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        else:
+            losses = _cross_entropies(labels, logits)
+        return ops.reshape(losses, ops.shape(y_pred)[:-1])
 
 
 def token_loss(is_sum=False):
@@ -16,35 +47,12 @@ def token_loss(is_sum=False):
     Args:
         is_sum: do not divide, for weights that are divided beforehand (`data.accumulation`).
     """
-    reduction = "sum" if is_sum else "mean_with_sample_weight"
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
+    return TokenLoss(reduction="sum" if is_sum else "mean_with_sample_weight")
 
 
 def token_accuracy():
     """Return the share of integer labels that are the largest logit."""
     return keras.metrics.SparseCategoricalAccuracy(name="accuracy")
-
-
-def dense_gradients(gradients):
-    """Turn gradients that TensorFlow gives as rows with their numbers into whole ones.
-
-    The gradient of a gather names a row as often as it was gathered. Keras' norms and squares take each mention by
-    itself, where their sum is meant.
-    """
-    return [
-        ops.segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
-        if hasattr(gradient, "dense_shape")
-        else gradient
-        for gradient in gradients
-    ]
-
-
-@keras.saving.register_keras_serializable(package="keras_bert_flow")
-class DenseAdamW(keras.optimizers.AdamW):
-    """Keras' AdamW, right for gathered embeddings on TensorFlow as well; see `dense_gradients`."""
-
-    def apply(self, grads, trainable_variables=None):
-        return super().apply(dense_gradients(grads), trainable_variables)
 
 
 def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, **options):
@@ -58,9 +66,7 @@ def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, **options):
     Source: Devlin et al. 2019, appendix A.2; epsilon from google-research/bert, optimization.py. Unlike the original,
     this corrects the bias of the first steps, as Adam's authors do.
     """
-    # PyTorch has its faster form for the very class of Keras only, and has no such gradients.
-    kind = DenseAdamW if keras.backend.backend() == "tensorflow" else keras.optimizers.AdamW
-    optimizer = kind(
+    optimizer = choose_adamw(steps_at_once=not options)(
         learning_rate=learning_rate,
         weight_decay=weight_decay,
         epsilon=1e-6,

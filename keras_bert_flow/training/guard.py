@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_flow.models.defaults import dense_gradients
+from keras_bert_flow.models.fused_adamw import dense_gradients
 from keras_bert_flow.models.values import read_variable
 
 INITIAL_SCALE = 2.0**15

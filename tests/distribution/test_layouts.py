@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.distribution.layouts import MODEL, bert_layout
+from keras_bert_flow.layers.attention import split_heads
 from keras_bert_flow.training.pretrain import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 
@@ -48,10 +49,8 @@ def test_vocabulary_that_does_not_divide_is_cut_the_other_way():
 
 def test_each_device_gets_whole_heads():
     """Half of the columns of the product make the queries, keys and values of half of the heads."""
-    model = make_pretrainer(make_tiny_config().model, 50)
-    attention = model.get_layer("bert_backbone").get_layer("encoder_block_0").attention
     fused = np.arange(3 * 16, dtype="float32")[None, None]  # (batch, length, columns): each value is its column
-    query, key, value = (np.asarray(part) for part in attention._split_heads(fused, 1))
+    query, key, value = (np.asarray(part) for part in split_heads(fused, 1, num_heads=2, head_dim=8))
     first = np.concatenate([part[0, 0].ravel() for part in (query, key, value)])
     assert sorted(first) == list(range(24))
 

@@ -201,6 +201,13 @@ def test_report_takes_pretraining_of_the_results():
     assert page.tables[2][1:] == [["steps", "7"]]
 
 
+def test_report_shows_both_phases_of_pretraining():
+    results = results_of([[0, 1, 2, 2]], pretraining={"steps": 7}) | {"first_phase": {"steps": 9}}
+    page = Page(render_report(Report("t", results)))
+    assert page.sections == ["Result", "Pre-training, first phase", "Pre-training", "Confusion"]
+    assert [table[1:] for table in page.tables[2:4]] == [[["steps", "9"]], [["steps", "7"]]]
+
+
 def test_report_cuts_long_texts_and_wide_matrices():
     error = {"text": "x" * 2 * MAX_TEXT, "gold": "a", "predicted": "b", "probability": 1.0}
     results = full_report().results

@@ -45,3 +45,25 @@ def test_configuration_reaches_every_block():
         compile_pretrainer(model, config)
         blocks = [model.backbone.get_layer(f"encoder_block_{index}") for index in range(3)]
         assert [block.is_rematerialised for block in blocks] == [wanted] * 3
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="jax lists what it keeps")
+def test_jax_keeps_less_for_the_backward_pass(capsys):
+    import jax
+
+    counts = []
+    for is_rematerialised in (False, True):
+        backbone = BertBackbone(**SMALL)
+        backbone.set_rematerialised(is_rematerialised)
+        inputs = make_inputs()
+        groups = (backbone.trainable_variables, backbone.non_trainable_variables)
+        weights, seeds = ([variable.value for variable in group] for group in groups)
+
+        def sum_outputs(weights, backbone=backbone, seeds=seeds, inputs=inputs):
+            outputs, _ = backbone.stateless_call(weights, seeds, inputs, training=True)
+            return outputs["sequence_output"].sum()
+
+        jax.ad_checkpoint.print_saved_residuals(sum_outputs, weights)
+        kept = [line for line in capsys.readouterr().out.splitlines() if "from the argument" not in line]
+        counts.append(len(kept))
+    assert counts[1] < counts[0] / 2, counts

@@ -93,6 +93,19 @@ def test_missing_heads_are_new_and_it_says_so(records, first, tmp_path, caplog, 
     assert len(after) - len(before) == {"encoder": 7, "masked_lm": 4}[kind]
 
 
+def test_checkpoint_of_transformers_is_gone_on_from(records, first, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+    config = transformers.BertConfig(vocab_size=50, max_position_embeddings=16, **shape)
+    transformers.BertForMaskedLM(config).save_pretrained(tmp_path / "start")
+    (tmp_path / "start" / "vocab.txt").write_bytes((first / "vocab.txt").read_bytes())
+    start = tmp_path / "start"
+    output = pretrain(make_tiny_config(**STILL), records, tmp_path / "out", lambda line: None, initial_model=start)
+    before, after = tensors_of(start), tensors_of(output / "model")
+    assert max(np.abs(after[name] - values).max() for name, values in before.items() if name in after) < 1e-9
+    assert {"cls.predictions.bias", "bert.encoder.layer.0.attention.self.query.weight"} <= before.keys() & after.keys()
+
+
 def test_model_that_does_not_fit_is_refused(records, first, tmp_path):
     others = write_tiny_records(tmp_path / "others", vocabulary_size=51)
     with pytest.raises(ValueError, match="must be made with the model's vocabulary"):

@@ -1,0 +1,123 @@
+"""Take the steps of Keras' AdamW in one pass over the weights, where the backend's own form needs several."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_bert_flow.layers.fusion import fuse
+
+
+def dense_gradients(gradients):
+    """Turn gradients that TensorFlow gives as rows with their numbers into whole ones.
+
+    The gradient of a gather names a row as often as it was gathered. Keras' norms and squares take each mention by
+    itself, where their sum is meant.
+    """
+    return [
+        ops.segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
+        if hasattr(gradient, "dense_shape")
+        else gradient
+        for gradient in gradients
+    ]
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class DenseAdamW(keras.optimizers.AdamW):
+    """Keras' AdamW for TensorFlow: fused, and right for gathered embeddings as well; see `dense_gradients`."""
+
+    def apply(self, grads, trainable_variables=None):
+        return super().apply(dense_gradients(grads), trainable_variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        import tensorflow
+
+        index = self._get_variable_index(variable)  # what Keras gives to its subclasses, underscore and all
+        places = self._momentums[index], self._velocities[index], variable
+        step = ops.cast(self.iterations + 1, "float32")
+        missing_1, missing_2 = (1 - ops.power(beta, step) for beta in (self.beta_1, self.beta_2))
+        rate = ops.cast(learning_rate, "float32") * ops.sqrt(missing_2) / missing_1
+        values = [tensorflow.convert_to_tensor(place) for place in places]
+        for place, value in zip(places, _step(gradient, *values, rate, *self._constants()), strict=True):
+            self.assign(place, value)
+
+    def _constants(self):
+        return self.beta_1, self.beta_2, self.epsilon
+
+
+@fuse
+def _step(gradient, momentum, velocity, weight, rate, beta_1, beta_2, epsilon):
+    momentum = momentum + (gradient - momentum) * (1 - beta_1)
+    velocity = velocity + (ops.square(gradient) - velocity) * (1 - beta_2)
+    return momentum, velocity, weight - momentum * rate / (ops.sqrt(velocity) + epsilon)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class FusedAdamW(keras.optimizers.AdamW):
+    """Keras' AdamW for PyTorch on a processor, by PyTorch's fused one.
+
+    Keras makes about twelve passes over all weights, some into new memory; this reads and writes everything once, and
+    divides the gradients by what clips them on the way. It steps at once: no accumulation, moving average, loss scale.
+    """
+
+    def apply(self, grads, trainable_variables=None):
+        import torch
+
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        if not self.built:
+            self.build(variables)
+        given = [
+            (grad.contiguous(), variable) for grad, variable in zip(grads, variables, strict=True) if grad is not None
+        ]
+        with torch.no_grad():
+            scale = self._find_scale([grad for grad, _ in given])
+            for is_decayed in (True, False):
+                self._step([pair for pair in given if self._use_weight_decay(pair[1]) == is_decayed], scale, is_decayed)
+        self.iterations.assign_add(1)
+
+    def _find_scale(self, grads):
+        """Return by what to divide the gradients: more than 1 where their norm is above the clip."""
+        import torch
+
+        if self.global_clipnorm is None:
+            return None
+        norm = torch.nn.utils.get_total_norm(grads)
+        return torch.clamp(norm / self.global_clipnorm, min=1.0) + (norm - norm)  # infinite norms make all of it NaN
+
+    def _step(self, given, scale, is_decayed):
+        import torch
+        from torch.optim.adamw import adamw
+
+        done, indices = int(self.iterations), [self._get_variable_index(variable) for _, variable in given]
+        adamw(
+            [variable.value for _, variable in given],
+            [grad for grad, _ in given],
+            [self._momentums[index].value for index in indices],
+            [self._velocities[index].value for index in indices],
+            [],
+            list(torch.full((len(given),), float(done)).unbind()),
+            fused=True,
+            grad_scale=scale,
+            amsgrad=False,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            lr=float(self.learning_rate),
+            weight_decay=self.weight_decay if is_decayed and self.weight_decay else 0.0,
+            # PyTorch adds epsilon to the root of the corrected moment, Keras to that of the plain one.
+            eps=self.epsilon / math.sqrt(1 - self.beta_2 ** (done + 1)),
+            maximize=False,
+        )
+
+
+def choose_adamw(steps_at_once):
+    """Return the class that is fastest here.
+
+    Args:
+        steps_at_once: whether it need not accumulate gradients.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return DenseAdamW
+    is_torch = keras.backend.backend() == "torch"
+    if is_torch and steps_at_once and ops.convert_to_tensor(0.0).device.type == "cpu":
+        return FusedAdamW
+    return keras.optimizers.AdamW  # of which PyTorch has a form with fewer launches, for this very class only

@@ -1,0 +1,53 @@
+"""The fused AdamW takes the steps of Keras' own, whatever the layout of the gradients."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_flow.models.defaults import UNDECAYED_NAMES, make_adamw
+
+SHAPES = {"dense/kernel": (5, 3), "dense/bias": (3,), "embedding/embeddings": (7, 2)}
+
+
+def make_variables():
+    rng = np.random.default_rng(1)
+    return [keras.Variable(rng.normal(size=shape).astype("float32")) for name, shape in SHAPES.items()]
+
+
+def make_gradient(value):
+    """Return it as a tensor; of a matrix as a view of its transpose, as the gradient of a product can be."""
+    tensor = keras.ops.convert_to_tensor(value.T.copy())
+    return keras.ops.transpose(tensor) if value.ndim == 2 else tensor
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5, 100.0])
+def test_steps_are_those_of_keras(clip_norm):
+    keras_own = keras.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-6, global_clipnorm=clip_norm)
+    keras_own.exclude_from_weight_decay(var_names=list(UNDECAYED_NAMES))
+    ends = []
+    for optimizer in (keras_own, make_adamw(0.01, weight_decay=0.1, clip_norm=clip_norm)):
+        rng, variables = np.random.default_rng(2), make_variables()
+        for name, variable in zip(SHAPES, variables, strict=True):
+            variable._name = name  # one that the patterns of what is not decayed are made for
+        optimizer.build(variables)
+        for step in range(5):
+            gradients = [make_gradient(rng.normal(size=shape).astype("float32")) for shape in SHAPES.values()]
+            optimizer.apply(gradients, variables)
+            assert int(optimizer.iterations) == step + 1
+        ends.append([keras.ops.convert_to_numpy(variable.value) for variable in variables])
+    for expected, got, name in zip(*ends, SHAPES, strict=True):
+        # Weights of about 1 that moved by 0.05: float32 roundings of 6e-8 a step.
+        np.testing.assert_allclose(got, expected, atol=1e-6, err_msg=name)
+
+
+def test_variables_without_a_gradient_stay():
+    variables = make_variables()
+    optimizer = make_adamw(0.01)
+    optimizer.build(variables)
+    before = [keras.ops.convert_to_numpy(variable.value).copy() for variable in variables]
+    with pytest.warns(UserWarning) if keras.backend.backend() != "torch" else pytest.MonkeyPatch.context():
+        optimizer.apply([make_gradient(np.ones((5, 3), "float32")), None, None], variables)
+    after = [keras.ops.convert_to_numpy(variable.value) for variable in variables]
+    assert (before[0] != after[0]).all()
+    for index in (1, 2):
+        np.testing.assert_array_equal(before[index], after[index])
