@@ -119,17 +119,17 @@ def _start_tensorflow(config, settings: DistributionConfig, vocabulary_size, bac
     if parts > 1:
         raise ValueError(
             "Under TensorFlow's strategies Keras cannot accumulate batches. Received: "
-            f"accumulate_batches={parts}. Set it to 1, or take jax or torch."
+            f"accumulate_batches={parts}. Set it to 1, or take distribution.kind=single, jax or torch."
         )
     if config.pretraining.precision == "mixed_float16":
         raise ValueError(
             "Under TensorFlow's strategies Keras cannot scale losses. Received: pretraining.precision=mixed_float16. "
-            "Take mixed_bfloat16."
+            "Take mixed_bfloat16, or distribution.kind=single."
         )
     if config.pretraining.non_finite == "skip":
         raise ValueError(
             "Under TensorFlow's strategies a step cannot be left out. Received: pretraining.non_finite=skip. "
-            "Set it to stop, or take jax or torch."
+            "Set it to stop, or take distribution.kind=single, jax or torch."
         )
     strategy = cluster.make_tpu_strategy() if settings.kind == TPU else cluster.make_strategy(count)
     check_count(settings.devices, strategy.num_replicas_in_sync, processes)

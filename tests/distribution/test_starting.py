@@ -6,7 +6,7 @@ import logging
 import keras
 import pytest
 
-from keras_bert_flow.config import DistributionConfig
+from keras_bert_flow.config import DistributionConfig, SecondPhaseConfig
 from keras_bert_flow.distribution import starting
 from keras_bert_flow.distribution.cluster import SINGLE
 from keras_bert_flow.distribution.starting import check_batch, check_count, start_cluster
@@ -120,6 +120,24 @@ def test_accumulation_is_refused_where_it_would_be_wrong(monkeypatch):
         # The strategy would wait for the other process; accumulation is looked at first.
     with pytest.raises(ValueError, match=wanted):
         start(distribution={"kind": "data_parallel"}, batch_size=8, accumulate_batches=2)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the others can")
+@pytest.mark.parametrize("setting", [{"precision": "mixed_float16"}, {"non_finite": "skip"}])
+def test_what_a_strategy_cannot_leave_out_is_refused(monkeypatch, setting):
+    name_two_processes(monkeypatch)
+    ((name, value),) = setting.items()
+    with pytest.raises(ValueError, match=f"Under TensorFlow's strategies .* Received: pretraining.{name}={value}"):
+        start(batch_size=8, **setting)
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="the strategy would wait for the other process")
+def test_batches_of_the_second_phase_are_looked_at_before_the_first(monkeypatch):
+    name_two_processes(monkeypatch)
+    config = make_tiny_config(batch_size=8)
+    second = SecondPhaseConfig(total_steps=3, warmup_steps=1, sequence_length=16, batch_size=7)
+    with pytest.raises(ValueError, match="Received: second_phase.batch_size=7 for 2 devices. Try batch_size=8"):
+        start_cluster(config.model_copy(update={"second_phase": second}), 50, HEADS)
 
 
 def test_refusal_leaves_nothing_behind(tmp_path):
