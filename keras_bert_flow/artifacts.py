@@ -82,7 +82,7 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
         OSError: the place cannot be written, or has no room left.
     """
     output = Path(output).absolute()
-    work = output.with_name(f".{output.name}.work")
+    work = work_folder(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with locked(output.with_name(f".{output.name}.lock")):
         if output.exists():
@@ -108,6 +108,12 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
                     f"The output must fit on its disk. Received: {output}, {reason}. Make room or choose another place."
                 ) from error
             raise
+
+
+def work_folder(output: str | Path) -> Path:
+    """Return where an output is built."""
+    output = Path(output).absolute()
+    return output.with_name(f".{output.name}.work")
 
 
 @contextmanager

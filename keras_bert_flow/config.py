@@ -248,6 +248,31 @@ class FinetuningConfig(Settings):
     compare_random: bool = Field(True, description="Also fine-tune the same model from random weights.")
 
 
+class DistributionConfig(Settings):
+    """Over which devices pre-training is spread; it changes a result by rounding only, so it is in no key."""
+
+    kind: Literal["auto", "single", "data_parallel", "model_parallel", "tpu"] = Field(
+        "auto",
+        description="`data_parallel`: each device computes rows of a batch; `model_parallel`: several share a copy of "
+        "the model (jax); `tpu`: data_parallel, refused where there is none; `auto`: by what the process finds.",
+    )
+    devices: int | None = Field(
+        None, ge=1, description="Devices of all processes together; by default all. With torch each process has one."
+    )
+    model_parallel: int | None = Field(
+        None, ge=2, description="Devices that share one copy of the model, for `kind: model_parallel`."
+    )
+
+    @model_validator(mode="after")
+    def _check_model_parallel(self):
+        if (self.kind == "model_parallel") != (self.model_parallel is not None):
+            raise ValueError(
+                "`kind: model_parallel` and `model_parallel`, the devices of one copy, go together. Received: "
+                f"kind={self.kind}, model_parallel={self.model_parallel}"
+            )
+        return self
+
+
 class PipelineConfig(Settings):
     """Everything from raw text to the report."""
 
@@ -261,6 +286,9 @@ class PipelineConfig(Settings):
     records: RecordsConfig = Field(default_factory=RecordsConfig, description="The pre-training records.")
     model: ModelConfig = Field(default_factory=ModelConfig, description="The model.")
     pretraining: PretrainingConfig = Field(default_factory=PretrainingConfig, description="Pre-training.")
+    distribution: DistributionConfig = Field(
+        default_factory=DistributionConfig, description="The devices of pre-training; other stages take one."
+    )
     second_phase: SecondPhaseConfig | None = Field(
         None, description="Pre-training gone on with longer sequences; left out, there is none."
     )

@@ -17,7 +17,13 @@ from keras_bert_flow.text.storage import LOCAL, Storage
 
 _TEXT_ROOMS = ("keras_bert_flow/text", "keras_bert_flow/records", "beam_jobs")
 _MODEL_ROOMS = ("keras_bert_flow/layers", "keras_bert_flow/models", "keras_bert_flow/conversion")
-TRAINING_ROOMS = (*_MODEL_ROOMS, "keras_bert_flow/data", "keras_bert_flow/training", "keras_bert_flow/tasks")
+TRAINING_ROOMS = (
+    *_MODEL_ROOMS,
+    "keras_bert_flow/data",
+    "keras_bert_flow/distribution",
+    "keras_bert_flow/training",
+    "keras_bert_flow/tasks",
+)
 # Settings of pre-training that change what is seen and kept of a run, but no weight and no score that comes out.
 WATCHING = (
     "log_every_steps",
@@ -84,7 +90,7 @@ def finetuning_key(config: PipelineConfig, model: Path) -> str:
 
 
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path) -> str:
-    settings = _without_paths(config.model_dump(exclude={"runs", "beam"}))
+    settings = _without_paths(config.model_dump(exclude={"runs", "beam", "distribution"}))
     inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | task_digests(config)
     return content_key("evaluation", settings, inputs, ("keras_bert_flow/evaluation", *TRAINING_ROOMS))
 

@@ -20,7 +20,10 @@ ALLOWED = {
     "data": "text records tasks grain numpy",
     "layers": "keras",
     "models": "layers keras numpy",
-    "training": "config artifacts keys progress data models conversion tasks text records keras numpy safetensors",
+    "distribution": "config data models keras numpy jax tensorflow torch",  # those three where their file is loaded
+    "training": (
+        "config artifacts keys progress data models distribution conversion tasks text records keras numpy safetensors"
+    ),
     "tasks": "text numpy sklearn scipy",
     "evaluation": (
         "tasks data models conversion artifacts config keys records training progress numpy scipy yaml matplotlib"

@@ -227,6 +227,13 @@ def test_one_stage_can_be_configured_alone(tmp_path):
     assert issubclass(CorpusConfig, BaseModel)
 
 
+@pytest.mark.parametrize("text", ["kind: model_parallel", "model_parallel: 2", "{kind: tpu, model_parallel: 2}"])
+def test_devices_of_a_copy_go_with_their_kind(tmp_path, text):
+    with pytest.raises(ValueError, match="`kind: model_parallel` and `model_parallel`, .*go together. Received: kind="):
+        load(tmp_path, f"distribution: {text if text[0] == '{' else '{' + text + '}'}")
+    assert load(tmp_path, "distribution: {kind: model_parallel, model_parallel: 2}").distribution.model_parallel == 2
+
+
 def test_second_phase_replaces_what_it_names():
     overrides = ["second_phase.total_steps=70", "second_phase.warmup_steps=7", "second_phase.sequence_length=256"]
     config = load_config(None, [*overrides, "pretraining.optimizer=lamb", "records.duplication=3"])

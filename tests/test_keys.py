@@ -3,8 +3,9 @@ import shutil
 import pytest
 
 from keras_bert_flow import keys
-from keras_bert_flow.config import CorpusConfig, RecordsConfig, VocabularyConfig, load_config
+from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig, load_config
 from keras_bert_flow.records.manifest import write_manifest
+from tests.oracles.tiny_records import write_tiny_records
 
 
 @pytest.fixture
@@ -51,6 +52,16 @@ def test_records_key_changes_with_all_that_records_depend_on(corpus, tmp_path):
     assert key_of("w.txt") in found
     (tmp_path / "w.txt").write_text("b")
     assert len(found | {key_of("w.txt")}) == 5
+
+
+def test_devices_are_in_no_key(tmp_path):
+    records = write_tiny_records(tmp_path / "records")
+    one, many = (PipelineConfig(distribution={"kind": kind}) for kind in ("single", "data_parallel"))
+    assert keys.pretraining_key(one, records) == keys.pretraining_key(many, records)
+    tables = {"task": {"train": str(records / "vocab.txt"), "dev": str(records / "vocab.txt")}}
+    one, many = (PipelineConfig(distribution={"kind": kind}, **tables) for kind in ("single", "data_parallel"))
+    assert keys.evaluation_key(one, records, records) == keys.evaluation_key(many, records, records)
+    assert keys.finetuning_key(one, records) == keys.finetuning_key(many, records)
 
 
 def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(tmp_path):

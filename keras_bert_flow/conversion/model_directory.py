@@ -4,7 +4,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_bert_flow.conversion import huggingface as hf
@@ -21,6 +20,7 @@ from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.values import read_variable
 
 OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype", "name")
 # What Hugging Face calls each model, and its heads.
@@ -191,7 +191,7 @@ def _export_tensors(model, backbone: BertBackbone, heads: dict[str, str]) -> dic
     table = {ours: f"bert.{theirs}" for ours, theirs in table.items()} | heads if heads else table
     tensors = {}
     for variable in model.weights:
-        value = keras.ops.convert_to_numpy(variable.value).astype("float32")
+        value = read_variable(variable).astype("float32")
         if not np.isfinite(value).all():
             raise ValueError(
                 f"Weights must be numbers. Received: {variable.path} with NaN or infinity. Save none such."

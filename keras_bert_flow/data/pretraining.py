@@ -93,6 +93,7 @@ def pretraining_dataset(
     start_step: int = 0,
     masking: str = "static",
     accumulate_batches: int = 1,
+    share: tuple[int, int] = (0, 1),
 ) -> grain.IterDataset:
     """Return endless shuffled batches (x, y, sample_weight) for `fit`; use with `steps_per_epoch`.
 
@@ -106,8 +107,9 @@ def pretraining_dataset(
         masking: `static`, the masks of the records, or `dynamic`, other masks in each pass.
         accumulate_batches: parts in which each batch comes, for an optimizer that accumulates as many and losses that
             are sums (`models.defaults.token_loss`).
+        share: (number, count): which of `count` equal runs of each batch's rows to read; the others are not read.
     Raises:
-        ValueError: another `masking`, or the records do not say how they were masked.
+        ValueError: another `masking`, the records do not say how they were masked, or a batch has no equal shares.
     """
     records = records if isinstance(records, PretrainingRecords) else PretrainingRecords(records)
     if masking not in MASKINGS:
@@ -118,7 +120,10 @@ def pretraining_dataset(
     else:
         dataset = shuffle_endlessly(grain.MapDataset.source(records), seed)
     to_batch = partial(to_model_batch, has_sentence_labels=records.objective in SENTENCE_TASKS)
-    batches = dataset.batch(batch_size).map(to_batch)[start_step:].to_iter_dataset(READING)
+    number, count = share
+    if batch_size % count:
+        raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
+    batches = dataset.batch(batch_size // count)[number::count].map(to_batch)[start_step:].to_iter_dataset(READING)
     return split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
 
 
@@ -133,13 +138,19 @@ def shuffle_endlessly(dataset: grain.MapDataset, seed: int) -> grain.MapDataset:
     return dataset.seed(seed).shuffle().repeat(ROWS // len(dataset))
 
 
-def ordered_batches(records: PretrainingRecords, batch_size: int, limit: int) -> Iterator[tuple]:
-    """Yield the first `limit` records in order, the last batch filled up with rows of weight 0."""
-    total = min(limit, len(records))
-    for start in range(0, total, batch_size):
-        rows = [records[min(start + offset, total - 1)] for offset in range(batch_size)]
+def ordered_batches(
+    records: PretrainingRecords, batch_size: int, limit: int, share: tuple[int, int] = (0, 1)
+) -> Iterator[tuple]:
+    """Yield the first `limit` records in order, the last batch filled up with rows of weight 0.
+
+    `share` is as of `pretraining_dataset`: every share has as many batches, of as many rows.
+    """
+    total, (number, count) = min(limit, len(records)), share
+    size = batch_size // count
+    for start in range(number * size, number * size + total, batch_size):
+        rows = [records[min(start + offset, total - 1)] for offset in range(size)]
         batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-        is_real = (np.arange(start, start + batch_size) < total).astype("float32")
+        is_real = (np.arange(start, start + size) < total).astype("float32")
         x, y, weights = to_model_batch(batch, records.objective in SENTENCE_TASKS)
         yield x, y, {name: (weight.T * is_real).T for name, weight in weights.items()}
 

@@ -22,6 +22,7 @@ class BestCheckpoint:
         identity: what the run is; see `Checkpoints`.
         list_spans: says with which settings the steps up to one were made; see `history.list_spans`.
         is_needed: whether the best is to be published; a damaged one is then refused, and otherwise forgotten.
+        is_writer: see `Checkpoints`.
     Raises:
         ValueError: the checkpoint is damaged and needed.
     """
@@ -32,9 +33,10 @@ class BestCheckpoint:
         identity: Mapping[str, Any],
         list_spans: Callable[[int], list] = lambda step: [],
         is_needed: bool = False,
+        is_writer: bool = True,
     ):
         self._folder, self._list_spans = folder, list_spans
-        self._checkpoints = Checkpoints(folder, identity, keep=1)
+        self._checkpoints = Checkpoints(folder, identity, keep=1, is_writer=is_writer)
         self._score = math.inf
         try:
             step, progress = self._checkpoints.find()

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from keras_bert_flow.artifacts import canonical_json, file_digest, sync_folder
+from keras_bert_flow.models.values import read_variable
 from keras_bert_flow.training.history import add_change, list_earlier, list_spans
 from keras_bert_flow.training.identity import list_changes
 
@@ -44,13 +44,20 @@ class Checkpoints:
         identity: what the run is, as JSON; a checkpoint of another run is refused.
         keep: how many of the newest to keep.
         settings: as JSON, those that may change on the way and have a say in the result; see `history`.
+        is_writer: False in a process that reads what another one of the run saves.
     Attributes:
         history: other settings that earlier steps were made with, of the checkpoint found last.
     """
 
     def __init__(
-        self, folder: Path, identity: Mapping[str, Any], keep: int = 2, settings: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        identity: Mapping[str, Any],
+        keep: int = 2,
+        settings: Mapping[str, Any] | None = None,
+        is_writer: bool = True,
     ):
+        self._is_writer = is_writer
         self._folder = folder
         self._identity, self._settings = json.loads(json.dumps([identity, settings or {}]))  # as they come back
         self._keep = keep
@@ -66,6 +73,8 @@ class Checkpoints:
         """
         state = _read_state(model)
         _check_finite(state, step)
+        if not self._is_writer:
+            return
         facts = {
             "step": step,
             "identity": self._identity,
@@ -234,7 +243,7 @@ def _read_state(model) -> dict[str, np.ndarray]:
 
 
 def _to_numpy(variable) -> np.ndarray:
-    return np.ascontiguousarray(keras.ops.convert_to_numpy(variable.value)).reshape(variable.shape)
+    return np.ascontiguousarray(read_variable(variable)).reshape(variable.shape)
 
 
 def _write_state(model, state: Mapping[str, np.ndarray], folder: Path) -> None:

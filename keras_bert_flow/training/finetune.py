@@ -1,6 +1,7 @@
 """Fine-tune a model on a task, once a seed, and the same model from random weights beside it."""
 
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from keras_bert_flow.training.schedules import WarmupDecay
 PRETRAINED, RANDOM = "pretrained", "random"
 RUN_FILE = "run.json"
 LOGS_A_RUN = 20
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,10 @@ def finetune(
         ValueError: a table or the model is unusable; the message says why.
         Interrupted: SIGTERM or SIGINT came; run again to go on.
     """
+    if config.distribution.kind not in ("auto", "single"):
+        _logger.warning(
+            "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind
+        )
     model, key = Path(model), finetuning_key(config, Path(model))
     identity = finetuning_identity(config, model)
     tokenizer = read_tokenizer(model)

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_bert_flow.models.fused_adamw import dense_gradients
+from keras_bert_flow.models.values import read_variable
 
 INITIAL_SCALE = 2.0**15
 LARGEST_SCALE = 2.0**24  # beyond it the float32 parts of a model gain nothing
@@ -172,10 +173,10 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
                 f"{step}{self._describe_row()}. {self._advise()}"
             )
         facts = {"skipped_steps": _to_int(self._skipped_steps)} if self.leaves_out else {}
-        return facts | ({"loss_scale": float(ops.convert_to_numpy(self._scale.value))} if self.scales_loss else {})
+        return facts | ({"loss_scale": float(read_variable(self._scale))} if self.scales_loss else {})
 
     def _describe_failure(self) -> str:
-        are_bad = ops.convert_to_numpy(self._failed_weights.value).astype(bool)
+        are_bad = read_variable(self._failed_weights).astype(bool)
         if are_bad.all():
             return "the loss"  # see `scale_loss`
         watched = self._trainable_variables  # what Keras gives to its subclasses, underscore and all
@@ -213,4 +214,4 @@ def check_steps(optimizer) -> dict[str, float]:
 
 
 def _to_int(variable) -> int:
-    return int(np.asarray(ops.convert_to_numpy(variable.value)))
+    return int(np.asarray(read_variable(variable)))

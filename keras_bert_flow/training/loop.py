@@ -6,7 +6,6 @@ Endless data with `steps_per_epoch` keeps TensorFlow from running a step too man
 
 import itertools
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 
+from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.training.callbacks import UserCallbacks
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.guard import check_steps
@@ -75,6 +75,7 @@ def train(
     peak_flops: float | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     tensorboard: bool = False,
+    cluster: Cluster = SINGLE,
 ) -> float:
     """Train a compiled model to the last step, or until a callback ends it, going on from the newest checkpoint.
 
@@ -92,6 +93,7 @@ def train(
         peak_flops: what the device can do, operations a second, for `utilisation`.
         callbacks: see `UserCallbacks`.
         tensorboard: keep an event file beside log.jsonl.
+        cluster: the devices and processes of the run.
     Returns:
         Seconds of training and evaluation, those before a restart included.
     Raises:
@@ -102,6 +104,8 @@ def train(
     """
     model.optimizer.build(model.trainable_variables)
     step, progress = checkpoints.restore(model)
+    cluster.check_same(step)
+    cluster.spread_seeds(model)
     _check_total(step, borders.total_steps)
     stretch = Stretch(**progress.get("stretch", {"start": step, "step": step}))
     rewind_log(folder, stretch.start)
@@ -113,11 +117,15 @@ def train(
     epoch, line = borders.count(stretch.start), {}
     users.begin()
     with stop_requests() as stop_requested:
+
+        def is_stopped() -> bool:
+            return cluster.is_any(stop_requested.is_set())
+
         while stretch.start < borders.total_steps and not has_ended:
             started_at = time.perf_counter()
             users.begin_epoch(epoch)
             end = borders.next_after(max(stretch.start, stretch.step - 1))  # the borders may have been others
-            _fit(model, make_dataset, stretch, end, users, stop_requested.is_set, batches_per_step)
+            _fit(model, make_dataset, stretch, end, users, stop_requested.is_set, batches_per_step, cluster)
             speed = _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
             line = {"step": stretch.step} | stretch.logs | check_steps(model.optimizer) | speed
             _check_finite(line)
@@ -125,12 +133,12 @@ def train(
                 if stretch.step < end and not stretch.has_ended:
                     raise _StopRequest
                 if borders.is_due(end, borders.evaluate_every_steps) or stretch.has_ended:
-                    line |= evaluate(lambda batches: _until(stop_requested, batches))
+                    line |= evaluate(lambda batches: _until(is_stopped, batches))
                     _check_finite(line)
             except _StopRequest:
                 elapsed_seconds += time.perf_counter() - started_at
                 progress = {"elapsed_seconds": elapsed_seconds, "stretch": stretch.as_json()}
-                _save_and_stop(model, checkpoints, stretch.step, progress, users)
+                _save_and_stop(model, checkpoints, stretch.step, progress, users, cluster)
             elapsed_seconds += time.perf_counter() - started_at
             line["elapsed_seconds"] = round(elapsed_seconds, 2)
             append_log(folder, line)
@@ -141,25 +149,37 @@ def train(
             epoch, stretch = epoch + 1, Stretch(stretch.step, stretch.step)
             is_last = has_ended or stretch.start == borders.total_steps
             progress = {"elapsed_seconds": elapsed_seconds, "has_ended": has_ended}
-            if stop_requested.is_set() and not is_last:
-                _save_and_stop(model, checkpoints, stretch.start, progress, users)
+            if not is_last and is_stopped():
+                _save_and_stop(model, checkpoints, stretch.start, progress, users, cluster)
             if borders.is_due(stretch.start, borders.checkpoint_every_steps) or is_last:
                 checkpoints.save(model, stretch.start, progress)
     users.end(line)
     return elapsed_seconds
 
 
-def _fit(model, make_dataset, stretch: Stretch, end: int, users, is_stop_requested, batches_per_step: int) -> None:
+def _fit(model, make_dataset, stretch: Stretch, end: int, users, is_stop_requested, batches_per_step, cluster) -> None:
     """Go on to the end of a stretch, or to the step at which a callback or a signal breaks it off."""
     step, started_at = stretch.step, time.perf_counter()
     if step == end or stretch.has_ended:  # it was broken off in its evaluation
         return
     batches = (end - step) * batches_per_step
     follower = StepFollower(
-        model, stretch, users.callbacks, is_stop_requested, lambda: next(iter(make_dataset(step))), batches_per_step
+        model,
+        stretch,
+        users.callbacks,
+        is_stop_requested,
+        lambda: next(iter(make_dataset(step))),
+        batches_per_step,
+        cluster,
     )
     try:
-        model.fit(make_dataset(step), steps_per_epoch=batches, shuffle=False, verbose=0, callbacks=follower)
+        model.fit(
+            cluster.feed(model, make_dataset(step)),
+            steps_per_epoch=batches,
+            shuffle=False,
+            verbose=0,
+            callbacks=follower,
+        )
     except Exception:
         # TensorFlow buries an error of the input under pages of its own; the same batches raise it as it was.
         for _ in itertools.islice(make_dataset(step), batches):
@@ -178,15 +198,18 @@ def _measure_speed(stretch: Stretch, tokens_per_step: int, flops_per_step: int |
     return speed
 
 
-def _save_and_stop(model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any], users) -> NoReturn:
+def _save_and_stop(
+    model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any], users, cluster: Cluster
+) -> NoReturn:
     checkpoints.save(model, step, progress)
+    cluster.wait()  # where one process ends, its launcher may end the others
     users.end({})
     raise Interrupted(f"Stopped at step {step:,}; run the same command again to go on.")
 
 
-def _until(stop_requested: threading.Event, batches: Iterable) -> Iterator:
+def _until(is_stopped: Callable[[], bool], batches: Iterable) -> Iterator:
     for batch in batches:
-        if stop_requested.is_set():
+        if is_stopped():
             raise _StopRequest
         yield batch
 

@@ -2,38 +2,59 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_bert_flow.config import ModelConfig, PipelineConfig
+from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
+from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.keys import pretraining_inputs, pretraining_key
-from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.flops import pretraining_flops
-from keras_bert_flow.models.masked_lm import BertMaskedLM
-from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
+from keras_bert_flow.text.objectives import SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
-from keras_bert_flow.training.finite_means import keep_metrics_finite
 from keras_bert_flow.training.identity import STEERING, pretraining_identity
 from keras_bert_flow.training.initial_model import load_initial_model
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.optimizers import make_guarded_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
-from keras_bert_flow.training.schedules import WarmupDecay
+from keras_bert_flow.training.pretrainers import compile_pretrainer, make_pretrainer
+from keras_bert_flow.training.several import check_same_run, join_cluster, publish_together
 from keras_bert_flow.training.validation import score_pretraining
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 EARLIER = "earlier"  # in the manifest: other settings that the first steps were made with
 SETTINGS = {"name", "seed", "backend", "model", "pretraining"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the parts of a run share.
+
+    Attributes:
+        training: its records, whole.
+        work: what is to be published, and the checkpoints; all processes see it.
+        folder: for what only the first process is to keep: `work`, or in the others one that is thrown away.
+        report: takes a line of the log.
+        cluster: the devices and processes.
+    """
+
+    config: PipelineConfig
+    records: Path
+    initial_model: Path | None
+    training: PretrainingRecords
+    held_out: PretrainingRecords
+    work: Path
+    folder: Path
+    report: Callable[[Mapping[str, Any]], None]
+    callbacks: Sequence[keras.callbacks.Callback]
+    cluster: Cluster
 
 
 def pretrain(
@@ -49,7 +70,8 @@ def pretrain(
     A run that was killed goes on from its newest checkpoint, to the same weights, bit for bit.
 
     Args:
-        config: its sections `model` and `pretraining`, and the seed, count; the objective is that of the records.
+        config: its sections `model` and `pretraining`, and the seed, count; the objective is that of the records. Its
+            section `distribution` says which devices do it; see `distribution.starting`.
         records: what `kbf records` made.
         output: the folder.
         report: called with every line of the log.
@@ -66,104 +88,82 @@ def pretrain(
     records, initial = Path(records), None if initial_model is None else Path(initial_model)
     pretraining_key(config, records, initial)  # says what is wrong with the inputs before anything is looked at
 
-    def build(work: Path) -> Contents:
+    cluster = SINGLE  # what is there already, or in the way, needs no devices
+    if not Path(output).exists():
+        described = PretrainingRecords(records, verify=False)
+        _check_fit(config, described)
+        cluster = join_cluster(config, described.manifest.config["vocabulary_size"], callbacks)
+
+    def build(work: Path, folder: Path) -> Contents:
         training = PretrainingRecords(records, vocabulary_file=initial and initial / VOCABULARY_FILE)
-        _check_fit(config, training)
-        return _build(config, records, training, initial, work, report, callbacks)
+        held_out = PretrainingRecords(records, "held_out", verify=False)
+        follow = report if cluster.is_first else _ignore
+        return _build(Run(config, records, initial, training, held_out, work, folder, follow, callbacks, cluster))
 
     def find_key(settings: Mapping[str, Any]) -> str:
         return pretraining_key(config, records, initial, settings.get(EARLIER, ()))
 
-    return publish(output, "pretraining", find_key, build, resumable=True, scratch=CHECKPOINTS)
+    def publish_result(build: Callable[[Path], Contents]) -> Path:
+        return publish(output, "pretraining", find_key, build, resumable=True, scratch=CHECKPOINTS)
+
+    return publish_together(cluster, output, build, publish_result)
 
 
-def make_pretrainer(
-    shape: ModelConfig, vocabulary_size: int, objective: str = MLM_NSP
-) -> BertPretrainer | BertMaskedLM:
-    """Build a model with new weights from its configuration, with the heads that the objective trains."""
-    sizes = {name: getattr(shape, name) for name in ("num_layers", "hidden_dim", "num_heads", "intermediate_dim")}
-    backbone = BertBackbone.from_size(
-        shape.size,
-        vocabulary_size,
-        max_positions=shape.max_positions,
-        hidden_act=shape.hidden_act,
-        dropout_rate=shape.dropout_rate,
-        attention_dropout_rate=shape.attention_dropout_rate,
-        use_pooler=objective in SENTENCE_TASKS,
-        **{name: value for name, value in sizes.items() if value is not None},
-    )
-    return BertPretrainer(backbone) if backbone.use_pooler else BertMaskedLM(backbone)
+def _ignore(line: Mapping[str, Any]) -> None:
+    """Report nothing: another process does."""
 
 
-def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineConfig) -> None:
-    """Compile a model as the section `pretraining` says, for batches in as many parts as it says."""
-    settings = config.pretraining
-    model.backbone.set_rematerialised(settings.rematerialise)
-    schedule = WarmupDecay(
-        settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
-    )
-    max_skipped_steps = settings.max_skipped_steps if settings.non_finite == "skip" else 0
-    optimizer = make_guarded_optimizer(
-        settings.optimizer,
-        schedule,
-        settings.weight_decay,
-        settings.clip_norm,
-        accumulate_batches=settings.accumulate_batches,
-        max_skipped_steps=max_skipped_steps,
-        precision=settings.precision,
-    )
-    sums = {name: token_loss(is_sum=True) for name in model.output} if settings.accumulate_batches > 1 else None
-    model.compile(optimizer=optimizer, loss=sums, auto_scale_loss=False)  # the guard scales it
-    if max_skipped_steps:
-        keep_metrics_finite(model)
-
-
-def _build(
-    config: PipelineConfig, records: Path, training, initial: Path | None, work: Path, report, callbacks
-) -> Contents:
-    held_out = PretrainingRecords(records, "held_out", verify=False)
+def _build(run: Run) -> Contents:
+    config, settings, cluster = run.config, run.config.pretraining, run.cluster
+    identity = pretraining_identity(config, run.records, run.initial_model)
+    check_same_run(cluster, identity | {"pretraining": settings.model_dump(mode="json")})
     seed_everything(config.seed)
-    with arithmetic(config.pretraining.precision):
-        if initial is None:
-            model = make_pretrainer(config.model, training.manifest.config["vocabulary_size"], training.objective)
-        else:
-            model = load_initial_model(initial, config.model, training.objective)
-    compile_pretrainer(model, config)
-    settings, chosen = config.pretraining, config.pretraining.publish == "best"
-    identity = pretraining_identity(config, records, initial)
+    with arithmetic(settings.precision), cluster.scope():
+        model = _make_model(run)
     steering = {name: getattr(settings, name) for name in STEERING}
-    checkpoints = Checkpoints(work / CHECKPOINTS, identity, settings.keep_checkpoints, steering)
+    folder, is_chosen = run.work / CHECKPOINTS, settings.publish == "best"
+    checkpoints = Checkpoints(folder, identity, settings.keep_checkpoints, steering, cluster.is_first)
     checkpoints.find()  # the history of the run is known from here on
     best = BestCheckpoint(
-        work / CHECKPOINTS / BEST, identity, lambda step: checkpoints.list_spans(("total_steps",), step), chosen
+        folder / BEST,
+        identity,
+        lambda step: checkpoints.list_spans(("total_steps",), step),
+        is_chosen,
+        cluster.is_first,
     )
-    metrics = _train(model, config, training, held_out, work, checkpoints, best, report, callbacks)
-    (work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
-    cased = training.manifest.config["cased"]
-    save_model_directory(model, work / "model", records / VOCABULARY_FILE, cased, card=write_card(config, metrics))
+    with cluster.scope():
+        compile_pretrainer(model, config, cluster)
+        metrics = _train(run, model, checkpoints, best)
+        if not cluster.is_first:
+            return Contents()
+        _save(run, model, metrics)
     facts = config.model_dump(mode="json", include=SETTINGS)
-    earlier = checkpoints.list_earlier(STEERING if chosen else ("total_steps",), metrics["steps"])
-    return Contents(facts | ({EARLIER: earlier} if earlier else {}), pretraining_inputs(records, initial))
+    earlier = checkpoints.list_earlier(STEERING if is_chosen else ("total_steps",), metrics["steps"])
+    return Contents(facts | ({EARLIER: earlier} if earlier else {}), pretraining_inputs(run.records, run.initial_model))
 
 
-def _train(
-    model,
-    config: PipelineConfig,
-    training,
-    held_out,
-    work: Path,
-    checkpoints: Checkpoints,
-    best: BestCheckpoint,
-    report,
-    callbacks,
-) -> dict[str, Any]:
-    settings = config.pretraining
+def _make_model(run: Run):
+    shape, training = run.config.model, run.training
+    if run.initial_model is not None:
+        return load_initial_model(run.initial_model, shape, training.objective)
+    return make_pretrainer(shape, training.manifest.config["vocabulary_size"], training.objective)
+
+
+def _save(run: Run, model, metrics: Mapping[str, Any]) -> None:
+    (run.work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    cased, card = run.training.manifest.config["cased"], write_card(run.config, metrics)
+    save_model_directory(model, run.work / "model", run.records / VOCABULARY_FILE, cased, card=card)
+
+
+def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> dict[str, Any]:
+    settings, training, cluster = run.config.pretraining, run.training, run.cluster
+    share, parts = (cluster.rank, cluster.processes), 1 if cluster.computes_apart else settings.accumulate_batches
     scores: dict[str, float] = {}
 
     def evaluate(until_stopped=iter) -> dict[str, float]:
         batch_size = settings.batch_size // settings.accumulate_batches
-        batches = until_stopped(ordered_batches(held_out, batch_size, settings.evaluate_instances))
-        scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective)))
+        batches = until_stopped(ordered_batches(run.held_out, batch_size, settings.evaluate_instances, share))
+        scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective), cluster))
         if settings.keep_best and scores:
             best.offer(model, model.optimizer.steps, scores["masked_lm_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
@@ -173,7 +173,7 @@ def _train(
     seconds = train(
         model,
         lambda step: pretraining_dataset(
-            training, settings.batch_size, config.seed, step, settings.masking, settings.accumulate_batches
+            training, settings.batch_size, run.config.seed, step, settings.masking, parts, share
         ),
         Borders(
             settings.total_steps,
@@ -181,22 +181,25 @@ def _train(
             settings.evaluate_every_steps,
             settings.checkpoint_every_steps,
         ),
-        work,
+        run.folder,
         checkpoints,
         evaluate,
         tokens_per_step,
-        report,
+        run.report,
         batches_per_step=settings.accumulate_batches,
         flops_per_step=settings.batch_size * flops.training,
         peak_flops=settings.peak_flops,
-        callbacks=callbacks,
+        callbacks=run.callbacks,
         tensorboard=settings.tensorboard,
+        cluster=cluster,
     )
-    last = read_log(work)[-1]
+    last = (read_log(run.folder) or [{"step": settings.total_steps}])[-1]  # the first process has the whole log
     steps = last["step"]
+    cluster.wait()  # for the first process to have saved
     chosen = {"published_step": best.restore(model) or steps} if settings.publish == "best" else {}
+    cluster.wait()
     # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
-    if not scores or callbacks or chosen:
+    if not scores or run.callbacks or chosen:
         evaluate()
     tokens = tokens_per_step * steps
     return (
@@ -210,6 +213,7 @@ def _train(
             "tokens_per_second": round(tokens / seconds),
             "parameters": model.count_params(),
         }
+        | ({"devices": cluster.devices} if cluster.devices > 1 else {})
     )
 
 

@@ -8,6 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bert_flow.distribution.cluster import SINGLE, Cluster
+from keras_bert_flow.models.values import read_variable
+
 MAX_STEPS_AHEAD = 4  # enough to keep a device busy while the next batches are read
 
 
@@ -47,6 +50,7 @@ class StepFollower(keras.callbacks.CallbackList):
         is_stop_requested: asked after every step.
         read_batch: one batch (x, y, sample_weight); TensorFlow makes its metrics at the first.
         batches_per_step: how many batches the optimizer accumulates; callbacks hear of whole steps.
+        cluster: the processes whose steps these are.
     """
 
     def __init__(
@@ -57,10 +61,12 @@ class StepFollower(keras.callbacks.CallbackList):
         is_stop_requested: Callable[[], bool],
         read_batch: Callable[[], tuple],
         batches_per_step: int = 1,
+        cluster: Cluster = SINGLE,
     ):
         super().__init__(model=model, add_history=True)
         self.stretch, self._first_step = stretch, stretch.step
         self._batches_per_step = batches_per_step
+        self._cluster = cluster
         self._queued = deque()  # a metric of each step that may still be under way
         self._callbacks, self._is_stop_requested, self._read_batch = callbacks, is_stop_requested, read_batch
 
@@ -69,7 +75,7 @@ class StepFollower(keras.callbacks.CallbackList):
 
     def on_epoch_begin(self, epoch, logs=None):
         saved = self.stretch.metrics
-        if not saved:
+        if not saved or (self._cluster.computes_apart and not self._cluster.is_first):
             return
         if len(self._model.metrics_variables) != len(saved):
             self._model.test_on_batch(*self._read_batch())
@@ -89,7 +95,8 @@ class StepFollower(keras.callbacks.CallbackList):
         for callback in self._callbacks:
             callback.on_train_batch_end(self.stretch.step - 1 - self.stretch.start, logs)
         self.stretch.has_ended = self._model.stop_training
-        if self._is_stop_requested():
+        is_time = self.stretch.step % self._cluster.ask_every_steps == 0
+        if is_time and self._cluster.is_any(self._is_stop_requested()):
             self._model.stop_training = True
         self._wait_for_an_earlier_step(logs)
 
@@ -105,9 +112,12 @@ class StepFollower(keras.callbacks.CallbackList):
                 oldest.block_until_ready()
 
     def on_epoch_end(self, epoch, logs=None):
+        if self._cluster.computes_apart:
+            self._cluster.merge_metrics(self._model)
+            logs = self._model.get_metrics_result()
         self.stretch.logs = {name: float(value) for name, value in logs.items()}
         variables = self._model.metrics_variables
-        self.stretch.metrics = [keras.ops.convert_to_numpy(variable.value).tolist() for variable in variables]
+        self.stretch.metrics = [read_variable(variable).tolist() for variable in variables]
         if not any(self.stretch.metrics[:2]):  # sum and count of the loss: every step was left out
             self.stretch.logs = {}
 

@@ -5,14 +5,19 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 
-def score_pretraining(model, batches: Iterable[tuple], sentence_task: str | None = "next_sentence") -> dict[str, float]:
+
+def score_pretraining(
+    model, batches: Iterable[tuple], sentence_task: str | None = "next_sentence", cluster: Cluster = SINGLE
+) -> dict[str, float]:
     """Score masked tokens, and what the two-way head learns.
 
     Args:
         model: a `BertPretrainer`, or a `BertMaskedLM`.
         batches: (x, y, sample_weight) of equal shapes.
         sentence_task: `next_sentence` or `sentence_order`; None where there is no such head.
+        cluster: the processes that have a share each of the rows.
     Returns:
         `masked_lm_loss` (nats per masked token), `masked_lm_perplexity`, `masked_lm_accuracy`, `unigram_accuracy` (of
         always guessing the commonest of these tokens: the best that ignores the context can do), and `loss` and
@@ -22,10 +27,12 @@ def score_pretraining(model, batches: Iterable[tuple], sentence_task: str | None
     sums: Counter = Counter()
     tokens: Counter = Counter()
     for x, y, weights in batches:
-        logits = model.predict_on_batch(x)
+        logits = cluster.predict(model, x)
         for output, name in outputs.items():
             _add_scores(sums, name, np.asarray(logits[output]), y[output], weights[output])
         tokens.update(y["mlm"][weights["mlm"] > 0].tolist())
+    if cluster.processes > 1:
+        sums, tokens = _add_up(sums, tokens, outputs.values(), cluster)
     if not tokens:
         return {}
     scores = {}
@@ -35,6 +42,16 @@ def score_pretraining(model, batches: Iterable[tuple], sentence_task: str | None
     scores["masked_lm_perplexity"] = float(np.exp(scores["masked_lm_loss"]))
     scores["unigram_accuracy"] = max(tokens.values()) / tokens.total()
     return scores
+
+
+def _add_up(sums: Counter, tokens: Counter, names: Iterable[str], cluster: Cluster) -> tuple[Counter, Counter]:
+    """Add the sums and counts of all processes."""
+    keys = [f"{name}_{sum_name}" for name in names for sum_name in ("loss", "correct", "weight")]
+    size = int(-cluster.smallest(-max(tokens, default=0))) + 1
+    counts = np.bincount(list(tokens), list(tokens.values()), size) if tokens else np.zeros(size)
+    totals = cluster.sum(np.array([sums[key] for key in keys] + counts.tolist()))
+    counted = {token: int(count) for token, count in enumerate(totals[len(keys) :]) if count}
+    return Counter(dict(zip(keys, totals, strict=False))), Counter(counted)
 
 
 def _add_scores(sums: Counter, name: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:

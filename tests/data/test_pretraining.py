@@ -13,6 +13,7 @@ from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
 from keras_bert_flow.records.manifest import read_manifest, write_manifest
 from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords
 from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
+from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 LENGTH, PREDICTIONS = 16, 3
@@ -57,6 +58,50 @@ def test_order_is_a_permutation_in_each_epoch(folder):
     assert [sorted(epoch) for epoch in epochs] == [everything] * 3
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
     assert rows_of(islice(pretraining_dataset(records, 1, seed=4), 23)) != epochs[0]
+
+
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_shares_are_the_rows_of_the_batch(tmp_path, masking):
+    """Three processes read what one would, each its own third of each batch, in the same order."""
+    folder = write_objective_records(tmp_path / "records", "mlm_nsp")
+
+    def take(share):
+        return list(islice(pretraining_dataset(folder, 6, 3, 1, masking, share=share), 20))
+
+    whole, *parts = (take(share) for share in ((0, 1), (0, 3), (1, 3), (2, 3)))
+    for step, batch in enumerate(whole):
+        shares = [batches[step] for batches in parts]
+        joined = keras.tree.map_structure(lambda *rows: np.concatenate(rows), *shares)
+        keras.tree.map_structure(np.testing.assert_array_equal, joined, batch)
+    with pytest.raises(ValueError, match="must divide into equal shares. Received: batch_size=6, 4 shares"):
+        pretraining_dataset(folder, 6, share=(0, 4))
+
+
+def test_shares_are_read_apart(tmp_path, monkeypatch):
+    """In one pass no record is read by two of three processes, though each reads ahead."""
+    records = PretrainingRecords(write_tiny_records(tmp_path / "many", train=(300,)))
+    reads, read = [], PretrainingRecords.__getitem__
+    monkeypatch.setattr(PretrainingRecords, "__getitem__", lambda self, index: reads.append(index) or read(self, index))
+    found = []
+    for number in range(3):
+        for _ in islice(pretraining_dataset(records, 6, share=(number, 3)), 20):
+            pass
+        found.append(set(reads))
+        reads.clear()
+    assert sum(map(len, found)) == len(set.union(*found))
+    assert all(20 * 2 <= len(part) <= 100 for part in found)
+
+
+def test_held_out_shares_have_as_many_batches_and_their_own_rows(folder):
+    records = PretrainingRecords(folder, "held_out")
+    assert len(records) == 7
+    whole = list(ordered_batches(records, 4, 7))
+    shares = [list(ordered_batches(records, 4, 7, (number, 2))) for number in (0, 1)]
+    assert len(whole) == len(shares[0]) == len(shares[1]) == 2
+    for expected, *parts in zip(whole, *shares, strict=True):
+        joined = keras.tree.map_structure(lambda *rows: np.concatenate(rows), *parts)
+        keras.tree.map_structure(np.testing.assert_array_equal, joined, expected)
+    assert [len(list(ordered_batches(records, 4, 1, (number, 2)))) for number in (0, 1)] == [1, 1]
 
 
 def test_order_does_not_depend_on_how_records_are_opened(folder):

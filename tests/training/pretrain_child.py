@@ -78,11 +78,11 @@ def arrange(moment, put=setattr):
     elif kind == "held_out":
         score = module.score_pretraining
 
-        def score_and_be_stopped(model, batches, sentence_task):
+        def score_and_be_stopped(model, batches, *others):
             if int(model.optimizer.iterations) == int(step):
                 next(batches)
                 ask_to_stop()
-            return score(model, batches, sentence_task)
+            return score(model, batches, *others)
 
         put(module, "score_pretraining", score_and_be_stopped)
     elif kind in KILLS:

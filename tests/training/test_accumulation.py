@@ -56,8 +56,8 @@ def test_means_of_means_are_another_step(records, tmp_path, monkeypatch):
     whole, _ = run_five_steps(records, tmp_path / "whole", 1)
     monkeypatch.setattr(
         accumulation,
-        "_take_part",
-        lambda batch, part, count, take=accumulation._take_part: _forget_the_others(take(batch, part, count)),
+        "take_part",
+        lambda batch, part, count, take=accumulation.take_part: _forget_the_others(take(batch, part, count)),
     )
     parts, _ = run_five_steps(records, tmp_path / "parts", 4)
     assert largest_difference(parts, whole) > 2e-3

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.cli import explain
+from keras_bert_flow.distribution.cluster import SINGLE
 from keras_bert_flow.keys import pretraining_key
 from keras_bert_flow.records.manifest import is_published, read_manifest, write_manifest
 from keras_bert_flow.text.vocabulary import read_vocabulary, write_vocabulary
-from keras_bert_flow.training import identity
+from keras_bert_flow.training import identity, several
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Interrupted
 from keras_bert_flow.training.pretrain import pretrain
@@ -194,6 +195,7 @@ def test_changed_vocabulary_is_refused(place, stopped):
 def test_changed_software_is_refused(place, stopped, monkeypatch):
     monkeypatch.setattr(keras, "__version__", "3.99.0")
     monkeypatch.setattr(identity, "code_digest", lambda room, real=identity.code_digest: real(room)[::-1])
+    monkeypatch.setattr(several, "start_cluster", lambda *_: SINGLE)  # it knows no such backend
     monkeypatch.setattr(keras.backend, "backend", lambda real=keras.backend.backend: f"{real()}s")
     change = refusal(make_tiny_config(**SETTINGS), place / "records", stopped)
     name = keras.backend.backend()

@@ -182,3 +182,15 @@ def test_callbacks_follow_every_run(place):
     assert diary.entries == [("begin", "BertTextClassifier"), ("end", 5)] * 2
     assert diary.steps == 10
     assert [read_log(output / run)[-1]["step"] for run in RUNS[:2]] == [5, 5]  # of 10
+
+
+def test_finetuning_says_that_it_takes_one_device(place, caplog):
+    config = make_task_config(place)
+    distribution = type(config.distribution)(kind="data_parallel")
+    with pytest.raises(FileNotFoundError):
+        finetune(config.model_copy(update={"distribution": distribution}), place / "none", place / "one-device")
+    assert "Fine-tuning takes one device: distribution.kind=data_parallel is for pre-training." in caplog.text
+    caplog.clear()
+    with pytest.raises(FileNotFoundError):
+        finetune(config, place / "none", place / "one-device")
+    assert not caplog.text

@@ -152,8 +152,8 @@ def damage_batches(monkeypatch, wanted):
     """Make the weights of some batches infinite; they are numbered from 0 over the run."""
     make = module.pretraining_dataset
 
-    def make_damaged(records, batch_size, seed, start_step, masking, parts):
-        batches = list(islice(make(records, batch_size, seed, 0, masking, parts), 9 * parts))
+    def make_damaged(records, batch_size, seed, start_step, masking, parts, share):
+        batches = list(islice(make(records, batch_size, seed, 0, masking, parts, share), 9 * parts))
         bad = {batches[number][0]["token_ids"].tobytes() for number in wanted}  # Keras reads some batches twice
 
         def damage(batch):
@@ -161,7 +161,7 @@ def damage_batches(monkeypatch, wanted):
             factor = np.float32(np.inf if x["token_ids"].tobytes() in bad else 1)
             return x, y, {name: weight * factor for name, weight in weights.items()}
 
-        return make(records, batch_size, seed, start_step, masking, parts).map(damage)
+        return make(records, batch_size, seed, start_step, masking, parts, share).map(damage)
 
     monkeypatch.setattr(module, "pretraining_dataset", make_damaged)
 

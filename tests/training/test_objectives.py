@@ -99,10 +99,10 @@ def test_held_out_set_is_the_same_at_every_evaluation(tmp_path, monkeypatch):
     config = make_tiny_config(model=SHAPE, masking="dynamic", **SETTINGS | settings)
     seen, score = [], module.score_pretraining
 
-    def score_and_keep(model, batches, sentence_task):
+    def score_and_keep(model, batches, *others):
         batches = list(batches)
         seen.append(batches)
-        return score(model, batches, sentence_task)
+        return score(model, batches, *others)
 
     class Killed(BaseException):
         pass

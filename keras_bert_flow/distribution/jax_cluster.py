@@ -1,0 +1,91 @@
+"""Spread training over the devices of jax, in one process or several, by `keras.distribution`.
+
+A batch is one array over all devices and the step one program, so losses, gradients, metrics and dropout masks are
+those of a single device; nothing has to be weighted.
+"""
+
+import os
+
+import jax
+import keras
+import numpy as np
+from jax.experimental import multihost_utils
+
+from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster
+from keras_bert_flow.distribution.layouts import BATCH, MODEL
+
+ADDRESSES, PROCESSES, PROCESS_ID = (
+    f"KERAS_DISTRIBUTION_{name}" for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
+)
+
+
+def join_processes() -> None:
+    """Join the other processes, where the variables of `keras.distribution.initialize` name any."""
+    if ADDRESSES in os.environ and not jax.distributed.is_initialized():
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")  # of no meaning to other devices
+        keras.distribution.initialize()
+
+
+class JaxCluster(Cluster):
+    """Devices of jax.
+
+    Args:
+        devices: how many, of all processes.
+        layout: see `layouts.bert_layout`; None where each device has a copy of its own.
+        model_parallel: devices of one copy.
+    """
+
+    def __init__(self, devices: int, layout=None, model_parallel: int = 1):
+        self.processes, self.rank = jax.process_count(), jax.process_index()
+        self.devices = devices // model_parallel
+        self.ask_every_steps = 1 if self.processes == 1 else STEPS_BETWEEN_ASKS
+        self._predict = None
+        names = keras.distribution.list_devices()[:devices]
+        if layout is None:
+            self._distribution = keras.distribution.DataParallel(devices=names, auto_shard_dataset=False)
+            return
+        mesh = keras.distribution.DeviceMesh((self.devices, model_parallel), [BATCH, MODEL], names)
+        layout_map = keras.distribution.LayoutMap(mesh)
+        for path, axes in layout.items():
+            layout_map[path] = axes
+        self._distribution = keras.distribution.ModelParallel(
+            layout_map=layout_map, batch_dim_name=BATCH, auto_shard_dataset=False
+        )
+
+    def scope(self):
+        return self._distribution.scope()
+
+    def predict(self, model, x):
+        if self._predict is None or self._predict[0] is not model:
+            self._predict = model, self._compile_prediction(model)
+        groups = (model.trainable_variables, model.non_trainable_variables)
+        state = [[variable.value for variable in group] for group in groups]
+        outputs = self._predict[1](*state, {name: self._place(values) for name, values in x.items()})
+        return {name: _local_rows(output) for name, output in outputs.items()}
+
+    def sum(self, values):
+        if self.processes == 1:
+            return values
+        # As bytes: jax would make float32 of float64.
+        parts = multihost_utils.process_allgather(np.ascontiguousarray(values).view(np.uint8))
+        return np.sum(np.asarray(parts).view(np.float64).reshape(self.processes, *values.shape), axis=0)
+
+    def _compile_prediction(self, model):
+        """Compile what Keras has for data on one device of one process only."""
+
+        def predict(trainable, non_trainable, x):
+            return model.stateless_call(trainable, non_trainable, x, training=False)[0]
+
+        return jax.jit(predict, out_shardings=self._find_layout(1))
+
+    def _find_layout(self, dimensions: int):
+        return self._distribution.get_data_layout((None,) * dimensions).backend_layout
+
+    def _place(self, values: np.ndarray):
+        return jax.make_array_from_process_local_data(self._find_layout(values.ndim), values)
+
+
+def _local_rows(output) -> np.ndarray:
+    """Return the rows of an array that this process has, in order, each once."""
+    shards = {shard.index[0].start or 0: shard.data for shard in output.addressable_shards}
+    return np.concatenate([np.asarray(shards[start]) for start in sorted(shards)])

@@ -1,0 +1,186 @@
+"""Find the devices that a configuration asks for, or say in one line why they cannot do it, before any training."""
+
+import logging
+import os
+from typing import Any
+
+import keras
+
+from keras_bert_flow.config import DistributionConfig, PipelineConfig
+from keras_bert_flow.distribution.cluster import SINGLE, Cluster
+from keras_bert_flow.distribution.layouts import bert_layout
+
+AUTO, DATA_PARALLEL, MODEL_PARALLEL, SINGLE_DEVICE, TPU = "auto", "data_parallel", "model_parallel", "single", "tpu"
+_logger = logging.getLogger(__name__)
+
+
+def start_cluster(config: PipelineConfig, vocabulary_size: int, backbone: dict[str, Any]) -> Cluster:
+    """Join the other processes of a run, if there are any, and return what it is spread over.
+
+    Call it before anything is computed on a device. Processes are those that the environment names: TF_CONFIG,
+    `torchrun`'s variables, or for jax those of `keras.distribution.initialize`.
+
+    Args:
+        config: its sections `distribution` and `pretraining` count.
+        backbone: `num_heads` and `intermediate_dim`.
+    Raises:
+        ValueError: the backend or the devices cannot, or a batch does not divide.
+    """
+    backend, settings = keras.backend.backend(), config.distribution
+    if settings.kind == MODEL_PARALLEL and backend != "jax":
+        raise ValueError(
+            f"`distribution.kind: model_parallel` needs jax. Received: backend={backend}. Choose data_parallel."
+        )
+    starts = {"jax": _start_jax, "tensorflow": _start_tensorflow, "torch": _start_torch}
+    return starts[backend](config, settings, vocabulary_size, backbone)
+
+
+def check_batch(batch_size: int, parts: int, devices: int, section: str = "pretraining") -> None:
+    """Refuse a batch whose parts do not divide over the devices.
+
+    Args:
+        section: of the configuration, which has them.
+    Raises:
+        ValueError: they do not.
+    """
+    if batch_size % (parts * devices):
+        of_parts = f" and accumulate_batches={parts}" if parts > 1 else ""
+        size = max(1, round(batch_size / (parts * devices))) * parts * devices
+        raise ValueError(
+            f"Each device must get as many sequences. Received: {section}.batch_size={batch_size} for {devices} "
+            f"devices{of_parts}. Try batch_size={size}, or set distribution.devices or distribution.kind=single."
+        )
+
+
+def check_count(wanted: int | None, found: int, processes: int = 1) -> int:
+    """Return how many devices to take.
+
+    Raises:
+        ValueError: there are not so many, or several processes would leave one of theirs out.
+    """
+    if wanted is not None and (wanted > found or (processes > 1 and wanted < found)):
+        rule = "must be all that the processes have" if processes > 1 else "must be there"
+        raise ValueError(f"`distribution.devices` {rule}. Received: devices={wanted}, found {found}.")
+    return wanted or found
+
+
+def _check_batches(config: PipelineConfig, devices: int) -> None:
+    """Look at both phases: the second may begin days after the first."""
+    for phase, section in zip(config.phases, ("pretraining", "second_phase"), strict=False):
+        check_batch(phase.pretraining.batch_size, phase.pretraining.accumulate_batches, devices, section)
+
+
+def _count_parts(config: PipelineConfig) -> int:
+    return max(phase.pretraining.accumulate_batches for phase in config.phases)
+
+
+def _start_jax(config, settings: DistributionConfig, vocabulary_size, backbone) -> Cluster:
+    import jax
+
+    from keras_bert_flow.distribution.jax_cluster import JaxCluster, join_processes
+
+    join_processes()
+    processes = jax.process_count()
+    _check_single(settings, processes)
+    if settings.kind == TPU and jax.default_backend() != TPU:
+        raise ValueError(f"`distribution.kind: tpu` must find a TPU. Received: {jax.default_backend()} devices only.")
+    count = 1 if settings.kind == SINGLE_DEVICE else check_count(settings.devices, jax.device_count(), processes)
+    if count == 1 and settings.kind != MODEL_PARALLEL:
+        return _take_one(settings)
+    parts, copies = _count_parts(config), count
+    if settings.kind == MODEL_PARALLEL:
+        layout = bert_layout(vocabulary_size, count=settings.model_parallel, **backbone)
+        if count % settings.model_parallel or processes > 1:
+            raise ValueError(
+                "`distribution.model_parallel` must divide the devices of one process. Received: "
+                f"model_parallel={settings.model_parallel}, {count} devices in {processes} processes."
+            )
+        copies = count // settings.model_parallel
+    _check_batches(config, copies)
+    if parts > 1 and processes > 1:
+        raise ValueError(
+            "With jax, `accumulate_batches` needs a single process. Received: "
+            f"accumulate_batches={parts}, {processes} processes. Set it to 1."
+        )
+    return JaxCluster(count) if settings.kind != MODEL_PARALLEL else JaxCluster(count, layout, settings.model_parallel)
+
+
+def _start_tensorflow(config, settings: DistributionConfig, vocabulary_size, backbone) -> Cluster:
+    from keras_bert_flow.distribution import tensorflow_cluster as cluster
+
+    processes = cluster.count_processes()
+    _check_single(settings, processes)
+    count = 1
+    if processes == 1 and settings.kind in (AUTO, DATA_PARALLEL):
+        count = check_count(settings.devices, len(cluster.list_devices()))
+    if count == processes == 1 and settings.kind != TPU:
+        return _take_one(settings)
+    parts = _count_parts(config)
+    if parts > 1:
+        raise ValueError(
+            "Under TensorFlow's strategies Keras cannot accumulate batches. Received: "
+            f"accumulate_batches={parts}. Set it to 1, or take jax or torch."
+        )
+    if config.pretraining.precision == "mixed_float16":
+        raise ValueError(
+            "Under TensorFlow's strategies Keras cannot scale losses. Received: pretraining.precision=mixed_float16. "
+            "Take mixed_bfloat16."
+        )
+    if config.pretraining.non_finite == "skip":
+        raise ValueError(
+            "Under TensorFlow's strategies a step cannot be left out. Received: pretraining.non_finite=skip. "
+            "Set it to stop, or take jax or torch."
+        )
+    strategy = cluster.make_tpu_strategy() if settings.kind == TPU else cluster.make_strategy(count)
+    check_count(settings.devices, strategy.num_replicas_in_sync, processes)
+    _check_batches(config, strategy.num_replicas_in_sync)
+    return cluster.TensorFlowCluster(strategy)
+
+
+def _start_torch(config, settings: DistributionConfig, vocabulary_size, backbone) -> Cluster:
+    from keras_bert_flow.distribution import torch_cluster as cluster
+
+    processes = cluster.count_processes()
+    _check_single(settings, processes)
+    if settings.kind == TPU:
+        raise ValueError("`distribution.kind: tpu` needs jax or tensorflow. Received: backend=torch.")
+    if processes == 1:
+        devices = cluster.count_devices()
+        if settings.kind == DATA_PARALLEL or (settings.devices or 1) > 1:
+            raise ValueError(
+                f"With torch each device needs a process. Received: distribution.kind={settings.kind} in one process. "
+                "Start `torchrun --nproc-per-node N -m keras_bert_flow pretrain ...`."
+            )
+        if settings.kind == AUTO and devices > 1:
+            _logger.warning("One of %d devices is used; `torchrun --nproc-per-node %d` takes all.", devices, devices)
+        return SINGLE
+    version = tuple(map(int, keras.__version__.split(".")[:2]))
+    if version >= (3, 16):
+        raise ValueError(
+            "Several torch processes need Keras 3.15: later ones average the gradients themselves, which would be a "
+            f"second time. Received: Keras {keras.__version__}. pip install 'keras<3.16'"
+        )
+    check_count(settings.devices, processes, processes)
+    _check_batches(config, processes)
+    return cluster.TorchCluster(config.pretraining.accumulate_batches)
+
+
+def _take_one(settings: DistributionConfig) -> Cluster:
+    if settings.kind == DATA_PARALLEL:
+        raise ValueError(
+            "`distribution.kind: data_parallel` must find several devices. Received: one. Choose auto or single."
+        )
+    return SINGLE
+
+
+def _check_single(settings: DistributionConfig, processes: int) -> None:
+    if settings.kind == SINGLE_DEVICE and processes > 1:
+        raise ValueError(
+            f"`distribution.kind: single` is for one process. Received: {processes}, by {_describe_environment()}. "
+            "Start one, or choose data_parallel."
+        )
+
+
+def _describe_environment() -> str:
+    names = ("WORLD_SIZE", "TF_CONFIG", "KERAS_DISTRIBUTION_NUM_PROCESSES")
+    return ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "the environment"

@@ -1,0 +1,163 @@
+"""Spread training over the replicas of a TensorFlow strategy: of one process, of several, or of a TPU.
+
+Each replica computes with rows and losses of its own. Keras 3.15 would take the mean of the replicas' means and clip
+each gradient before it adds them; here a loss is divided by the weights of all replicas, and the gradients are added
+before the optimizer sees them.
+"""
+
+import json
+import os
+
+import keras
+import tensorflow as tf
+
+from keras_bert_flow.data.accumulation import take_part
+from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, replica_seed, seed_variables
+from keras_bert_flow.models.fused_adamw import dense_gradients
+from keras_bert_flow.models.values import read_variable
+
+
+def count_processes() -> int:
+    """Return the number of workers that TF_CONFIG names; 1 where it names none."""
+    workers = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+    return len(workers.get("worker", ())) + len(workers.get("chief", ())) or 1
+
+
+def list_devices() -> list[str]:
+    """Return the names of the local devices that a strategy would take: GPUs, else CPUs."""
+    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    return [device.name for device in devices]
+
+
+def make_strategy(devices: int | None = None) -> tf.distribute.Strategy:
+    """Return the strategy for the processes of TF_CONFIG, or for the first `devices` of this one."""
+    if count_processes() > 1:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    return tf.distribute.MirroredStrategy(list_devices()[:devices])
+
+
+def make_tpu_strategy() -> tf.distribute.Strategy:
+    """Return the strategy of the TPU that TPU_NAME names, or of this machine's.
+
+    Raises:
+        ValueError: there is none.
+    """
+    name = os.environ.get("TPU_NAME", "local")
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+        raise ValueError(
+            f"`distribution.kind: tpu` must find a TPU. Received: TPU_NAME={name}: {str(error).splitlines()[0]} "
+            "Set TPU_NAME, or choose another kind."
+        ) from None
+
+
+class TensorFlowCluster(Cluster):
+    """The replicas of a strategy."""
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        self._strategy = strategy
+        resolver = strategy.cluster_resolver
+        self.processes = count_processes()
+        self.rank = 0
+        if self.processes > 1:
+            workers = resolver.cluster_spec().as_dict()
+            self.rank = resolver.task_id + (len(workers.get("chief", ())) if resolver.task_type == "worker" else 0)
+        self.devices = strategy.num_replicas_in_sync
+        self.ask_every_steps = 1 if self.processes == 1 else STEPS_BETWEEN_ASKS
+        self._spec, self._predict = None, None
+
+    def scope(self):
+        return self._strategy.scope()
+
+    def losses(self, names):
+        return {name: ReplicatedLoss() for name in names}
+
+    def prepare(self, model):
+        add_before_applying(model.optimizer)
+        if self.processes > 1:  # Keras takes the mean of what a step returns along an axis, which a scalar has not
+            train_step = model.train_step
+            model.train_step = lambda data: {name: value[None] for name, value in train_step(data).items()}
+
+    def spread_seeds(self, model):
+        local = self.devices // self.processes
+        for variable in seed_variables(model):
+            first = read_variable(variable)
+            for number, part in enumerate(self._strategy.experimental_local_results(variable.value)):
+                part.assign(replica_seed(first, self.rank * local + number))
+
+    def feed(self, model, dataset):
+        local = self.devices // self.processes
+        if self._spec is None:
+            first = take_part(next(iter(dataset)), 0, local)
+            self._spec = tf.nest.map_structure(lambda values: tf.TensorSpec(values.shape, values.dtype), first)
+            with self.scope():
+                model._symbolic_build(data_batch=first)
+            # Keras would add up a batch over the replicas to learn its shape, which between processes it cannot.
+            model._maybe_symbolic_build = lambda *_, **__: None
+
+        def read_parts():
+            for batch in dataset:
+                for part in range(local):
+                    yield take_part(batch, part, local)
+
+        def make_parts(_):
+            return tf.data.Dataset.from_generator(read_parts, output_signature=self._spec)
+
+        return self._strategy.distribute_datasets_from_function(make_parts)
+
+    def predict(self, model, x):
+        """Predict by the first local replica: under a strategy Keras repeats the rows for each of them."""
+        if self._predict is None or self._predict[0] is not model:
+            self._predict = model, tf.function(lambda x: model(x, training=False))
+        outputs = self._predict[1]({name: tf.convert_to_tensor(values) for name, values in x.items()})
+        return {name: output.numpy() for name, output in outputs.items()}
+
+    def sum(self, values):
+        return values if self.processes == 1 else self._add_up(tf.constant(values)).numpy()
+
+    @tf.function
+    def _add_up(self, values):
+        local = self.devices // self.processes
+
+        def add():
+            context = tf.distribute.get_replica_context()
+            is_first = context.replica_id_in_sync_group % local == 0
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(is_first, values, tf.zeros_like(values)))
+
+        return self._strategy.experimental_local_results(self._strategy.run(add))[0]
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class ReplicatedLoss(keras.losses.SparseCategoricalCrossentropy):
+    """A replica's part of the mean over the predictions of all: its weighted sum over the weights of all replicas."""
+
+    def __init__(self, name="replicated_loss"):
+        super().__init__(from_logits=True, reduction="sum", name=name)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        weights = tf.cast(tf.ones(tf.shape(y_true)) if sample_weight is None else sample_weight, "float32")
+        total = tf.reduce_sum(weights)
+        context = tf.distribute.get_replica_context()
+        if context is not None:  # it is None where Keras only looks at shapes
+            total = context.all_reduce(tf.distribute.ReduceOp.SUM, total)
+        return super().__call__(y_true, y_pred, tf.math.divide_no_nan(weights, total))
+
+    def get_config(self):
+        return {"name": self.name}
+
+
+def add_before_applying(optimizer) -> None:
+    """Make an optimizer see the gradients added over the replicas: they are clipped, as a whole, only then."""
+    apply = optimizer.apply
+
+    def apply_sum(grads, trainable_variables=None):
+        context = tf.distribute.get_replica_context()
+        return apply(context.all_reduce(tf.distribute.ReduceOp.SUM, dense_gradients(grads)), trainable_variables)
+
+    optimizer.apply = apply_sum
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner._all_reduce_sum_gradients = lambda pairs: pairs  # where Keras would add them a second time

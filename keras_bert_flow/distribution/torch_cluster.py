@@ -1,0 +1,92 @@
+"""Spread training over processes that `torchrun` started, one device each.
+
+Each process computes with rows and losses of its own, weighted beforehand by the weights of all (`data.accumulation`),
+and the gradients are averaged before the optimizer sees them.
+"""
+
+import os
+
+import numpy as np
+import torch
+import torch.distributed as group
+
+from keras_bert_flow.data.accumulation import split_batches
+from keras_bert_flow.distribution.cluster import Cluster, replica_seed, seed_variables
+from keras_bert_flow.models.defaults import token_loss
+from keras_bert_flow.models.values import read_variable
+
+
+def count_processes() -> int:
+    """Return the number of processes that `torchrun` says there are; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def count_devices() -> int:
+    """Return the accelerators of this machine; 1 where there is only the CPU."""
+    return torch.cuda.device_count() or 1
+
+
+class TorchCluster(Cluster):
+    """The processes of `torchrun`, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+
+    Args:
+        accumulate_batches: parts of this process's rows of a batch, which the optimizer accumulates.
+    """
+
+    computes_apart = True
+
+    def __init__(self, accumulate_batches: int = 1):
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+            group.init_process_group("cpu:gloo,cuda:nccl")
+        else:
+            group.init_process_group("gloo")
+        self.processes = self.devices = group.get_world_size()
+        self.rank = group.get_rank()
+        self._parts = accumulate_batches
+
+    def losses(self, names):
+        return {name: token_loss(is_sum=True) for name in names}
+
+    def prepare(self, model):
+        average_before_applying(model.optimizer)
+
+    def spread_seeds(self, model):
+        for variable in seed_variables(model):
+            variable.assign(replica_seed(read_variable(variable), self.rank))
+
+    def feed(self, model, dataset):
+        return split_batches(dataset, self._parts, self.processes, lambda total: float(self.sum(np.array([total]))[0]))
+
+    def merge_metrics(self, model):
+        for variable in model.metrics_variables:
+            group.all_reduce(variable.value.data)
+
+    def is_everywhere(self, condition):
+        number = condition.to(torch.int32)
+        group.all_reduce(number, group.ReduceOp.MIN)
+        return number.bool()
+
+    def sum(self, values):
+        parts = [torch.empty(values.shape, dtype=torch.float64) for _ in range(self.processes)]
+        group.all_gather(parts, torch.from_numpy(np.ascontiguousarray(values)))
+        return np.sum([part.numpy() for part in parts], axis=0)
+
+    def close(self):
+        group.destroy_process_group()
+
+
+def average_before_applying(optimizer) -> None:
+    """Make an optimizer see the mean of the processes' gradients; each is one message."""
+    apply = optimizer.apply
+
+    @torch.no_grad()
+    def apply_mean(grads, trainable_variables=None):
+        flat = torch.cat([gradient.reshape(-1) for gradient in grads])
+        group.all_reduce(flat)
+        flat /= group.get_world_size()
+        parts = flat.split([gradient.numel() for gradient in grads])
+        means = [part.view_as(gradient) for part, gradient in zip(parts, grads, strict=True)]
+        return apply(means, trainable_variables)
+
+    optimizer.apply = apply_mean

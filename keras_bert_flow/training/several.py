@@ -1,0 +1,101 @@
+"""Train in several processes: find them, see that they do the same, and let the first one alone publish."""
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.artifacts import canonical_json, work_folder
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.distribution.cluster import Cluster
+from keras_bert_flow.distribution.starting import start_cluster
+from keras_bert_flow.models.sizes import get_size
+from keras_bert_flow.records.publish import Contents
+
+
+def join_cluster(config: PipelineConfig, vocabulary_size: int, callbacks: Sequence = ()) -> Cluster:
+    """Return the devices and processes that pre-training takes.
+
+    Raises:
+        ValueError: they cannot do what is asked; see `start_cluster`.
+    """
+    size = get_size(config.model.size) | config.model.model_dump(exclude_none=True)
+    cluster = start_cluster(config, vocabulary_size, {name: size[name] for name in ("num_heads", "intermediate_dim")})
+    if callbacks and cluster.processes > 1:
+        raise ValueError(
+            f"Callbacks need a single process. Received: {len(callbacks)} in {cluster.processes} processes. "
+            "Leave them out."
+        )
+    return cluster
+
+
+def check_same_run(cluster: Cluster, facts: Mapping[str, Any]) -> None:
+    """Refuse processes that were given different things: each would wait for the others, or learn something else.
+
+    Args:
+        facts: JSON values, whose names are the same in all processes.
+    Raises:
+        ValueError: a fact differs.
+    """
+    if cluster.processes == 1:
+        return
+    digests = np.zeros((cluster.processes, len(facts)))
+    digests[cluster.rank] = [
+        int(hashlib.sha256(canonical_json(fact).encode()).hexdigest()[:12], 16)  # 48 bits, whole in a float64
+        for fact in facts.values()
+    ]
+    columns = zip(facts, cluster.sum(digests).T, strict=True)
+    names = [name for name, column in columns if len(set(column.tolist())) > 1]
+    if names:
+        raise ValueError(
+            f"All processes of a run must be given the same. Received: another {', '.join(names)} in some of "
+            f"{cluster.processes}. Start each with the same configuration, files and versions."
+        )
+
+
+def publish_together(
+    cluster: Cluster,
+    output: str | Path,
+    build: Callable[[Path, Path], Contents],
+    publish_result: Callable[[Callable[[Path], Contents]], Path],
+) -> Path:
+    """Return the folder of a result once it is there, in each of its processes.
+
+    All processes must see the work folder beside `output`: they read one checkpoint when a run goes on.
+
+    Args:
+        build: takes the work folder, and the folder for what only the first process is to keep; called in each process.
+        publish_result: publishes what the function that it is given builds in a work folder.
+    """
+    try:
+        if cluster.is_first:
+            return _lead(cluster, build, publish_result)
+        if cluster.is_any(False):
+            with tempfile.TemporaryDirectory(prefix="kbf-") as folder:
+                build(work_folder(output), Path(folder))
+            cluster.wait()
+        return Path(output)
+    finally:
+        cluster.close()
+
+
+def _lead(cluster: Cluster, build, publish_result) -> Path:
+    has_begun = False
+
+    def begin(work: Path) -> Contents:
+        nonlocal has_begun
+        has_begun = True
+        cluster.is_any(True)
+        return build(work, work)
+
+    try:
+        path = publish_result(begin)
+    finally:
+        if not has_begun:  # it is there already, or cannot be
+            cluster.is_any(False)
+    if has_begun:
+        cluster.wait()
+    return path
