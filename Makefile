@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Tests that speak to Keras run once on each backend, the others once.
-BACKEND_TESTS := tests/layers tests/models tests/conversion tests/data tests/training
+BACKEND_TESTS := tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
 PYTEST := $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 

@@ -40,10 +40,11 @@ def _of_tensorflow(function, arrays):
     import tensorflow
 
     found: dict[str, set[str]] = {}
-    graph = tensorflow.function(function).get_concrete_function(*map(tensorflow.constant, arrays)).graph
-    for operation in graph.get_operations():
-        if operation.type in NAMES["tensorflow"]:
-            found.setdefault(operation.type, set()).add(operation.inputs[0].dtype.name)
+    graph = tensorflow.function(function).get_concrete_function(*map(tensorflow.constant, arrays)).graph.as_graph_def()
+    inner = [node for compiled in graph.library.function for node in compiled.node_def]
+    for node in [*graph.node, *inner]:
+        if node.op in NAMES["tensorflow"]:
+            found.setdefault(node.op, set()).add(tensorflow.dtypes.as_dtype(node.attr["T"].type).name)
     return found
 
 
