@@ -18,6 +18,8 @@ BACKEND = keras.backend.backend()
 PLACES = {"jax": {"processes": 1, "devices": 8}, "tensorflow": {"processes": 1, "devices": 2}}
 PLACE = PLACES.get(BACKEND, {"processes": 2})
 TWO = {"processes": 2}
+CUT = {"processes": 1, "devices": 8, "distribution": {"kind": "model_parallel", "model_parallel": 2}}
+EVERY_PLACE = {"jax": [PLACE, TWO, CUT], "tensorflow": [PLACE, TWO]}.get(BACKEND, [TWO])
 SHORT = SETTINGS | {"total_steps": 8, "evaluate_every_steps": 4, "checkpoint_every_steps": 2}
 DAMAGED_STEP = 5
 RATES = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), 0.0)
@@ -95,14 +97,13 @@ def test_ctrl_c_in_one_stops_all_and_they_go_on_with_more_steps(records, alone):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [PLACE, TWO] if PLACE != TWO else [TWO], ids=lambda place: f"{place['processes']}")
-def test_all_go_on_from_one_model_and_publish_the_best(records, alone, place):
+@pytest.mark.parametrize("number", range(len(EVERY_PLACE)))
+def test_all_go_on_from_one_model_and_publish_the_best(records, alone, number):
     """A rate that rises to 0.3 makes the best step the first that is measured."""
     settings = {"publish": "best", "learning_rate": 0.3, "warmup_steps": 8, "evaluate_every_steps": 2}
     settings |= {"rematerialise": True}
-    first = alone / "model"
-    name = f"second-{place['processes']}"
-    output, _ = train_in_children(records, name, settings, initial_model=str(first), **place)
+    first, name = alone / "model", f"second-{number}"
+    output, _ = train_in_children(records, name, settings, initial_model=str(first), **EVERY_PLACE[number])
     expected = train_alone(records, f"{name}-alone", first, **settings)
     metrics, wanted = (json.loads((folder / "metrics.json").read_text()) for folder in (output, expected))
     assert metrics["published_step"] == wanted["published_step"] == 2
