@@ -9,20 +9,22 @@ BACKEND_TESTS := tests/layers tests/models tests/conversion tests/data tests/tra
 PYTEST := $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart test test-all lint clean
+.PHONY: quickstart test test-all .test-jax .test-torch .test-tensorflow lint clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
 
-test: $(VENV)/.installed-all lint
-	KERAS_BACKEND=jax $(PYTEST) tests -m "not slow"
-	KERAS_BACKEND=torch $(PYTEST) $(BACKEND_TESTS) -m "not slow"
-	KERAS_BACKEND=tensorflow $(PYTEST) $(BACKEND_TESTS) -m "not slow"
+# Two backends at a time; what one prints comes when it is done.
+test: SELECTED := -m "not slow"
+test test-all: $(VENV)/.installed-all lint
+	@echo "Testing on jax and torch, then tensorflow; this takes many minutes without a word."
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target .test-jax .test-torch .test-tensorflow SELECTED='$(SELECTED)'
 
-test-all: $(VENV)/.installed-all lint
-	KERAS_BACKEND=jax $(PYTEST) tests
-	KERAS_BACKEND=torch $(PYTEST) $(BACKEND_TESTS)
-	KERAS_BACKEND=tensorflow $(PYTEST) $(BACKEND_TESTS)
+.test-jax:
+	KERAS_BACKEND=jax $(PYTEST) tests $(SELECTED)
+
+.test-torch .test-tensorflow: .test-%:
+	KERAS_BACKEND=$* $(PYTEST) $(BACKEND_TESTS) $(SELECTED)
 
 lint: $(VENV)/.installed-all
 	$(BIN)/ruff check .
