@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_bert_flow.data.accumulation import take_part
 from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, replica_seed, seed_variables
+from keras_bert_flow.models.defaults import TokenLoss
 from keras_bert_flow.models.fused_adamw import dense_gradients
 from keras_bert_flow.models.values import read_variable
 
@@ -132,11 +133,11 @@ class TensorFlowCluster(Cluster):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class ReplicatedLoss(keras.losses.SparseCategoricalCrossentropy):
+class ReplicatedLoss(TokenLoss):
     """A replica's part of the mean over the predictions of all: its weighted sum over the weights of all replicas."""
 
     def __init__(self, name="replicated_loss"):
-        super().__init__(from_logits=True, reduction="sum", name=name)
+        super().__init__(reduction="sum", name=name)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         weights = tf.cast(tf.ones(tf.shape(y_true)) if sample_weight is None else sample_weight, "float32")

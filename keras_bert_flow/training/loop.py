@@ -32,7 +32,7 @@ class Interrupted(Exception):
 
 
 class _StopRequest(Exception):
-    """SIGTERM came before a stretch had its line in the log."""
+    """A stop was asked for before a stretch had its line in the log."""
 
 
 @dataclass(frozen=True)
