@@ -18,7 +18,7 @@ import scipy.sparse as sparse
 from scipy.sparse.linalg import svds
 from sklearn.linear_model import LogisticRegression
 
-from keras_bert_flow.config import load_config
+from keras_bert_flow.config_file import load_config
 from keras_bert_flow.tasks.tables import label_ids, label_names, read_table
 from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.normalization import normalize_text

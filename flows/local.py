@@ -14,7 +14,8 @@ from pathlib import Path
 
 from flows.child import GRACE_SECONDS, run_child
 from flows.server import chosen_server, running_server
-from flows.stages import EXIT_USER_ERROR, StageError, source_path
+from flows.stages import StageError, source_path
+from keras_bert_flow import exit_status
 from keras_bert_flow.artifacts import write_atomically
 
 FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow gives its stage the grace first
@@ -64,7 +65,7 @@ def main(parameters: str, outcome: str) -> int:
     try:
         text, status = bert_pipeline(**json.loads(parameters)), 0
     except (ValueError, FileNotFoundError) as error:
-        text, status = " ".join(str(error).split()), EXIT_USER_ERROR
+        text, status = " ".join(str(error).split()), exit_status.USER_ERROR
     except StageError as error:
         text, status = " ".join(str(error).split()), 1
     write_atomically(outcome, text.encode())
@@ -77,7 +78,7 @@ def _run_flow(parameters: dict, environment: dict[str, str], on_line: Callable[[
         command = (sys.executable, "-m", "flows.local", json.dumps(parameters), str(outcome))
         status = run_child(command, environment | source_path(), on_line, FLOW_GRACE_SECONDS)
         text = outcome.read_text(encoding="utf-8") if outcome.is_file() else "It left no word."
-    if status == EXIT_USER_ERROR:
+    if status == exit_status.USER_ERROR:
         raise ValueError(text)
     if status != 0:
         raise StageError(f"The flow ended with status {status}. {text}")

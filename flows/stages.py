@@ -13,15 +13,13 @@ from pathlib import Path
 import keras_bert_flow
 from flows.child import run_child
 from flows.settling import write_config
-from keras_bert_flow import keys
+from keras_bert_flow import exit_status, keys
 from keras_bert_flow.artifacts import locked
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.records.manifest import is_published
 from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
 
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
-EXIT_USER_ERROR = 2
-EXIT_CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: stopped on a signal after a checkpoint, run again to go on
 MAX_STARTS = 5
 MODEL = "model"  # the model directory within a folder of pre-training
 
@@ -114,14 +112,14 @@ def run_stage(stage: Stage, on_line: Callable[[str], None] = print) -> bool:
     if stage.is_finished():
         return True
     _set_aside_damaged(stage, on_line)
-    status, last_line = EXIT_CHECKPOINTED, ""
+    status, last_line = exit_status.CHECKPOINTED, ""
     for start in range(MAX_STARTS):
         if start:
             on_line(f"{stage.name}: stopped at a checkpoint, going on from it.")
         status, last_line = _run_command(stage, on_line)
-        if status != EXIT_CHECKPOINTED:
+        if status != exit_status.CHECKPOINTED:
             break
-    if status == EXIT_USER_ERROR:
+    if status == exit_status.USER_ERROR:
         raise ValueError(last_line or f"`{stage.name}` refused its input and did not say why.")
     if status != 0:
         raise StageError(f"`{stage.name}` must end with status 0. {_describe(status)} Last line: {last_line}")
@@ -176,6 +174,6 @@ def _set_aside_damaged(stage: Stage, on_line: Callable[[str], None]) -> None:
 
 
 def _describe(status: int) -> str:
-    if status == EXIT_CHECKPOINTED:
+    if status == exit_status.CHECKPOINTED:
         return f"It was stopped at a checkpoint {MAX_STARTS} times; run again to go on."
     return f"It was killed by signal {-status}." if status < 0 else f"It ended with {status}."

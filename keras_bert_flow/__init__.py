@@ -18,7 +18,7 @@ _HOMES = {
     "encode_texts": "data.tasks",
     "finetune": "training.finetune",
     "learn_vocabulary": "text.learner",
-    "load_config": "config",
+    "load_config": "config_file",
     "normalize_text": "text.normalization",
     "pretrain": "training.pretrain",
     "pretraining_dataset": "data.pretraining",

@@ -16,12 +16,10 @@ from typing import Annotated
 
 import typer
 
-from keras_bert_flow.config import BUILTIN, Backend, CorpusConfig, PipelineConfig, load_config
+from keras_bert_flow import exit_status
+from keras_bert_flow.config import BUILTIN, Backend, CorpusConfig, PipelineConfig
+from keras_bert_flow.config_file import load_config
 
-EXIT_ERRORS_FOUND = 1  # by the doctor
-EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT
-EXIT_CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: run the same command again to go on
 EXTRAS = {
     "apache_beam": "beam",
     "prefect": "flows",
@@ -239,7 +237,7 @@ def doctor(
     diagnosis = diagnose(path, settings.corpus, vocab, cased, sample)
     print(as_json(diagnosis) if json else as_text(diagnosis))
     if diagnosis.verdict == "error":
-        sys.exit(EXIT_ERRORS_FOUND)
+        sys.exit(exit_status.ERRORS_FOUND)
 
 
 @app.command()
@@ -274,7 +272,7 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
     except typer.Abort:
-        status = EXIT_INTERRUPTED
+        status = exit_status.INTERRUPTED
     except Exception as error:
         if os.environ.get("KBF_DEBUG"):
             raise
@@ -287,16 +285,16 @@ def explain(error: Exception) -> int:
     """Print what went wrong on one line and return the exit status; what no user can cause is raised."""
     message = " ".join(str(error).split())
     if type(error).__name__ == "Interrupted":  # its module would import Keras
-        status = EXIT_CHECKPOINTED
+        status = exit_status.CHECKPOINTED
     elif isinstance(error, ModuleNotFoundError):
-        status, package = EXIT_USER_ERROR, (error.name or "").partition(".")[0]
+        status, package = exit_status.USER_ERROR, (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise error
         message = f"This needs {package}, which is not installed. pip install 'keras-bert-flow[{EXTRAS[package]}]'"
     elif hasattr(error, "format_message"):  # typer's own, of a wrong option
-        status, message = EXIT_USER_ERROR, error.format_message()
+        status, message = exit_status.USER_ERROR, error.format_message()
     elif isinstance(error, ValueError | OSError):
-        status = EXIT_USER_ERROR
+        status = exit_status.USER_ERROR
     elif type(error).__name__ == "StageError":
         status = 1
     else:
@@ -311,7 +309,7 @@ def _stopping_for_later() -> Iterator[None]:
 
     def leave(number, frame):
         os.write(2, b"kbf: Stopped between two steps of its work; run the same command again to go on.\n")
-        sys.exit(EXIT_CHECKPOINTED)
+        sys.exit(exit_status.CHECKPOINTED)
 
     before = signal.signal(signal.SIGTERM, leave)
     try:

@@ -11,9 +11,8 @@ from keras_bert_flow.config import (
     PretrainingConfig,
     RecordsConfig,
     Settings,
-    load_config,
-    make_config,
 )
+from keras_bert_flow.config_file import load_config, make_config
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 KINDS = [

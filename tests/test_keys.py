@@ -3,7 +3,8 @@ import shutil
 import pytest
 
 from keras_bert_flow import keys
-from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig, load_config
+from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.config_file import load_config
 from keras_bert_flow.records.manifest import write_manifest
 from tests.oracles.tiny_records import write_tiny_records
 

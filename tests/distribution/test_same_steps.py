@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.cli import EXIT_CHECKPOINTED
+from keras_bert_flow.exit_status import CHECKPOINTED
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.pretrain import pretrain
 from tests.distribution.child import SHAPE
@@ -83,7 +83,7 @@ def test_devices_train_as_one_and_one_goes_on(records, alone):
     """The last process gets SIGTERM, all stop after the same step, and one device goes on in the middle."""
     output = records.parent / "stopped"
     seen = train_in_children(records, output, "stopped-seen", processes=PROCESSES, devices=DEVICES, stop_at=STOP_AT)
-    assert {part["status"] for part in seen} == {EXIT_CHECKPOINTED}
+    assert {part["status"] for part in seen} == {CHECKPOINTED}
     assert [line["step"] for line in seen[0]["steps"]] == list(range(1, STOP_AT + 1))
     assert all(not part["steps"] for part in seen[1:])  # one process reports
     assert {rows for part in seen for rows in part["rows"]} == {BATCH_SIZE // (PROCESSES * DEVICES)}
@@ -96,7 +96,7 @@ def test_devices_train_as_one_and_one_goes_on(records, alone):
 def test_devices_go_on_where_one_stopped(records, alone):
     output = records.parent / "one-first"
     seen = train_in_children(records, output, "one-first-seen", stop_at=STOP_AT)
-    assert [part["status"] for part in seen] == [EXIT_CHECKPOINTED]
+    assert [part["status"] for part in seen] == [CHECKPOINTED]
     train_in_children(records, output, "many-next-seen", processes=PROCESSES, devices=DEVICES)
     assert_same_run(output, alone)
 
@@ -118,7 +118,7 @@ def test_broken_stretch_of_two_processes_goes_on(records, alone):
     settings = SETTINGS | dict.fromkeys(("log_every_steps", "evaluate_every_steps", "checkpoint_every_steps"), STEPS)
     options = {"processes": 2, "settings": settings}
     seen = train_in_children(records, output, "stretch-seen", **options, stop_at=16)  # they ask at multiples of 8
-    assert [part["status"] for part in seen] == [EXIT_CHECKPOINTED] * 2
+    assert [part["status"] for part in seen] == [CHECKPOINTED] * 2
     assert not read_log(output)
     train_in_children(records, output, "stretch-again-seen", **options)
     (line,) = read_log(output)

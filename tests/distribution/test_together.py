@@ -5,8 +5,8 @@ import json
 import keras
 import pytest
 
-from keras_bert_flow.cli import EXIT_CHECKPOINTED, EXIT_USER_ERROR
 from keras_bert_flow.data.pretraining import PretrainingRecords, pretraining_dataset
+from keras_bert_flow.exit_status import CHECKPOINTED, USER_ERROR
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.pretrain import pretrain
 from tests.distribution.child import SHAPE, damage
@@ -71,7 +71,7 @@ def test_all_leave_out_a_step_that_one_cannot_make(records, monkeypatch):
 def test_all_stop_at_a_step_and_fall_back_to_one_checkpoint(records, alone):
     """Damage of a record ends the run after step 4; the checkpoint of that step is damaged too, and step 2 is there."""
     output, seen = train_in_children(records, "fallen", damaged=find_damage(records), **TWO)
-    assert {part["status"] for part in seen} == {EXIT_USER_ERROR}
+    assert {part["status"] for part in seen} == {USER_ERROR}
     assert all(f"NaN or infinity in the loss at step {DAMAGED_STEP}." in part["message"] for part in seen)
     folder = output.with_name(f".{output.name}.work") / "checkpoints"
     assert sorted(path.name for path in folder.glob("step-*")) == ["step-00000002", "step-00000004"]
@@ -86,7 +86,7 @@ def test_ctrl_c_in_one_stops_all_and_they_go_on_with_more_steps(records, alone):
     """`total_steps` is changed on the way, which all must know of."""
     settings = {"total_steps": 12, "decay": "constant", "publish": "best", "evaluate_every_steps": 5}
     output, seen = train_in_children(records, "interrupted", settings, stop_at=8, signal="SIGINT", **TWO)
-    assert {part["status"] for part in seen} == {EXIT_CHECKPOINTED}
+    assert {part["status"] for part in seen} == {CHECKPOINTED}
     assert [line["step"] for line in seen[0]["steps"]] == list(range(1, 9))
     settings |= {"total_steps": 10}
     output, seen = train_in_children(records, "interrupted", settings, number=1, **TWO)
@@ -116,7 +116,7 @@ def test_all_go_on_from_one_model_and_publish_the_best(records, alone, number):
 @pytest.mark.slow
 def test_processes_with_other_settings_are_refused(records):
     output, seen = train_in_children(records, "others", last={"total_steps": 9}, **TWO)
-    assert {part["status"] for part in seen} == {EXIT_USER_ERROR}
+    assert {part["status"] for part in seen} == {USER_ERROR}
     assert all(
         "must be given the same. Received: another pretraining in some of 2." in part["message"] for part in seen
     )

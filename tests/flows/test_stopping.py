@@ -15,7 +15,7 @@ import pytest
 from flows.pretrain import pretrain
 from flows.settling import settle_config
 from flows.stages import Stage, pretraining_stage, run_stage
-from keras_bert_flow.cli import EXIT_CHECKPOINTED
+from keras_bert_flow.exit_status import CHECKPOINTED
 from tests.flows.conftest import ROOT
 from tests.flows.test_child import wait_until
 from tests.flows.test_pipeline import logs_of, prefect_server  # noqa: F401  a fixture
@@ -98,7 +98,7 @@ def test_command_that_is_stopped_saves_and_the_flow_goes_on(records: Path, numbe
     wait_until(lambda: steps_of(work_of(stage)) != [], PATIENCE_SECONDS)
     os.kill(command.pid, number)
     _, complained = command.communicate(timeout=PATIENCE_SECONDS)
-    assert command.returncode == EXIT_CHECKPOINTED
+    assert command.returncode == CHECKPOINTED
     assert "run the same command again to go on" in complained and "Traceback" not in complained
     (checkpoint,) = (work_of(stage) / "checkpoints").glob("step-*")
     done = steps_of(work_of(stage))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.config import make_config
+from keras_bert_flow.config_file import make_config
 from keras_bert_flow.conversion.model_directory import load_classifier, save_model_directory
 from keras_bert_flow.data.tasks import encode_texts, predict_probabilities, read_tokenizer
 from keras_bert_flow.records.manifest import check_folder

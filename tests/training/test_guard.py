@@ -9,7 +9,8 @@ import pytest
 from keras import ops
 from safetensors.numpy import load_file
 
-from keras_bert_flow.cli import EXIT_USER_ERROR, explain
+from keras_bert_flow.cli import explain
+from keras_bert_flow.exit_status import USER_ERROR
 from keras_bert_flow.training import guard
 from keras_bert_flow.training import pretrain as module
 from keras_bert_flow.training.checkpoints import Checkpoints
@@ -179,7 +180,7 @@ def test_run_stops_at_the_step_and_keeps_what_was_good(records, tmp_path, monkey
         damage_batches(patch, {4 * parts})  # of step 5, in its first part
         with pytest.raises(ValueError, match="NaN or infinity in the loss at step 5. Lower the learning") as raised:
             module.pretrain(config, records, output, lines.append)
-    assert explain(raised.value) == EXIT_USER_ERROR
+    assert explain(raised.value) == USER_ERROR
     assert [line["step"] for line in lines] == [2, 3, 4]
     assert not output.exists()
     saved = checkpoints_of(output)

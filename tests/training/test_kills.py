@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-from keras_bert_flow.cli import EXIT_CHECKPOINTED
+from keras_bert_flow.exit_status import CHECKPOINTED
 from keras_bert_flow.training.logs import read_log
 from tests.oracles.objective_records import write_objective_records
 from tests.training.kill_server import Killer
@@ -85,7 +85,7 @@ def test_kills_at_every_point_of_a_save_change_nothing(records, killer):
     output, whole = records.parent / "targeted", records.parent / "uninterrupted"
     assert killer.run(whole, **settings)[0] == 0
     for moment in MOMENTS:
-        wanted = EXIT_CHECKPOINTED if moment == "held_out:24" else -signal.SIGKILL
+        wanted = CHECKPOINTED if moment == "held_out:24" else -signal.SIGKILL
         assert killer.run(output, moment, **settings)[0] == wanted, moment
         assert not output.exists(), moment
     status, steps, _ = killer.run(output, **settings)

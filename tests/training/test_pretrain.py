@@ -8,9 +8,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.cli import EXIT_CHECKPOINTED, EXIT_USER_ERROR, explain
+from keras_bert_flow.cli import explain
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
+from keras_bert_flow.exit_status import CHECKPOINTED, USER_ERROR
 from keras_bert_flow.records.manifest import check_folder, write_manifest
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Interrupted
@@ -83,7 +84,7 @@ def test_killed_runs_end_in_the_same_bits(records, finished, killer):
 def test_stopped_runs_end_in_the_same_bits(records, finished, killer):
     output = records.parent / "stopped"
     status, done, _ = killer.run(output, "step:4")  # after step 4, of a stretch from 3 to 6
-    assert status == EXIT_CHECKPOINTED
+    assert status == CHECKPOINTED
     steps = [done]
     for moment in ("step:5", "held_out:8", "step:14", "held_out:24"):
         with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +114,7 @@ def test_full_disk_is_one_line_and_the_run_goes_on(records, finished):
             pretrain(make_tiny_config(**SETTINGS), records, output, fill)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert explain(caught.value) == EXIT_USER_ERROR
+    assert explain(caught.value) == USER_ERROR
     kept = records.parent / ".full.work" / "checkpoints"
     assert sorted(path.name for path in kept.iterdir()) == ["best", "step-00000007"]
     pretrain(make_tiny_config(**SETTINGS), records, output, lambda line: None)
@@ -130,7 +131,7 @@ def test_all_damaged_is_one_line(records, finished, monkeypatch):
         state.write_bytes(state.read_bytes()[:-1])
     with pytest.raises(ValueError, match="one whole checkpoint to go on from.*all damaged") as caught:
         pretrain(make_tiny_config(**SETTINGS), records, output, fail)
-    assert explain(caught.value) == EXIT_USER_ERROR
+    assert explain(caught.value) == USER_ERROR
 
 
 def without_times(folder):

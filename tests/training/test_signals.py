@@ -8,7 +8,7 @@ import threading
 import keras
 import pytest
 
-from keras_bert_flow import cli
+from keras_bert_flow import cli, exit_status
 from keras_bert_flow.training import pretrain as module
 from keras_bert_flow.training.signals import NOTICE, stop_requests
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
@@ -85,7 +85,7 @@ def test_command_that_is_stopped_outside_of_training_says_run_again(tmp_path, mo
         with monkeypatch.context() as patch, pytest.raises(SystemExit) as caught:
             act_before(patch.setattr, module, name, lambda *_, **__: True, ask_to_stop)
             cli.main()
-        assert caught.value.code == cli.EXIT_CHECKPOINTED
+        assert caught.value.code == exit_status.CHECKPOINTED
         assert "run the same command again to go on" in capfd.readouterr().err
         assert not output.exists()
         assert signal.getsignal(signal.SIGTERM) is before

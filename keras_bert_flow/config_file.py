@@ -1,0 +1,94 @@
+"""Read a configuration from YAML and `--set`, and say in one line what is wrong with it."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import ValidationError
+
+from keras_bert_flow.config import PipelineConfig, Settings
+
+
+def load_config(
+    path: str | Path | None, overrides: Sequence[str] = (), kind: type[Settings] = PipelineConfig
+) -> Settings:
+    """Read a YAML file and apply `key.sub=value` overrides.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: not YAML, an unknown key, or a value out of range; the message says which and what is valid.
+    """
+    values: Any = {}
+    if path is not None:
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"The configuration must be a file. Received: {path}. See configs/ for examples.")
+        values = _parse_yaml(Path(path).read_bytes(), str(path)) or {}
+        if not isinstance(values, dict):
+            raise ValueError(
+                f"A configuration must be `key: value` lines. Received: {path}. See configs/ for examples."
+            )
+    for override in overrides:
+        _apply_override(values, override)
+    return make_config(kind, values, str(path or "--set"))
+
+
+def make_config(kind: type[Settings], values: dict, source: str) -> Settings:
+    """Build a configuration, turning what pydantic says into one line a person can act on."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ValueError("; ".join(_explain(kind, item, source) for item in error.errors())) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, for which `1e6` is a number as in YAML 1.2; version 1.1 wants `1.0e+6`."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def _parse_yaml(text: str | bytes, source: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(
+            f"A configuration must be plain YAML. Received: {source}: {' '.join(str(error).split())}."
+        ) from None
+
+
+def _apply_override(values: dict, override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise ValueError(
+            f"An override must read key=value. Received: {override}. Try --set pretraining.total_steps=100."
+        )
+    *parents, leaf = path.split(".")
+    for parent in parents:
+        if values.get(parent) is None:  # absent, or `second_phase: null` as a written configuration has it
+            values[parent] = {}
+        values = values[parent]
+        if not isinstance(values, dict):
+            raise ValueError(f"An override must name a setting inside a section. Received: {override}.")
+    values[leaf] = _parse_yaml(text, override)
+
+
+def _explain(kind: type[Settings], item: dict, source: str) -> str:
+    path = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        names = ", ".join(_fields_at(kind, item["loc"][:-1]))
+        return f"{source}: `{path}` is no known setting. Valid names: {names}."
+    message = item["msg"].removeprefix("Value error, ").rstrip(".")
+    place = f"`{path}`: " if path else ""
+    received = f" Received: {item['input']!r}." if item["type"] != "value_error" else ""
+    return f"{source}: {place}{message}.{received}"
+
+
+def _fields_at(kind: type[Settings], path: Sequence[str | int]) -> list[str]:
+    for part in path:
+        annotation = kind.model_fields[str(part)].annotation
+        kind = next((option for option in get_args(annotation) if option is not type(None)), annotation)
+    return list(kind.model_fields)
