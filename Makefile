@@ -4,7 +4,8 @@ BACKEND ?= jax
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests that speak to Keras run once on each backend, the others once.
+# Tests that speak to Keras run once on each backend, the others once. `make test` leaves out the slow ones, and runs
+# those marked `any_backend` on PyTorch alone.
 BACKEND_TESTS := tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
 PYTEST := $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt

@@ -12,6 +12,8 @@ from keras_bert_flow.data.pretraining import PretrainingRecords, pretraining_dat
 from keras_bert_flow.records.manifest import read_manifest, write_manifest
 from tests.oracles.objective_records import CLS, MASK, MASKED_FRACTION, MAX_PREDICTIONS, SEP, write_objective_records
 
+pytestmark = pytest.mark.any_backend
+
 OBJECTIVES = ("mlm_nsp", "mlm", "mlm_sop")
 
 

@@ -14,6 +14,8 @@ from keras_bert_flow.data.tasks import TaskInputs, task_dataset
 from keras_bert_flow.records.tfrecord import TFRecordFile
 from tests.oracles.objective_records import write_objective_records
 
+pytestmark = pytest.mark.any_backend
+
 STEPS = (5, 1_000, 1_000_000, 1_000_000_000)
 BATCH = 6
 AT_ONCE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # nothing is read that is not asked for

@@ -16,6 +16,8 @@ from keras_bert_flow.data.tasks import (
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
+pytestmark = pytest.mark.any_backend
+
 PIECES = (*SPECIAL_PIECES, "the", "fox", "run", "##s", "##ning", "quick", ",", "e", "##t", "a", "b", "##b")
 FIRSTS = ("the quick fox", "a", "Running, the fox runs the running et", "abb abb abb abb abb abb abb abb", "b b", "fox")
 SECONDS = ("runs", "the fox, the fox, the fox, runs", "Été the fox", "a b a b a b a b a b", "b", "quick run")

@@ -21,6 +21,8 @@ from keras_bert_flow.training.validation import score_pretraining
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import arrange
 
+pytestmark = pytest.mark.any_backend
+
 # A rate that rises so high that the model gets worse, so that the best is not the last.
 SETTINGS = {
     "total_steps": 12,

@@ -15,6 +15,8 @@ from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import arrange
 
+pytestmark = pytest.mark.any_backend
+
 SETTINGS = {"total_steps": 9, "log_every_steps": 3, "evaluate_every_steps": 6, "checkpoint_every_steps": 5}
 EPOCHS = [(0, 3), (3, 5), (5, 6), (6, 9)]
 

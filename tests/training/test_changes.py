@@ -19,6 +19,8 @@ from keras_bert_flow.training.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import arrange
 
+pytestmark = pytest.mark.any_backend
+
 SETTINGS = {
     "total_steps": 12,
     "log_every_steps": 3,

@@ -12,6 +12,8 @@ from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
+pytestmark = pytest.mark.any_backend
+
 STILL = {"total_steps": 1, "warmup_steps": 0, "learning_rate": 1e-12}  # too small a step for float32 to see
 
 

@@ -15,6 +15,8 @@ from keras_bert_flow.training.pretrain import pretrain
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config
 
+pytestmark = pytest.mark.any_backend
+
 MASKED_LM = {"masked_lm_loss", "masked_lm_perplexity", "masked_lm_accuracy", "unigram_accuracy"}
 OTHERS = {"steps", "tokens", "seconds", "tokens_per_second", "parameters"}
 SENTENCES = {

@@ -10,6 +10,8 @@ from keras_bert_flow.training.tensorboard import EVENTS_FILE, EventFile
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import SETTINGS, arrange
 
+pytestmark = pytest.mark.any_backend
+
 LINES = [
     {"step": 3, "loss": 4.5, "tokens_per_second": 123_456, "elapsed_seconds": 1.25},
     {"step": 6, "loss": 4.25, "held_out_masked_lm_loss": 4.125, "tokens_per_second": 99, "elapsed_seconds": 2.5},
