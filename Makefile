@@ -4,27 +4,30 @@ BACKEND ?= jax
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests that speak to Keras run once on each backend, the others once. `make test` leaves out the slow ones, and runs
-# those marked `any_backend` on PyTorch alone.
+# Tests that speak to Keras run once on each backend, the others once, on PyTorch, which compiles nothing. `make test`
+# leaves out the slow ones, and runs those marked `any_backend` on PyTorch alone.
 BACKEND_TESTS := tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
 PYTEST := $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart test test-all .test-jax .test-torch .test-tensorflow lint clean
+.PHONY: quickstart test test-all .test-torch .test-jax .test-tensorflow lint clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
 
-# Two backends at a time; what one prints comes when it is done.
+# Two backends at a time, a thread each, since they share the cores; what one prints comes when it is done.
 test: SELECTED := -m "not slow"
 test test-all: $(VENV)/.installed-all lint
-	@echo "Testing on jax and torch, then tensorflow; this takes many minutes without a word."
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=target .test-jax .test-torch .test-tensorflow SELECTED='$(SELECTED)'
+	@echo "Testing on torch and jax, then tensorflow; this takes many minutes without a word."
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target .test-torch .test-jax .test-tensorflow SELECTED='$(SELECTED)'
 
-.test-jax:
-	KERAS_BACKEND=jax $(PYTEST) tests $(SELECTED)
+.test-%: export OMP_NUM_THREADS = 1
+.test-%: export TF_NUM_INTRAOP_THREADS = 1
 
-.test-torch .test-tensorflow: .test-%:
+.test-torch:
+	KERAS_BACKEND=torch $(PYTEST) tests $(SELECTED)
+
+.test-jax .test-tensorflow: .test-%:
 	KERAS_BACKEND=$* $(PYTEST) $(BACKEND_TESTS) $(SELECTED)
 
 lint: $(VENV)/.installed-all

@@ -1,5 +1,6 @@
 """Going on at a step costs the same wherever it is: what is read, and what is called."""
 
+import gc
 import sys
 import threading
 from collections import Counter
@@ -52,11 +53,14 @@ def count_calls(act) -> Counter:
         elif event == "c_call":
             calls[argument.__qualname__] += 1
 
+    gc.collect()
+    gc.disable()  # what other tests left would call its finalizers in here
     sys.setprofile(note)
     try:
         act()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 
