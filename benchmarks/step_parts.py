@@ -1,8 +1,9 @@
-"""Time parts of the training step, Keras' form beside ours, forward and backward, and print a Markdown table.
+"""Time parts of the training step, Keras' form beside ours, and its matrix products, and print two Markdown tables.
 
-    KERAS_BACKEND=torch python benchmarks/step_parts.py [--precision mixed_bfloat16]
+    KERAS_BACKEND=torch OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/step_parts.py [--precision mixed_bfloat16]
 
-Shapes are those of one layer at 32 sequences of 128 tokens, 12 heads, 384 wide. Processor time, median of five.
+Shapes are those of one layer at 32 sequences of 128 tokens, 12 heads, 384 wide. The parts run forward and backward.
+Processor time, median of five.
 """
 
 import argparse
@@ -70,6 +71,29 @@ PARTS = {
     ),
 }
 
+# name → shapes of the two factors
+TOKENS = BATCH * LENGTH
+PRODUCTS = {
+    "query, key and value": ((TOKENS, HIDDEN), (HIDDEN, 3 * HIDDEN)),
+    "attention scores": ((BATCH, HEADS, LENGTH, HEAD_DIM), (BATCH, HEADS, HEAD_DIM, LENGTH)),
+    "feed-forward": ((TOKENS, HIDDEN), (HIDDEN, 4 * HIDDEN)),
+    "masked tokens to the vocabulary": ((BATCH * 20, HIDDEN), (HIDDEN, VOCABULARY)),
+}
+
+
+def compile_product():
+    """Return what multiplies two arrays, compiled where the backend compiles, and waits for the product."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        compiled = jax.jit(ops.matmul)
+        return lambda x, y: jax.block_until_ready(compiled(x, y))
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow
+
+        return tensorflow.function(ops.matmul)
+    return ops.matmul
+
 
 def differentiate(function):
     """Return what runs a function and its gradient, compiled where the backend compiles, and waits for them."""
@@ -108,6 +132,10 @@ def measure(run, *arguments) -> float:
     return 1000 * statistics.median(seconds[1:])
 
 
+def cast_normal(shape: tuple[int, ...], precision: str):
+    return ops.cast(RNG.normal(size=shape).astype("float32"), precision.removeprefix("mixed_"))
+
+
 def step_of(optimizer):
     """Return what takes one step of an optimizer over as many weights as the 6 × 384 model has."""
     variables = [keras.Variable(np.full((VOCABULARY, HIDDEN), 0.1, "float32"))]
@@ -128,13 +156,19 @@ def main() -> None:
     keep_freed_memory()
     print(f"| {keras.backend.backend()}, {precision} | Keras' form, ms | ours, ms |", "|---|---:|---:|", sep="\n")
     for name, (shape, *forms) in PARTS.items():
-        values = ops.cast(RNG.normal(size=shape).astype("float32"), precision.removeprefix("mixed_"))
+        values = cast_normal(shape, precision)
         times = [measure(differentiate(form), values) for form in forms]
         print(f"| {name} | " + " | ".join(f"{time:,.0f}" for time in times) + " |", flush=True)
     if keras.backend.backend() != "jax":  # where Keras' own is compiled with the step
         own = keras.optimizers.AdamW(1e-4, weight_decay=0.01, global_clipnorm=1.0)
         times = [measure(step_of(optimizer)) for optimizer in (own, make_adamw(1e-4))]
         print("| AdamW with clipping | " + " | ".join(f"{time:,.0f}" for time in times) + " |")
+    print(f"\n| product, {keras.backend.backend()}, {precision} | GFLOP/s |", "|---|---:|", sep="\n")
+    product = compile_product()
+    for name, shapes in PRODUCTS.items():
+        factors = [cast_normal(shape, precision) for shape in shapes]
+        flops = 2 * np.prod(shapes[0]) * shapes[1][-1]
+        print(f"| {name} | {flops / measure(product, *factors) / 1e6:,.0f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import get_size
 
 ROOT = Path(__file__).parents[1]
+BATCHES_READ = 1000  # in a turn: some dozen lie ready when it begins
 SHAPE = {"num_layers": 6, "hidden_dim": 384, "num_heads": 12, "intermediate_dim": 1536}
 
 
@@ -118,7 +119,7 @@ def take_turns(arguments: argparse.Namespace, sides: Sequence[Timed], jobs: Sequ
         for side in sides:
             side.run("step", arguments.steps, keep)
         for job in jobs:
-            sides[0].run(job, arguments.steps * (10 if job == "reading" else 1), keep)
+            sides[0].run(job, BATCHES_READ if job == "reading" else arguments.steps, keep)
 
 
 def flops_per_step(arguments: argparse.Namespace) -> int:

@@ -47,6 +47,7 @@ EXCEPTIONS = {
     ("keras_bert_flow/models/preset.py", "conversion"),  # `from_preset` reads what `conversion` knows
     # Forms that are faster than what Keras has a name for, each behind one function that every backend has.
     ("keras_bert_flow/layers/fusion.py", "tensorflow"),
+    ("keras_bert_flow/layers/dense.py", "jax"),
     ("keras_bert_flow/layers/dropout.py", "torch"),
     ("keras_bert_flow/models/fused_adamw.py", "tensorflow"),
     ("keras_bert_flow/models/fused_adamw.py", "torch"),

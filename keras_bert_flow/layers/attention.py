@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.dropout import Dropout, drop_values
 from keras_bert_flow.layers.fusion import fuse
 from keras_bert_flow.layers.initializers import truncated_normal
@@ -82,14 +83,14 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.head_dim = hidden_dim // num_heads
         self.attention_dropout_rate = attention_dropout_rate
         self.initializer_range = initializer_range
-        self.query_key_value = keras.layers.Dense(
+        self.query_key_value = Dense(
             3 * hidden_dim,
             kernel_initializer=truncated_normal(initializer_range),
             dtype=self.dtype_policy,
             name="query_key_value",
         )
         self.dropout = Dropout(attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.output_dense = keras.layers.Dense(
+        self.output_dense = Dense(
             hidden_dim, kernel_initializer=truncated_normal(initializer_range), dtype=self.dtype_policy, name="output"
         )
 

@@ -6,6 +6,7 @@ import keras
 
 from keras_bert_flow.layers.activations import get_activation, get_training_activation
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
+from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.layers.rematerialise import rematerialise
@@ -87,7 +88,7 @@ class EncoderBlock(keras.layers.Layer):
 
     def _make_dense(self, units, name):
         kernel_initializer = truncated_normal(self.initializer_range)
-        return keras.layers.Dense(units, kernel_initializer=kernel_initializer, dtype=self.dtype_policy, name=name)
+        return Dense(units, kernel_initializer=kernel_initializer, dtype=self.dtype_policy, name=name)
 
     def _make_dropout(self, name):
         return Dropout(self.dropout_rate, dtype=self.dtype_policy, name=name)

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bert_flow.layers.activations import get_activation
+from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.initializers import truncated_normal
 
 
@@ -34,7 +35,7 @@ class Pooler(keras.layers.Layer):
         super().__init__(**kwargs)
         self.hidden_dim = hidden_dim
         self.initializer_range = initializer_range
-        self.dense = keras.layers.Dense(
+        self.dense = Dense(
             hidden_dim,
             activation="tanh",
             kernel_initializer=truncated_normal(initializer_range),
@@ -73,7 +74,7 @@ class MaskedTokenTransform(keras.layers.Layer):
         self.hidden_act = hidden_act
         self.layer_norm_epsilon = layer_norm_epsilon
         self.initializer_range = initializer_range
-        self.dense = keras.layers.Dense(
+        self.dense = Dense(
             hidden_dim,
             activation=get_activation(hidden_act),
             kernel_initializer=truncated_normal(initializer_range),

@@ -50,9 +50,24 @@ def token_loss(is_sum=False):
     return TokenLoss(reduction="sum" if is_sum else "mean_with_sample_weight")
 
 
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
+    """Keras' accuracy of integer labels; on jax by counting, since XLA takes ten times as long for an `argmax`."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        if keras.backend.backend() != "jax":
+            return super().update_state(y_true, y_pred, sample_weight)
+        labels = ops.reshape(ops.cast(y_true, "int32"), (*ops.shape(y_pred)[:-1], 1))
+        picked = ops.take_along_axis(y_pred, labels, axis=-1)
+        numbers = ops.arange(y_pred.shape[-1], dtype="int32")
+        is_before = ops.logical_or(y_pred > picked, ops.logical_and(y_pred == picked, numbers < labels))
+        is_first = ops.logical_not(ops.any(is_before, axis=-1))
+        return keras.metrics.Mean.update_state(self, ops.cast(is_first, self.dtype), sample_weight)
+
+
 def token_accuracy():
-    """Return the share of integer labels that are the largest logit."""
-    return keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+    """Return the share of integer labels that are the largest logit, the first of equal ones."""
+    return TokenAccuracy(name="accuracy")
 
 
 def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, **options):
