@@ -25,7 +25,7 @@ from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import get_size
 
 ROOT = Path(__file__).parents[1]
-BATCHES_READ = 1000  # in a turn: some dozen lie ready when it begins
+BATCHES_READ = 1000  # in a turn: sixteen lie ready when it begins
 SHAPE = {"num_layers": 6, "hidden_dim": 384, "num_heads": 12, "intermediate_dim": 1536}
 
 
