@@ -1,0 +1,61 @@
+"""Hold what a model reads of a task's examples: sequences of pieces, each as long as it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+
+IGNORED = -1  # a label that is no label: of [CLS], of a continuation, of filler; its weight is 0
+
+
+@dataclass(frozen=True)
+class Features:
+    """Rows for a model. An example gives one row, or several where it is cut into windows.
+
+    Attributes:
+        token_ids: int32, (length,) each, [CLS] and [SEP] included; `sequences_per_row` of them make a row.
+        first_lengths: int32, (sequences,). Tokens of segment 0 of each sequence.
+        examples: int32, (rows,). Place of the example that each row is of.
+        labels: output of the model → what it should say: an array, (rows, ...), or where each token has a label of its
+            own a list of arrays, (length,) each, with `IGNORED` where there is none. Empty for texts without labels.
+        sequences_per_row: more than 1 where a row is a choice between texts, or a comparison.
+        details: whatever the task wants to see again when it decodes, one a row.
+    """
+
+    token_ids: Sequence[np.ndarray]
+    first_lengths: np.ndarray
+    examples: np.ndarray
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    sequences_per_row: int = 1
+    details: Sequence[Any] = ()
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of the longest sequence of each row, int, (rows,)."""
+        lengths = np.array([len(sequence) for sequence in self.token_ids], dtype=np.int64)
+        return lengths.reshape(-1, self.sequences_per_row).max(axis=1, initial=0)
+
+
+def join_texts(
+    tokenizer: WordPieceTokenizer, first: np.ndarray, second: np.ndarray | None, sequence_length: int
+) -> tuple[np.ndarray, int]:
+    """Make [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; what is too long loses the end of its longer part.
+
+    Returns:
+        The token ids, int32, (length,), and how many of them are of segment 0.
+    Source: google-research/bert, run_classifier.py, `convert_single_example`.
+    """
+    if second is None:
+        token_ids = np.concatenate([[tokenizer.cls_id], first[: sequence_length - 2], [tokenizer.sep_id]])
+        return token_ids.astype(np.int32), len(token_ids)
+    lengths = [len(first), len(second)]
+    while sum(lengths) > sequence_length - 3:
+        lengths[lengths[0] <= lengths[1]] -= 1
+    parts = ([tokenizer.cls_id], first[: lengths[0]], [tokenizer.sep_id], second[: lengths[1]], [tokenizer.sep_id])
+    return np.concatenate(parts).astype(np.int32), lengths[0] + 2

@@ -1,0 +1,81 @@
+"""Say what a task is: how examples are read, shown to a model, answered and scored."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+
+Prediction = Mapping[str, Any]  # plain JSON values, so that it can be written as a line
+
+
+class Task(ABC):
+    """One kind of task. A task is a frozen dataclass: its fields are plain values and say all that it does.
+
+    The walk: `read` a table, `learn` from the training table which labels there are, `encode` examples, have a model
+    answer, `decode` its outputs into predictions, `score` these against the examples.
+
+    Attributes:
+        kind: name of the task in a configuration and in a model directory.
+        main_metric: of those that `score` gives, the one by which runs are compared; higher is better.
+        labels: names of what the model chooses from, in the order of its outputs; empty where it chooses from nothing.
+    """
+
+    kind: ClassVar[str]
+    main_metric: str
+    labels: tuple[str, ...]
+
+    @abstractmethod
+    def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> Sequence[Any]:
+        """Read examples from a file.
+
+        Args:
+            max_examples: read only the first so many.
+            has_labels: the file says what is right; otherwise the examples have no labels.
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not such a table; the message names file and row.
+        """
+
+    @abstractmethod
+    def learn(self, examples: Sequence[Any]) -> "Task":
+        """Return this task with the labels of training examples.
+
+        Raises:
+            ValueError: there is nothing to learn from them.
+        """
+
+    @abstractmethod
+    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[Any], sequence_length: int) -> Features:
+        """Turn examples into rows of at most `sequence_length` tokens, with labels where the examples have them.
+
+        Raises:
+            ValueError: an example has a label that was not learnt; the message names file and row.
+        """
+
+    @abstractmethod
+    def decode(
+        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[Any]
+    ) -> list[Prediction]:
+        """Turn what a model answered into a prediction for each example.
+
+        Args:
+            outputs: output of the model → float32, (rows, ...); where each token has an output, a list of arrays of
+                (length, ...), without padding.
+            features: what the model read.
+            examples: what `features` were made of.
+        """
+
+    @abstractmethod
+    def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
+        """Measure predictions against the labels of the examples.
+
+        Returns:
+            Metric → value; among them `main_metric`.
+        """
+
+    @abstractmethod
+    def guess(self, training: Sequence[Any], examples: Sequence[Any]) -> list[Prediction]:
+        """Predict each example without looking at it, by what is commonest in training: the baseline to beat."""
