@@ -1,73 +1,134 @@
-"""Feed the texts of a task table to `model.fit`: encoded once, then shuffled by number."""
+"""Feed the features of a task to `model.fit` and `predict`: batches of like length, each a function of its number."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import grain
 import numpy as np
 
-from keras_bert_flow.data.pretraining import READING, shuffle_endlessly
+from keras_bert_flow.data.lengths import MAX_WIDTHS, choose_widths, plan_epoch, plan_in_order
+from keras_bert_flow.data.pretraining import READING, ROWS
+from keras_bert_flow.tasks.features import IGNORED, Features
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
-LENGTH_STEP = 8  # sequences are as long as the longest text needs, rounded up to this
+BATCH_POSITIONS = 4096  # of a batch in prediction: 64 rows of 64; more of them were no faster on a processor
+ONLY_OUTPUT = "logits"  # name in features and predictions of what a model with one output says
 
 
-@dataclass(frozen=True)
-class TaskInputs:
-    """Encoded texts, each field int32, (examples, length)."""
+class TaskBatches:
+    """Shuffled batches (inputs, labels, weights) of features, by number: batch `step` depends on `seed` and `step`.
 
-    token_ids: np.ndarray
-    segment_ids: np.ndarray
-    padding_mask: np.ndarray
+    Each pass over the rows deals them out anew; the last batch of a pass is filled up with rows of weight 0.
+
+    Args:
+        features: rows with labels.
+        batch_size: rows of a batch.
+        seed: of the order.
+        max_widths: most widths that batches have.
+    Raises:
+        ValueError: there are no rows, or no labels.
+    """
+
+    def __init__(self, features: Features, batch_size: int, seed: int = 1, max_widths: int = MAX_WIDTHS):
+        if not len(features) or not features.labels:
+            raise ValueError("Training needs rows with labels. Received: none. Give a table with examples.")
+        self.features = features
+        self.batch_size = batch_size
+        self.seed = seed
+        self.widths = choose_widths(features.lengths, max_widths)
+        self.steps_per_epoch = -(-len(features) // batch_size)
+        self._plan = lru_cache(maxsize=2)(self._plan_epoch)
 
     def __len__(self) -> int:
-        return len(self.token_ids)
+        return ROWS
 
-    def take(self, rows) -> dict[str, np.ndarray]:
-        """Return the model's inputs for some rows."""
-        return {
-            "token_ids": self.token_ids[rows],
-            "segment_ids": self.segment_ids[rows],
-            "padding_mask": self.padding_mask[rows],
-        }
+    def __getitem__(self, step: int) -> tuple[dict[str, np.ndarray], Any, Any]:
+        epoch, number = divmod(step, self.steps_per_epoch)
+        rows, width = self._plan(epoch)[number]
+        filled = np.resize(rows, self.batch_size)
+        weights = (np.arange(self.batch_size) < len(rows)).astype(np.float32)
+        labels, label_weights = make_labels(self.features, filled, width, weights)
+        return make_inputs(self.features, filled, width), labels, label_weights
 
-
-def encode_texts(
-    tokenizer: WordPieceTokenizer, texts: Sequence[str], text_pairs: Sequence[str] | None, sequence_length: int
-) -> TaskInputs:
-    """Encode texts as [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; what is too long loses the end of its longer part.
-
-    Source: google-research/bert, run_classifier.py, `convert_single_example`.
-    """
-    firsts = tokenizer.encode_batch(texts)
-    seconds = tokenizer.encode_batch(text_pairs) if text_pairs is not None else [None] * len(firsts)
-    rows = [_join(tokenizer, first, second, sequence_length) for first, second in zip(firsts, seconds, strict=True)]
-    longest = max((len(token_ids) for token_ids, _ in rows), default=LENGTH_STEP)
-    length = min(sequence_length, -(-longest // LENGTH_STEP) * LENGTH_STEP)
-    inputs = {name: np.zeros((len(rows), length), np.int32) for name in ("token_ids", "segment_ids", "padding_mask")}
-    for row, (token_ids, first_length) in enumerate(rows):
-        inputs["token_ids"][row, : len(token_ids)] = token_ids
-        inputs["segment_ids"][row, first_length : len(token_ids)] = 1
-        inputs["padding_mask"][row, : len(token_ids)] = 1
-    return TaskInputs(**inputs)
+    def _plan_epoch(self, epoch: int) -> list[tuple[np.ndarray, int]]:
+        rng = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+        return plan_epoch(self.features.lengths, self.widths, self.batch_size, rng)
 
 
 def task_dataset(
-    inputs: TaskInputs, labels: np.ndarray, batch_size: int, seed: int = 1, start_step: int = 0
+    features: Features, batch_size: int, seed: int = 1, start_step: int = 0, max_widths: int = MAX_WIDTHS
 ) -> grain.IterDataset:
-    """Return endless shuffled batches (x, y); use with `steps_per_epoch`.
+    """Return endless batches (inputs, labels, weights); use with `steps_per_epoch`. See `TaskBatches`.
 
     Args:
-        inputs: encoded texts.
-        labels: int, (examples,).
-        batch_size: examples of a batch.
-        seed: of the order; each pass over the examples has another order.
         start_step: batches to leave out at the start, at no cost.
     """
-    batches = shuffle_endlessly(grain.MapDataset.range(len(inputs)), seed).batch(batch_size)[start_step:]
-    return batches.map(lambda rows: (inputs.take(rows), labels[rows])).to_iter_dataset(READING)
+    return read_batches(TaskBatches(features, batch_size, seed, max_widths), start_step)
+
+
+def read_batches(batches: TaskBatches, start_step: int = 0) -> grain.IterDataset:
+    """Return batches from a step on, for `model.fit`."""
+    return grain.MapDataset.source(batches)[start_step:].to_iter_dataset(READING)
+
+
+def make_inputs(features: Features, rows: np.ndarray, width: int) -> dict[str, np.ndarray]:
+    """Return the model's inputs for some rows, int32, (rows, width); (rows, sequences_per_row, width) if more than 1."""
+    group = features.sequences_per_row
+    sequences = (rows[:, None] * group + np.arange(group)).reshape(-1)
+    token_ids, segment_ids, padding_mask = np.zeros((3, len(sequences), width), np.int32)
+    for place, sequence in enumerate(sequences):
+        ids = features.token_ids[sequence]
+        token_ids[place, : len(ids)] = ids
+        segment_ids[place, features.first_lengths[sequence] : len(ids)] = 1
+        padding_mask[place, : len(ids)] = 1
+    inputs = {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
+    return inputs if group == 1 else {name: ids.reshape(len(rows), group, width) for name, ids in inputs.items()}
+
+
+def make_labels(features: Features, rows: np.ndarray, width: int, weights: np.ndarray) -> tuple[Any, Any]:
+    """Return the labels of some rows and their weights: arrays, or dicts of them for a model with several outputs.
+
+    Args:
+        weights: float32, (rows,). Where each token has a label, those `IGNORED` weigh nothing besides.
+    """
+    labels, label_weights = {}, {}
+    for name, values in features.labels.items():
+        if isinstance(values, np.ndarray):
+            labels[name], label_weights[name] = values[rows], weights
+            continue
+        of_tokens = np.full((len(rows), width), IGNORED, np.int32)
+        for place, row in enumerate(rows):
+            of_tokens[place, : len(values[row])] = values[row]
+        label_weights[name] = (of_tokens != IGNORED) * weights[:, None]
+        labels[name] = np.maximum(of_tokens, 0)
+    if set(labels) == {ONLY_OUTPUT}:
+        return labels[ONLY_OUTPUT], label_weights[ONLY_OUTPUT]
+    return labels, label_weights
+
+
+def predict_features(
+    model, features: Features, max_widths: int = MAX_WIDTHS, batch_positions: int = BATCH_POSITIONS, follow=iter
+) -> dict[str, Any]:
+    """Ask a model about every row, in batches of like length.
+
+    Args:
+        follow: takes the batches and yields them again; it may show progress, or raise to break off.
+    Returns:
+        Output of the model → float32, (rows, ...); or, where each token has an output, a list of (length, ...).
+    """
+    if not len(features):
+        return {}
+    outputs = model.output if isinstance(model.output, Mapping) else {ONLY_OUTPUT: model.output}
+    lengths, answers = features.lengths, {name: [None] * len(features) for name in outputs}
+    of_tokens = {name: features.sequences_per_row == 1 and _is_per_token(output) for name, output in outputs.items()}
+    for rows, width in follow(plan_in_order(lengths, choose_widths(lengths, max_widths), batch_positions)):
+        for name, values in _predict_rows(model, features, rows, width, max(1, batch_positions // width)).items():
+            for row, answer in zip(rows, values, strict=True):
+                answers[name][row] = answer[: lengths[row]] if of_tokens[name] else answer
+    return {name: found if of_tokens[name] else np.stack(found) for name, found in answers.items()}
 
 
 def read_tokenizer(model: Path) -> WordPieceTokenizer:
@@ -77,27 +138,13 @@ def read_tokenizer(model: Path) -> WordPieceTokenizer:
     return WordPieceTokenizer.from_file(model / "vocab.txt", cased=not values.get("do_lower_case", True))
 
 
-def predict_probabilities(classifier, inputs: TaskInputs, batch_size: int, follow=iter) -> np.ndarray:
-    """Return float32, (examples, classes); the last batch is filled up, so that every batch has one shape.
-
-    `follow` takes the batches' first rows and yields them again; it may raise to break off.
-    """
-    rows = []
-    for start in follow(range(0, len(inputs), batch_size)):
-        chosen = np.minimum(np.arange(start, start + batch_size), len(inputs) - 1)
-        rows.append(np.asarray(classifier.predict_on_batch(inputs.take(chosen)), np.float32))
-    logits = np.concatenate(rows)[: len(inputs)]
-    odds = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return odds / odds.sum(axis=-1, keepdims=True)
+def _predict_rows(model, features: Features, rows: np.ndarray, width: int, size: int) -> dict[str, np.ndarray]:
+    """Return each output for some rows; a batch is filled up to `size`, or where few rows remain to a power of two."""
+    size = min(size, 1 << (len(rows) - 1).bit_length())
+    found = model.predict_on_batch(make_inputs(features, np.resize(rows, size), width))
+    named = found if isinstance(found, Mapping) else {ONLY_OUTPUT: found}
+    return {name: np.asarray(values, np.float32)[: len(rows)] for name, values in named.items()}
 
 
-def _join(tokenizer: WordPieceTokenizer, first, second, sequence_length: int) -> tuple[np.ndarray, int]:
-    """Return the token ids and how many of them are of segment 0."""
-    if second is None:
-        token_ids = np.concatenate([[tokenizer.cls_id], first[: sequence_length - 2], [tokenizer.sep_id]])
-        return token_ids, len(token_ids)
-    lengths = [len(first), len(second)]
-    while sum(lengths) > sequence_length - 3:
-        lengths[lengths[0] <= lengths[1]] -= 1
-    parts = ([tokenizer.cls_id], first[: lengths[0]], [tokenizer.sep_id], second[: lengths[1]], [tokenizer.sep_id])
-    return np.concatenate(parts), lengths[0] + 2
+def _is_per_token(output) -> bool:
+    return len(output.shape) > 1 and output.shape[1] is None  # (batch, length, ...); the length is not fixed

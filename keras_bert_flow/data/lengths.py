@@ -1,0 +1,77 @@
+"""Put sequences of like length into one batch: little is padding, and few widths are all that a compiler sees."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+WIDTH_STEP = 8  # widths are multiples of this
+MAX_WIDTHS = 8
+
+
+def choose_widths(lengths: np.ndarray, max_widths: int = MAX_WIDTHS) -> tuple[int, ...]:
+    """Choose the widths of batches so that the fewest positions are padding.
+
+    Args:
+        lengths: int, (rows,). Tokens of each row.
+        max_widths: most widths to choose.
+    Returns:
+        Widths, rising, multiples of `WIDTH_STEP`; the last one holds the longest row.
+    """
+    steps, counts = np.unique(-(-np.maximum(lengths, 1) // WIDTH_STEP), return_counts=True)
+    totals = np.concatenate([[0], np.cumsum(counts)])  # rows of the first so many steps
+    # cost[j]: positions of the rows of the first j steps, in the best choice of so many widths; source: dynamic
+    # programming over the last width but one.
+    cost = steps * totals[1:]
+    choices = [np.zeros(len(steps), dtype=int)]
+    for _ in range(1, min(max_widths, len(steps))):
+        before = np.concatenate([[0], cost[:-1]])  # of the steps below each one
+        table = before[None, :] + steps[:, None] * (totals[1:, None] - totals[None, :-1])  # (last step, first of it)
+        table[np.triu_indices(len(steps), 1)] = np.iinfo(np.int64).max
+        choices.append(table.argmin(axis=1))
+        cost = table.min(axis=1)
+    widths, last = [], len(steps) - 1
+    for first in reversed(choices):
+        if last < 0:
+            break
+        widths.append(int(steps[last]) * WIDTH_STEP)
+        last = int(first[last]) - 1
+    return tuple(reversed(widths))
+
+
+def plan_epoch(
+    lengths: np.ndarray, widths: Sequence[int], batch_size: int, rng: np.random.Generator
+) -> list[tuple[np.ndarray, int]]:
+    """Deal all rows out to batches at random, those of like length together.
+
+    What is left over from the batches of one width goes to those of the next, so all batches but one are full.
+
+    Args:
+        lengths: int, (rows,).
+        widths: of batches, rising.
+        batch_size: rows of a batch.
+        rng: another one gives another order, and other batches.
+    Returns:
+        The rows of each batch and its width.
+    """
+    order = rng.permutation(len(lengths))
+    places = np.searchsorted(widths, lengths[order])
+    batches, left = [], order[:0]
+    for place, width in enumerate(widths):
+        rows = np.concatenate([left, order[places == place]])
+        full = len(rows) - len(rows) % batch_size
+        batches += [(chosen, width) for chosen in rows[:full].reshape(-1, batch_size)]
+        left = rows[full:]
+    if len(left):
+        batches.append((left, widths[-1]))
+    return [batches[number] for number in rng.permutation(len(batches))]
+
+
+def plan_in_order(lengths: np.ndarray, widths: Sequence[int], batch_positions: int) -> list[tuple[np.ndarray, int]]:
+    """Deal all rows out to batches of about so many positions, the narrowest first; for prediction."""
+    places = np.searchsorted(widths, lengths)
+    batches = []
+    for place, width in enumerate(widths):
+        rows = np.flatnonzero(places == place)
+        size = max(1, batch_positions // width)
+        batches += [(rows[start : start + size], width) for start in range(0, len(rows), size)]
+    return batches
