@@ -17,8 +17,9 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow import exit_status
-from keras_bert_flow.config import BUILTIN, Backend, CorpusConfig, PipelineConfig
+from keras_bert_flow.config import Backend, CorpusConfig, PipelineConfig
 from keras_bert_flow.config_file import load_config
+from keras_bert_flow.settings import BUILTIN
 
 EXTRAS = {
     "apache_beam": "beam",

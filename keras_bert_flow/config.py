@@ -1,24 +1,17 @@
 """Say everything that a run can be told: one frozen model a stage, for YAML, `--set`, the CLI and the Prefect form."""
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-BUILTIN = "builtin"
+from keras_bert_flow.settings import BUILTIN, Settings
+from keras_bert_flow.task_config import AnyTask, ClassificationConfig
+
 Backend = Literal["jax", "tensorflow", "torch"]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 Optimizer = Literal["adamw", "bert_adam", "lamb"]
 Decay = Literal["linear", "cosine", "constant"]
 DecayFrom = Literal["warmup", "start"]
-
-
-class Settings(BaseModel):
-    """Frozen settings that refuse unknown keys."""
-
-    # YAML reads `text: 3` as a number; a column may be named so
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", protected_namespaces=(), validate_default=True, coerce_numbers_to_str=True
-    )
 
 
 class CorpusConfig(Settings):
@@ -183,32 +176,6 @@ class SecondPhaseConfig(Settings):
         return self
 
 
-class TaskConfig(Settings):
-    """A table of texts with labels."""
-
-    name: str = Field(BUILTIN, description="Name shown in the report; `builtin` is the docstring task.")
-    train: str = Field(BUILTIN, description="Table to learn from: .tsv, .csv or .jsonl; or `builtin`.")
-    dev: str = Field(BUILTIN, description="Table to be measured on, in the same format; or `builtin`.")
-    header: bool = Field(True, description="The first line of a .tsv or .csv names the columns.")
-    text: str = Field("text", description="Column of the text: a name, or a number from 0 where there is no header.")
-    text_pair: str | None = Field(None, description="Column of a second text, for pairs.")
-    label: str = Field("label", description="Column of the label: a name, or a number from 0.")
-
-    @model_validator(mode="after")
-    def _check_builtin(self):
-        if (self.train == BUILTIN) != (self.dev == BUILTIN):
-            raise ValueError(
-                f"`train` and `dev` are both files or both `builtin`. Received: train={self.train}, dev={self.dev}. "
-                "Give the missing file."
-            )
-        return self
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """How the tables are laid out, as arguments of `read_table`."""
-        return self.model_dump(include={"header", "text", "text_pair", "label"})
-
-
 class FinetuningConfig(Settings):
     """How a pre-trained model learns a task. Defaults: Devlin et al. 2019, appendix A.3."""
 
@@ -288,7 +255,7 @@ class PipelineConfig(Settings):
     second_phase: SecondPhaseConfig | None = Field(
         None, description="Pre-training gone on with longer sequences; left out, there is none."
     )
-    task: TaskConfig = Field(default_factory=TaskConfig, description="The task.")
+    task: AnyTask = Field(default_factory=ClassificationConfig, description="The task.")
     finetuning: FinetuningConfig = Field(default_factory=FinetuningConfig, description="Fine-tuning.")
 
     @model_validator(mode="after")

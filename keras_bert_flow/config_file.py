@@ -8,7 +8,9 @@ from typing import Any, get_args
 import yaml
 from pydantic import ValidationError
 
-from keras_bert_flow.config import PipelineConfig, Settings
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.settings import Settings
+from keras_bert_flow.task_config import TASKS, kind_of
 
 
 def load_config(
@@ -77,18 +79,29 @@ def _apply_override(values: dict, override: str) -> None:
 
 
 def _explain(kind: type[Settings], item: dict, source: str) -> str:
-    path = ".".join(str(part) for part in item["loc"])
+    path = ".".join(str(part) for place, part in enumerate(item["loc"]) if not _is_tag(item["loc"], place))
     if item["type"] == "extra_forbidden":
         names = ", ".join(_fields_at(kind, item["loc"][:-1]))
         return f"{source}: `{path}` is no known setting. Valid names: {names}."
+    if item["type"] == "union_tag_invalid":
+        kinds = ", ".join(TASKS)
+        return f"{source}: `{path}.kind` must be one of {kinds}. Received: {kind_of(item['input'])!r}."
     message = item["msg"].removeprefix("Value error, ").rstrip(".")
     place = f"`{path}`: " if path else ""
     received = f" Received: {item['input']!r}." if item["type"] != "value_error" else ""
     return f"{source}: {place}{message}.{received}"
 
 
+def _is_tag(path: Sequence[str | int], place: int) -> bool:
+    """Say whether a part of pydantic's path is the kind of the task, which it puts in, and no setting."""
+    return place > 0 and path[place - 1] == "task" and path[place] in TASKS
+
+
 def _fields_at(kind: type[Settings], path: Sequence[str | int]) -> list[str]:
-    for part in path:
+    for place, part in enumerate(path):
+        if _is_tag(path, place):
+            kind = TASKS[part]
+            continue
         annotation = kind.model_fields[str(part)].annotation
         kind = next((option for option in get_args(annotation) if option is not type(None)), annotation)
     return list(kind.model_fields)

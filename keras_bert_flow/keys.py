@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_bert_flow.artifacts import content_key, file_digest
-from keras_bert_flow.config import BUILTIN, CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.records.manifest import MANIFEST, manifest_digest, read_manifest
+from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.text.builtin import builtin_digest
 from keras_bert_flow.text.inputs import find_inputs, input_format, open_packed, whole_file
 from keras_bert_flow.text.storage import LOCAL, Storage

@@ -75,7 +75,7 @@ def read_batches(batches: TaskBatches, start_step: int = 0) -> grain.IterDataset
 
 
 def make_inputs(features: Features, rows: np.ndarray, width: int) -> dict[str, np.ndarray]:
-    """Return the model's inputs for some rows, int32, (rows, width); (rows, sequences_per_row, width) if more than 1."""
+    """Return the inputs of some rows, int32, (rows, width); with several sequences (rows, sequences_per_row, width)."""
     group = features.sequences_per_row
     sequences = (rows[:, None] * group + np.arange(group)).reshape(-1)
     token_ids, segment_ids, padding_mask = np.zeros((3, len(sequences), width), np.int32)
