@@ -207,6 +207,18 @@ class FinetuningConfig(Settings):
     precision: Precision = Field(
         "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."
     )
+    max_widths: int = Field(
+        4,
+        ge=1,
+        le=8,
+        description="Widths that batches of texts of like length have, at most; jax compiles a step for each.",
+    )
+    patience_epochs: int | None = Field(
+        None, ge=1, description="End a run where its dev score has not risen for so many epochs; left out, never."
+    )
+    publish: Literal["last", "best"] = Field(
+        "last", description="Which model becomes the result: that of the last epoch, or of the best dev score."
+    )
     seeds: tuple[int, ...] = Field((1, 2, 3), min_length=1, description="One run each; the report gives their mean.")
     compare_random: bool = Field(True, description="Also fine-tune the same model from random weights.")
 

@@ -28,6 +28,9 @@ class TaskBatches:
         batch_size: rows of a batch.
         seed: of the order.
         max_widths: most widths that batches have.
+    Attributes:
+        steps_per_epoch: batches of a pass.
+        mean_positions: of a batch, padding included.
     Raises:
         ValueError: there are no rows, or no labels.
     """
@@ -40,6 +43,8 @@ class TaskBatches:
         self.seed = seed
         self.widths = choose_widths(features.lengths, max_widths)
         self.steps_per_epoch = -(-len(features) // batch_size)
+        positions = sum(width for _, width in self._plan_epoch(0)) * batch_size * features.sequences_per_row
+        self.mean_positions = round(positions / self.steps_per_epoch)
         self._plan = lru_cache(maxsize=2)(self._plan_epoch)
 
     def __len__(self) -> int:

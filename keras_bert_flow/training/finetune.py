@@ -4,50 +4,34 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.conversion.model_directory import load_classifier, save_model_directory
-from keras_bert_flow.data.tasks import (
-    TaskInputs,
-    encode_texts,
-    predict_probabilities,
-    read_tokenizer,
-    task_dataset,
-)
+from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
+from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_batches, read_tokenizer
 from keras_bert_flow.keys import finetuning_key, folder_digest
-from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.tasks.tables import label_ids, label_names, read_table
+from keras_bert_flow.tasks.losses import mean_loss
+from keras_bert_flow.tasks.stored import write_task
+from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.early_stopping import StopWithoutGain
 from keras_bert_flow.training.identity import finetuning_identity, list_changes
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import make_guarded_optimizer
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.schedules import WarmupDecay
+from keras_bert_flow.training.task_data import TaskData, read_task_data
 
 PRETRAINED, RANDOM = "pretrained", "random"
 RUN_FILE = "run.json"
+CHECKPOINTS, BEST = "checkpoints", "best"
 LOGS_A_RUN = 20
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TaskData:
-    """A task's two tables, encoded."""
-
-    names: tuple[str, ...]
-    train: TaskInputs
-    train_labels: np.ndarray
-    dev: TaskInputs
-    dev_labels: np.ndarray
 
 
 def finetune(
@@ -81,23 +65,21 @@ def finetune(
     model, key = Path(model), finetuning_key(config, Path(model))
     identity = finetuning_identity(config, model)
     tokenizer = read_tokenizer(model)
-    data = read_task(config, tokenizer)
+    data = read_task_data(config, tokenizer)
 
     def build(work: Path) -> Contents:
         classifier = None
         for start, seed in list_runs(config):
-            folder = work / start / f"seed-{seed}"
-            if _is_finished(folder, identity):
-                shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # a kill may have come before
-                continue
-            classifier = _start_run(classifier, model, data.names, config, start, seed)
-            seconds = _train_run(
-                classifier, data, config, folder, identity | {"start": start, "seed": seed}, report, callbacks
-            )
-            save_model_directory(classifier, folder / "model", model / "vocab.txt", tokenizer.cased)
-            run = {"start": start, "seed": seed, "seconds": round(seconds, 1), "identity": identity}
-            write_atomically(folder / RUN_FILE, json.dumps(run).encode())
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            folder, run = work / start / f"seed-{seed}", {"start": start, "seed": seed}
+            if not _is_finished(folder, identity):
+                classifier = _start_run(classifier, model, data, config, start, seed)
+                seconds = _train_run(classifier, data, config, folder, identity | run, report, callbacks)
+                save_model_directory(classifier, folder / "model", model / "vocab.txt", tokenizer.cased)
+                write_task(folder / "model", data.task, config.finetuning.sequence_length)
+                run |= {"seconds": round(seconds, 1), "identity": identity}
+                write_atomically(folder / RUN_FILE, json.dumps(run).encode())
+            for name in (CHECKPOINTS, BEST):  # a kill may have come between the two
+                shutil.rmtree(folder / name, ignore_errors=True)
         settings = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
         return Contents(settings, {"model": folder_digest(model)})
 
@@ -112,23 +94,6 @@ def list_runs(config: PipelineConfig) -> Iterator[tuple[str, int]]:
             yield start, seed
 
 
-def read_task(config: PipelineConfig, tokenizer) -> TaskData:
-    """Read and encode both tables; the names of the classes are those of the training table."""
-    train_table = read_table(
-        config.task.train, **config.task.columns, max_examples=config.finetuning.max_train_examples
-    )
-    dev_table = read_table(config.task.dev, **config.task.columns)
-    names = label_names(train_table)
-    length = config.finetuning.sequence_length
-    return TaskData(
-        names=names,
-        train=encode_texts(tokenizer, train_table.texts, train_table.text_pairs, length),
-        train_labels=label_ids(train_table, names),
-        dev=encode_texts(tokenizer, dev_table.texts, dev_table.text_pairs, length),
-        dev_labels=label_ids(dev_table, names),
-    )
-
-
 def _is_finished(folder: Path, identity: Mapping[str, Any]) -> bool:
     if not (folder / RUN_FILE).is_file():
         return False
@@ -141,56 +106,61 @@ def _is_finished(folder: Path, identity: Mapping[str, Any]) -> bool:
     return True
 
 
-def _start_run(classifier, model: Path, names, config: PipelineConfig, start: str, seed: int) -> BertTextClassifier:
-    """Return a compiled classifier in its first state; one that is compiled already takes the state of a new one."""
+def _start_run(model, folder: Path, data: TaskData, config: PipelineConfig, start: str, seed: int):
+    """Return a compiled model in its first state; one that is compiled already takes the state of a new one."""
     seed_everything(seed)
     rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), config.finetuning.dropout_rate)
-    fresh = load_classifier(model, labels=names, **rates)
+    fresh = load_task_model(data.task.kind, folder, labels=data.task.labels, **rates)
     if start == RANDOM:
-        backbone = BertBackbone.from_config(fresh.backbone.get_config())
-        fresh = BertTextClassifier(backbone, len(names), dropout_rate=rates["dropout_rate"], labels=names)
-    if classifier is None:
+        fresh = type(fresh).from_config(fresh.get_config())
+    if model is None:
         return fresh
-    for variable, first in zip(classifier.variables, fresh.variables, strict=True):
+    for variable, first in zip(model.variables, fresh.variables, strict=True):
         variable.assign(first)
-    return classifier
+    return model
 
 
 def _train_run(
-    classifier, data: TaskData, config: PipelineConfig, folder: Path, identity: Mapping[str, Any], report, callbacks
+    model, data: TaskData, config: PipelineConfig, folder: Path, identity: Mapping[str, Any], report, callbacks
 ) -> float:
-    settings = config.finetuning
+    settings, task = config.finetuning, data.task
     folder.mkdir(parents=True, exist_ok=True)
-    steps_an_epoch = -(-len(data.train) // settings.batch_size)
-    total_steps = settings.epochs * steps_an_epoch
-    _compile(classifier, config, total_steps)
+    batches = TaskBatches(data.train, settings.batch_size, identity["seed"], settings.max_widths)
+    total_steps = settings.epochs * batches.steps_per_epoch
+    _compile(model, config, total_steps)
+    is_chosen = settings.publish == "best"
+    best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen)
+    if settings.patience_epochs is not None:
+        callbacks = (*callbacks, StopWithoutGain(folder, f"dev_{task.main_metric}", settings.patience_epochs))
 
     def evaluate(until_stopped) -> dict[str, float]:
-        probabilities = predict_probabilities(classifier, data.dev, settings.batch_size, until_stopped)
-        chosen = probabilities[np.arange(len(data.dev)), data.dev_labels]
-        return {
-            "dev_loss": float(-np.log(np.maximum(chosen, np.finfo(np.float32).tiny)).mean()),
-            "dev_accuracy": float((probabilities.argmax(axis=-1) == data.dev_labels).mean()),
-        }
+        outputs = predict_features(model, data.dev, settings.max_widths, follow=until_stopped)
+        scores = task.score(data.dev_examples, task.decode(outputs, data.dev, data.dev_examples))
+        if is_chosen:
+            best.offer(model, model.optimizer.steps, -scores[task.main_metric])
+        return {"dev_loss": mean_loss(outputs, data.dev)} | {f"dev_{name}": score for name, score in scores.items()}
 
-    return train(
-        classifier,
-        lambda step: task_dataset(data.train, data.train_labels, settings.batch_size, identity["seed"], step),
-        Borders(total_steps, max(1, total_steps // LOGS_A_RUN), steps_an_epoch, steps_an_epoch),
+    seconds = train(
+        model,
+        lambda step: read_batches(batches, step),
+        Borders(total_steps, max(1, total_steps // LOGS_A_RUN), batches.steps_per_epoch, batches.steps_per_epoch),
         folder,
-        Checkpoints(folder / "checkpoints", identity, keep=1),
+        Checkpoints(folder / CHECKPOINTS, identity, keep=1),
         evaluate,
-        settings.batch_size * data.train.token_ids.shape[1],
+        batches.mean_positions,
         lambda line: report({"run": str(folder.relative_to(folder.parents[1]))} | dict(line)),
         callbacks=callbacks,
     )
+    if is_chosen:
+        best.restore(model)
+    return seconds
 
 
-def _compile(classifier, config: PipelineConfig, total_steps: int) -> None:
-    """Compile once; a classifier that is compiled has its optimizer set back instead."""
+def _compile(model, config: PipelineConfig, total_steps: int) -> None:
+    """Compile once; a model that is compiled has its optimizer set back instead."""
     settings = config.finetuning
-    if classifier.compiled:
-        classifier.optimizer.reset()
+    if model.compiled:
+        model.optimizer.reset()
         return
     warmup_steps = int(settings.warmup_fraction * total_steps)
     schedule = WarmupDecay(settings.learning_rate, warmup_steps, total_steps, settings.decay, settings.decay_from)
@@ -202,4 +172,4 @@ def _compile(classifier, config: PipelineConfig, total_steps: int) -> None:
         settings.layer_decay,
         precision=settings.precision,
     )
-    classifier.compile(optimizer=optimizer, auto_scale_loss=False)  # the guard scales it
+    model.compile(optimizer=optimizer, auto_scale_loss=False)  # the guard scales it

@@ -1,0 +1,40 @@
+"""Read a task's two files and show them to a model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.task import Task
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task that has learnt its labels, and what it is trained and measured on."""
+
+    task: Task
+    train: Features
+    dev_examples: Sequence[Any]
+    dev: Features
+
+
+def read_examples(config: PipelineConfig) -> tuple[Task, Sequence[Any], Sequence[Any]]:
+    """Return the task with the labels of its training file, and the examples of the two files.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is not one of such a task; the message names file and row.
+    """
+    task = make_task(**config.task.arguments)
+    training = task.read(config.task.train, config.finetuning.max_train_examples)
+    return task.learn(training), training, task.read(config.task.dev)
+
+
+def read_task_data(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData:
+    """Read and encode both files; errors as of `read_examples`."""
+    task, training, dev = read_examples(config)
+    length = config.finetuning.sequence_length
+    return TaskData(task, task.encode(tokenizer, training, length), dev, task.encode(tokenizer, dev, length))
