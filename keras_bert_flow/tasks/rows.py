@@ -6,17 +6,20 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
 
 
-def read_rows(path: str | Path, columns: list[str], header: bool) -> Iterator[Row]:
+def read_rows(path: str | Path, columns: list[str], header: bool, num_labels: int = 1) -> Iterator[Row]:
     """Yield the values of the named columns, row by row.
 
     Args:
         path: the file; its ending names the format.
-        columns: names, or where `header` is False numbers from 0. The last one is the label.
+        columns: names, or where `header` is False numbers from 0.
         header: the first line of a .tsv or .csv names the columns.
+        num_labels: so many of the columns, the last ones, are labels: in .jsonl they may be numbers or booleans, which
+            are spelt as the file spells them.
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is not of its format, or lacks a column.
@@ -30,8 +33,45 @@ def read_rows(path: str | Path, columns: list[str], header: bool) -> Iterator[Ro
     if not Path(path).is_file():
         raise FileNotFoundError(f"A table must be a file. Received: {path}, which is none. Check the path.")
     if kind == ".jsonl":
-        return _parse_jsonl(path, columns)
+        return _parse_jsonl(path, columns, len(columns) - num_labels)
     return _pick_columns(path, _parse_tsv(path) if kind == ".tsv" else _parse_csv(path), columns, header)
+
+
+def read_objects(path: str | Path) -> Iterator[tuple[int, dict]]:
+    """Yield line, from 1, and fields of each object of a .jsonl.
+
+    Raises:
+        ValueError: a line is not one JSON object, or is not UTF-8.
+    """
+    for number, line in _read_lines(str(path)):
+        if line.strip():
+            yield number, parse_object(f"{path}, row {number}", line)
+
+
+def parse_object(place: str, text: str) -> dict:
+    """Return the fields of a JSON object; `place` is named where the text is none."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"{place}: a line of .jsonl must be one JSON object. Received: {abridge([text])}. Correct the line."
+        )
+    return fields
+
+
+def pick_fields(place: str, fields: dict, columns: list[str]) -> list:
+    """Return the values of the named fields of a JSON object."""
+    for column in columns:
+        if column not in fields:
+            raise ValueError(_missing(place, column, fields))
+    return [fields[column] for column in columns]
+
+
+def spell_label(value: Any) -> Any:
+    """Spell a label of 1 or true as JSON does; leave any other value."""
+    return json.dumps(value) if isinstance(value, bool | int | float) else value
 
 
 def abridge(names: Iterable[str], limit: int = 20, width: int = 40) -> str:
@@ -64,29 +104,10 @@ def _parse_csv(path: str) -> Iterator[Row]:
             yield number, values
 
 
-def _parse_jsonl(path: str, columns: list[str]) -> Iterator[Row]:
-    for number, line in _read_lines(path):
-        if not line.strip():
-            continue
-        fields = _parse_object(f"{path}, row {number}", line)
-        for column in columns:
-            if column not in fields:
-                raise ValueError(_missing(f"{path}, row {number}", column, fields))
-        *texts, label = [fields[column] for column in columns]
-        # A label of 1 or true is spelt as the file spells it.
-        yield number, [*texts, json.dumps(label) if isinstance(label, bool | int | float) else label]
-
-
-def _parse_object(place: str, line: str) -> dict:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise ValueError(
-            f"{place}: a line of .jsonl must be one JSON object. Received: {abridge([line])}. Correct the line."
-        )
-    return fields
+def _parse_jsonl(path: str, columns: list[str], num_texts: int) -> Iterator[Row]:
+    for number, fields in read_objects(path):
+        values = pick_fields(f"{path}, row {number}", fields, columns)
+        yield number, [*values[:num_texts], *map(spell_label, values[num_texts:])]
 
 
 def _pick_columns(path: str, rows: Iterator[Row], columns: list[str], header: bool) -> Iterator[Row]:
