@@ -81,17 +81,23 @@ def read_columns(
         raise ValueError(
             f"Texts and label must be different columns. Received: {', '.join(columns)}. Name each one once."
         )
+    for number, values in limit_examples(path, read_rows(path, columns, header, len(labels)), max_examples):
+        for column, value in zip(texts, values, strict=False):  # the labels are not among `texts`
+            require_text(f"{path}, row {number}", column, value)
+        yield number, values
+
+
+def limit_examples(path: str | Path, examples: Iterator[Any], max_examples: int | None) -> Iterator[Any]:
+    """Yield the first so many examples of a file, all where `max_examples` is None; none at all is an error."""
     if max_examples is not None and max_examples < 1:
         raise ValueError(
             f"`max_examples` must be at least 1. Received: {max_examples}. Leave it out to read every row."
         )
-    number = None
-    for number, values in islice(read_rows(path, columns, header, len(labels)), max_examples):
-        for column, value in zip(texts, values, strict=False):
-            require_text(f"{path}, row {number}", column, value)
-        yield number, values
-    if number is None:
+    first = next(examples, None)
+    if first is None:
         raise ValueError(f"A table must hold at least one example. Received: {path}, which holds none.")
+    yield first
+    yield from islice(examples, None if max_examples is None else max_examples - 1)
 
 
 def label_names(train: TaskTable) -> tuple[str, ...]:
