@@ -71,6 +71,14 @@ def test_read_takes_the_layout_of_race(tmp_path):
     assert examples[1].place == f"{lines}, row 2, question 2"
 
 
+def test_read_takes_files_of_a_folder_in_order(tmp_path):
+    names = [f"{folder}/{number}.txt" for folder in ("b", "a") for number in (3, 1, 20, 2, 11)]
+    for name in names:
+        write(tmp_path, name, json.dumps(ARTICLE))
+    places = [example.place for example in MultipleChoice(**RACE).read(tmp_path)]
+    assert places[::2] == [f"{tmp_path / name}, question 1" for name in sorted(names)]
+
+
 def test_read_takes_one_question_a_line(tmp_path):
     task = MultipleChoice(context="article", question="question", choices=("options",), label="answer")
     rows = [
