@@ -1,13 +1,16 @@
-"""Measure how well predicted classes agree with the labels, in one run and over several."""
+"""Measure how well predictions agree with the labels, in one run and over several."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import confusion_matrix, f1_score, matthews_corrcoef
 
-METRICS = ("accuracy", "f1", "f1_positive", "matthews")
+METRICS = ("accuracy", "f1", "f1_positive", "matthews")  # of one class for each example
+CORRELATIONS = ("pearson", "spearman")
+SET_METRICS = ("f1_micro", "f1_macro", "exact_match")  # of any number of labels for each example
 
 
 def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> dict[str, float | bool]:
@@ -39,6 +42,62 @@ def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_clas
     metrics["matthews"] = 0.0 if single else float(matthews_corrcoef(labels, predictions))
     metrics["collapsed"] = bool(np.unique(predictions).size == 1 and np.unique(labels).size > 1)
     return metrics
+
+
+def regression_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """Score predicted numbers.
+
+    Args:
+        labels: float, (examples,). The numbers the table gives.
+        predictions: float, (examples,). The numbers the model says.
+    Returns:
+        pearson: correlation, -1 to 1.
+        spearman: correlation of the ranks, equals having the mean of theirs.
+        mse: mean squared error.
+    Raises:
+        ValueError: the lengths differ, nothing is given, or a number is not finite.
+    """
+    labels, predictions = np.asarray(labels, np.float64), np.asarray(predictions, np.float64)
+    _require_pairs(labels, predictions, "one number")
+    if not (np.isfinite(labels).all() and np.isfinite(predictions).all()):
+        raise ValueError("Numbers must be finite. Received: nan or infinity. Correct the table or lower the rate.")
+    # Where one side is constant the formula divides 0 by 0. scipy answers nan, which no mean over seeds survives; 0.0
+    # says what such predictions tell of the labels.
+    constant = np.ptp(labels) == 0 or np.ptp(predictions) == 0
+    return {
+        "pearson": 0.0 if constant else float(pearsonr(labels, predictions).statistic),
+        "spearman": 0.0 if constant else float(spearmanr(labels, predictions).statistic),
+        "mse": float(np.mean((labels - predictions) ** 2)),
+    }
+
+
+def set_metrics(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> dict[str, float]:
+    """Score predicted sets of labels.
+
+    Args:
+        labels: bool, (examples, labels). Which labels the table gives each example.
+        predictions: bool, same shape. Which the model chose.
+        names: name of each label.
+    Returns:
+        f1_micro: F1 over all decisions together.
+        f1_macro: mean of the labels' F1, over those that occur in `labels` or `predictions`.
+        exact_match: share of examples whose whole set is right.
+        f1/NAME: F1 of each label; 0.0 of one that does not occur.
+    Raises:
+        ValueError: the shapes differ, or nothing is given.
+    """
+    labels, predictions = np.asarray(labels, bool), np.asarray(predictions, bool)
+    _require_pairs(labels, predictions, "one decision of each label", dimensions=2)
+    agreed = (labels & predictions).sum(axis=0)
+    marked = labels.sum(axis=0) + predictions.sum(axis=0)  # F1 = 2 * true positives / (labels + predictions)
+    f1 = 2 * agreed / np.maximum(marked, 1)
+    occurring = marked > 0
+    return {
+        "f1_micro": float(2 * agreed.sum() / max(marked.sum(), 1)),
+        "f1_macro": float(f1[occurring].mean()) if occurring.any() else 0.0,
+        "exact_match": float((labels == predictions).all(axis=1).mean()),
+        **{f"f1/{name}": float(value) for name, value in zip(names, f1, strict=True)},
+    }
 
 
 def confusion(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> np.ndarray:
@@ -82,11 +141,7 @@ def _summarise(values: list[float]) -> dict[str, float]:
 
 def _as_ids(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
     labels, predictions = np.asarray(labels), np.asarray(predictions)
-    if labels.ndim != 1 or labels.shape != predictions.shape or labels.size == 0:
-        raise ValueError(
-            "`labels` and `predictions` must have one class for each example. "
-            f"Received: shapes {labels.shape} and {predictions.shape}. Predict every example of the table once."
-        )
+    _require_pairs(labels, predictions, "one class")
     for name, ids in (("labels", labels), ("predictions", predictions)):
         if not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0 or ids.max() >= num_classes:
             raise ValueError(
@@ -94,3 +149,11 @@ def _as_ids(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> tu
                 f"Received: {ids.dtype} from {ids.min()} to {ids.max()}. Take the argmax of the probabilities."
             )
     return labels, predictions
+
+
+def _require_pairs(labels: np.ndarray, predictions: np.ndarray, what: str, dimensions: int = 1) -> None:
+    if labels.ndim != dimensions or labels.shape != predictions.shape or labels.size == 0:
+        raise ValueError(
+            f"`labels` and `predictions` must have {what} for each example. "
+            f"Received: shapes {labels.shape} and {predictions.shape}. Predict every example of the table once."
+        )

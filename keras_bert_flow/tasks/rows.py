@@ -6,32 +6,97 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
 
 
-def read_rows(path: str | Path, columns: list[str], header: bool) -> Iterator[Row]:
+def read_rows(path: str | Path, columns: list[str], header: bool, num_labels: int = 1) -> Iterator[Row]:
     """Yield the values of the named columns, row by row.
 
     Args:
         path: the file; its ending names the format.
-        columns: names, or where `header` is False numbers from 0. The last one is the label.
+        columns: names, or where `header` is False numbers from 0.
         header: the first line of a .tsv or .csv names the columns.
+        num_labels: so many of the columns, the last ones, are labels: in .jsonl they may be numbers or booleans, which
+            are spelt as the file spells them.
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is not of its format, or lacks a column.
     """
+    kind = require_ending(path, (".tsv", ".csv", ".jsonl"))
     path = str(path)
-    kind = Path(path.removesuffix(".gz")).suffix
-    if kind not in (".tsv", ".csv", ".jsonl"):
+    if kind == ".jsonl":
+        return _parse_jsonl(path, columns, len(columns) - num_labels)
+    return _pick_columns(path, _parse_tsv(path) if kind == ".tsv" else _parse_csv(path), columns, header)
+
+
+def read_objects(path: str | Path) -> Iterator[tuple[int, dict]]:
+    """Yield line, from 1, and fields of each object of a .jsonl.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no .jsonl, or a line is not one JSON object.
+    """
+    require_ending(path, (".jsonl",))
+    for number, line in read_lines(path):
+        if line.strip():
+            yield number, parse_object(f"{path}, row {number}", line)
+
+
+def parse_object(place: str, text: str) -> dict:
+    """Return the fields of a JSON object; `place` is named where the text is none."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise ValueError(f"{place}: this must be one JSON object. Received: {abridge([text])}. Correct it.")
+    return fields
+
+
+def pick_fields(place: str, fields: dict, columns: list[str]) -> list:
+    """Return the values of the named fields of a JSON object."""
+    for column in columns:
+        if column not in fields:
+            raise ValueError(_missing(place, column, fields))
+    return [fields[column] for column in columns]
+
+
+def spell_label(value: Any) -> Any:
+    """Spell a label of 1 or true as JSON does; leave any other value."""
+    return json.dumps(value) if isinstance(value, bool | int | float) else value
+
+
+def require_ending(path: str | Path, endings: tuple[str, ...]) -> str:
+    """Return the ending of a file, without .gz, where it is one of these.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file has another ending.
+    """
+    ending = Path(str(path).removesuffix(".gz")).suffix
+    if ending not in endings:
+        listed = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
         raise ValueError(
-            f"A table must end in .tsv, .csv or .jsonl, or in one of them and .gz. Received: {path}. Rename it."
+            f"A table must end in {listed}, or in {'one of them' if endings[1:] else 'it'} and .gz. "
+            f"Received: {path}. Rename it."
         )
     if not Path(path).is_file():
         raise FileNotFoundError(f"A table must be a file. Received: {path}, which is none. Check the path.")
-    if kind == ".jsonl":
-        return _parse_jsonl(path, columns)
-    return _pick_columns(path, _parse_tsv(path) if kind == ".tsv" else _parse_csv(path), columns, header)
+    return ending
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line; only a line feed ends one, as U+2028 and its like occur inside texts."""
+    path = str(path)
+    opener = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rb") as file:
+        try:
+            for number, line in enumerate(file, 1):
+                yield number, _decode(path, number, line)
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            raise ValueError(f"A .gz file must be whole gzip. Received: {path}. Fetch or compress it again.") from None
 
 
 def abridge(names: Iterable[str], limit: int = 20, width: int = 40) -> str:
@@ -42,13 +107,13 @@ def abridge(names: Iterable[str], limit: int = 20, width: int = 40) -> str:
 
 
 def _parse_tsv(path: str) -> Iterator[Row]:
-    for number, line in _read_lines(path):
+    for number, line in read_lines(path):
         if line.strip(" "):
             yield number, line.split("\t")
 
 
 def _parse_csv(path: str) -> Iterator[Row]:
-    reader = csv.reader((line + "\n" for _, line in _read_lines(path)), strict=True)
+    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
     while True:
         number = reader.line_num + 1  # a quoted value may run over several lines: name the first
         try:
@@ -64,29 +129,10 @@ def _parse_csv(path: str) -> Iterator[Row]:
             yield number, values
 
 
-def _parse_jsonl(path: str, columns: list[str]) -> Iterator[Row]:
-    for number, line in _read_lines(path):
-        if not line.strip():
-            continue
-        fields = _parse_object(f"{path}, row {number}", line)
-        for column in columns:
-            if column not in fields:
-                raise ValueError(_missing(f"{path}, row {number}", column, fields))
-        *texts, label = [fields[column] for column in columns]
-        # A label of 1 or true is spelt as the file spells it.
-        yield number, [*texts, json.dumps(label) if isinstance(label, bool | int | float) else label]
-
-
-def _parse_object(place: str, line: str) -> dict:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise ValueError(
-            f"{place}: a line of .jsonl must be one JSON object. Received: {abridge([line])}. Correct the line."
-        )
-    return fields
+def _parse_jsonl(path: str, columns: list[str], num_texts: int) -> Iterator[Row]:
+    for number, fields in read_objects(path):
+        values = pick_fields(f"{path}, row {number}", fields, columns)
+        yield number, [*values[:num_texts], *map(spell_label, values[num_texts:])]
 
 
 def _pick_columns(path: str, rows: Iterator[Row], columns: list[str], header: bool) -> Iterator[Row]:
@@ -121,17 +167,6 @@ def _find_column(place: str, column: str, names: list[str], header: bool) -> int
 
 def _missing(place: str, column: str, names: Iterable[str]) -> str:
     return f"{place}: the table must have the columns asked for. Received: {column!r}. Columns here: {abridge(names)}."
-
-
-def _read_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line; only a line feed ends one, as U+2028 and its like occur inside texts."""
-    opener = gzip.open if path.endswith(".gz") else open
-    with opener(path, "rb") as file:
-        try:
-            for number, line in enumerate(file, 1):
-                yield number, _decode(path, number, line)
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise ValueError(f"A .gz file must be whole gzip. Received: {path}. Fetch or compress it again.") from None
 
 
 def _decode(path: str, number: int, line: bytes) -> str:

@@ -1,12 +1,15 @@
 """Read a task's table: texts, perhaps second texts, and labels, from .tsv, .csv or .jsonl, also .gz."""
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.tasks.rows import abridge, read_rows
+from keras_bert_flow.tasks.rows import Row, abridge, read_rows
 
 # At most 18 digits: what int64 holds, and far below the length at which int() refuses a text.
 INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -56,25 +59,45 @@ def read_table(
         FileNotFoundError: there is no such file.
         ValueError: the file, or a row of it, is not such a table; the message names the row.
     """
-    columns = [column for column in (text, text_pair, label) if column is not None]
+    texts = [text] if text_pair is None else [text, text_pair]
+    examples = []
+    for number, values in read_columns(path, texts, [label], header, max_examples):
+        require_text(f"{path}, row {number}", label, values[-1])
+        examples.append((number, *values[:-1], values[-1].strip()))
+    rows, texts, *pairs, labels = zip(*examples, strict=True)
+    return TaskTable(str(path), texts, pairs[0] if pairs else None, labels, rows)
+
+
+def read_columns(
+    path: str | Path, texts: list[str], labels: list[str], header: bool, max_examples: int | None
+) -> Iterator[Row]:
+    """Yield the texts and labels of each row, as `read_table` reads them; the labels are not looked at.
+
+    Raises:
+        FileNotFoundError, ValueError: as `read_table`.
+    """
+    columns = [*texts, *labels]
     if len(set(columns)) < len(columns):
         raise ValueError(
             f"Texts and label must be different columns. Received: {', '.join(columns)}. Name each one once."
         )
+    for number, values in limit_examples(path, read_rows(path, columns, header, len(labels)), max_examples):
+        for column, value in zip(texts, values, strict=False):  # the labels are not among `texts`
+            require_text(f"{path}, row {number}", column, value)
+        yield number, values
+
+
+def limit_examples(path: str | Path, examples: Iterator[Any], max_examples: int | None) -> Iterator[Any]:
+    """Yield the first so many examples of a file, all where `max_examples` is None; none at all is an error."""
     if max_examples is not None and max_examples < 1:
         raise ValueError(
             f"`max_examples` must be at least 1. Received: {max_examples}. Leave it out to read every row."
         )
-    examples = []
-    for number, values in read_rows(path, columns, header):
-        _require_filled(f"{path}, row {number}", columns, values)
-        examples.append((number, *values[:-1], values[-1].strip()))
-        if len(examples) == max_examples:
-            break
-    if not examples:
+    first = next(examples, None)
+    if first is None:
         raise ValueError(f"A table must hold at least one example. Received: {path}, which holds none.")
-    rows, texts, *pairs, labels = zip(*examples, strict=True)
-    return TaskTable(str(path), texts, pairs[0] if pairs else None, labels, rows)
+    yield first
+    yield from islice(examples, None if max_examples is None else max_examples - 1)
 
 
 def label_names(train: TaskTable) -> tuple[str, ...]:
@@ -83,12 +106,24 @@ def label_names(train: TaskTable) -> tuple[str, ...]:
     Raises:
         ValueError: the table has one class only, so there is nothing to learn.
     """
-    names = sorted(set(train.labels))
+    return class_names(train.labels, train.path)
+
+
+def class_names(labels: Iterable[str], source: str) -> tuple[str, ...]:
+    """Return the classes among labels as `label_names` does; `source` says in its message where they were read."""
+    names = sort_names(labels)
     if len(names) < 2:
+        received = f"{source}, where all are {names[0]!r}" if names else "none"
         raise ValueError(
-            f"A training table must have at least two labels. Received: {train.path}, where all are {names[0]!r}. "
+            f"A training table must have at least two labels. Received: {received}. "
             "Check the label column, or read more rows."
         )
+    return names
+
+
+def sort_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return each name once, by value where every name is an integer, else by spelling."""
+    names = sorted(set(names))
     if all(INTEGER.fullmatch(name) for name in names):
         names.sort(key=int)
     return tuple(names)
@@ -102,28 +137,33 @@ def label_ids(table: TaskTable, names: tuple[str, ...]) -> np.ndarray:
     Raises:
         ValueError: a label is not among `names`: the training table never had it.
     """
+    rows = table.rows or range(1, len(table.labels) + 1)
+    return number_labels(table.labels, [f"{table.path}, row {row}" for row in rows], names)
+
+
+def number_labels(labels: Iterable[str], places: Iterable[str], names: tuple[str, ...]) -> np.ndarray:
+    """Number labels as `label_ids` does; a label's place stands before a message about it."""
     numbers = {name: number for number, name in enumerate(names)}
-    for index, name in enumerate(table.labels):
-        if name not in numbers:
-            row = table.rows[index] if table.rows else index + 1
+    ids = []
+    for label, place in zip(labels, places, strict=True):
+        if label not in numbers:
             raise ValueError(
-                f"{table.path}, row {row}: a label must be one that the training table has. Received: {name!r}. "
+                f"{place}: a label must be one that the training table has. Received: {label!r}. "
                 f"Known labels: {abridge(names)}. Correct it, or add such examples to the training table."
             )
-    return np.array([numbers[name] for name in table.labels], dtype=np.int32)
+        ids.append(numbers[label])
+    return np.array(ids, dtype=np.int32)
 
 
-def _require_filled(place: str, columns: list[str], values: list) -> None:
-    for column, value in zip(columns, values, strict=True):
-        if not isinstance(value, str) or not value.strip():
-            received = abridge([repr(value)])
-            raise ValueError(
-                f"{place}: column {column!r} must hold text. Received: {received}. Fill it or drop the row."
-            )
-        try:
-            value.encode()
-        except UnicodeEncodeError:  # JSON can spell half a surrogate pair, which no tokenizer takes
-            received = abridge([ascii(value)])
-            raise ValueError(
-                f"{place}: column {column!r} must be Unicode. Received: {received}. Correct the row."
-            ) from None
+def require_text(place: str, column: str, value: Any) -> None:
+    """Refuse a value that no tokenizer takes, or that is blank."""
+    if not isinstance(value, str) or not value.strip():
+        received = abridge([repr(value)])
+        raise ValueError(f"{place}: column {column!r} must hold text. Received: {received}. Fill it or drop the row.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON can spell half a surrogate pair
+        received = abridge([ascii(value)])
+        raise ValueError(
+            f"{place}: column {column!r} must be Unicode. Received: {received}. Correct the row."
+        ) from None

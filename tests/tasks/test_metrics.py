@@ -3,8 +3,17 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
 
-from keras_bert_flow.tasks.metrics import classification_metrics, confusion, majority_class, summarise_runs
+from keras_bert_flow.tasks.metrics import (
+    classification_metrics,
+    confusion,
+    majority_class,
+    regression_metrics,
+    set_metrics,
+    summarise_runs,
+)
 
 
 def expected_metrics(labels: list[int], predictions: list[int], num_classes: int) -> dict:
@@ -31,10 +40,23 @@ def expected_metrics(labels: list[int], predictions: list[int], num_classes: int
     }
 
 
-def test_metrics_equal_their_formulas():
+def scikit_learn_metrics(labels, predictions, num_classes: int) -> dict[str, float]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes that do not occur
+        metrics = {
+            "accuracy": sklearn_metrics.accuracy_score(labels, predictions),
+            "f1": sklearn_metrics.f1_score(labels, predictions, average="macro"),
+            "matthews": sklearn_metrics.matthews_corrcoef(labels, predictions),
+        }
+        if num_classes == 2:
+            metrics["f1_positive"] = sklearn_metrics.f1_score(labels, predictions, zero_division=0)
+    return metrics
+
+
+def test_metrics_equal_their_formulas_and_scikit_learn():
     rng = np.random.default_rng(7)
     collapsed = 0
-    for _ in range(1000):
+    for case in range(1000):
         num_classes = int(rng.integers(2, 7))
         count = int(rng.integers(1, 40))
         used = rng.integers(1, num_classes + 1, size=2)  # often leaves classes out, of labels or predictions
@@ -48,8 +70,83 @@ def test_metrics_equal_their_formulas():
         if num_classes > 2:
             del expected["f1_positive"]
         assert metrics == pytest.approx(expected, abs=1e-12)
+        if case % 10 == 0:  # it is what computes them: see that it was asked for what the formulas say
+            given = scikit_learn_metrics(labels, predictions, num_classes)
+            assert {name: metrics[name] for name in given} == pytest.approx(given, abs=1e-12)
         collapsed += metrics["collapsed"]
     assert 50 < collapsed < 500
+
+
+def test_regression_metrics_equal_those_of_scipy_and_scikit_learn():
+    rng = np.random.default_rng(9)
+    constant = 0
+    for case in range(1000):
+        count = int(rng.integers(1, 40))
+        draw = rng.normal if case % 2 else lambda size: rng.integers(0, 3, size).astype(np.float64)  # many ties
+        labels, predictions = draw(size=count), draw(size=count) * 10.0 ** rng.integers(-3, 4)
+        if case % 10 == 0:
+            labels[:] = labels[0]
+        if case % 15 == 0:
+            predictions[:] = predictions[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            metrics = regression_metrics(labels, predictions)
+        if np.unique(labels).size == 1 or np.unique(predictions).size == 1:
+            expected = {"pearson": 0.0, "spearman": 0.0}
+            constant += 1
+        else:
+            pearson, spearman = stats.pearsonr(labels, predictions), stats.spearmanr(labels, predictions)
+            expected = {"pearson": pearson.statistic, "spearman": spearman.statistic}
+            ranks = [stats.rankdata(values) for values in (labels, predictions)]
+            assert metrics["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1], abs=1e-12)
+            assert metrics["pearson"] == pytest.approx(np.corrcoef(labels, predictions)[0, 1], abs=1e-12)
+        expected["mse"] = sklearn_metrics.mean_squared_error(labels, predictions)
+        assert metrics == pytest.approx(expected, rel=1e-12, abs=1e-12)
+        assert {type(value) for value in metrics.values()} == {float}
+    assert 100 < constant < 500
+
+
+def test_set_metrics_equal_those_of_scikit_learn():
+    rng = np.random.default_rng(10)
+    absent = 0
+    for _ in range(1000):
+        count, num_labels = int(rng.integers(1, 25)), int(rng.integers(1, 6))
+        rates = rng.choice([0.0, 0.1, 0.5, 1.0], size=(2, num_labels))  # often no label, or every one
+        labels, predictions = (rng.random((count, num_labels)) < rate for rate in rates)
+        names = [f"n{number}" for number in range(num_labels)]
+        metrics = set_metrics(labels, predictions, names)
+        # A column that is always false makes scikit-learn see sets also where there is one label.
+        wide = [np.pad(values, ((0, 0), (0, 1))).astype(int) for values in (labels, predictions)]
+        each = sklearn_metrics.f1_score(*wide, average=None, zero_division=0)[:-1]
+        occurring = np.flatnonzero(labels.any(axis=0) | predictions.any(axis=0))
+        expected = {
+            "f1_micro": sklearn_metrics.f1_score(*wide, average="micro", zero_division=0),
+            "f1_macro": each[occurring].mean() if occurring.size else 0.0,
+            "exact_match": sklearn_metrics.accuracy_score(*wide),
+            **{f"f1/{name}": value for name, value in zip(names, each, strict=True)},
+        }
+        assert metrics == pytest.approx(expected, abs=1e-12)
+        assert {type(value) for value in metrics.values()} == {float}
+        absent += occurring.size < num_labels
+    assert 50 < absent < 500
+
+
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        (lambda: regression_metrics(np.zeros(2), np.zeros(3)), "shapes (2,) and (3,)"),
+        (lambda: regression_metrics(np.zeros((2, 1)), np.zeros((2, 1))), "shapes (2, 1)"),
+        (lambda: regression_metrics(np.zeros(0), np.zeros(0)), "shapes (0,)"),
+        (lambda: regression_metrics(np.array([0, np.nan]), np.zeros(2)), "nan"),
+        (lambda: regression_metrics(np.zeros(2), np.array([0, np.inf])), "infinity"),
+        (lambda: set_metrics(np.zeros((2, 3)), np.zeros((3, 3)), "abc"), "shapes (2, 3) and (3, 3)"),
+        (lambda: set_metrics(np.zeros((0, 3)), np.zeros((0, 3)), "abc"), "shapes (0, 3)"),
+    ],
+)
+def test_metrics_of_numbers_and_sets_refuse(call, part):
+    with pytest.raises(ValueError, match="Received: ") as caught:
+        call()
+    assert part in str(caught.value)
 
 
 def test_metrics_of_a_hand_counted_case():

@@ -1,0 +1,47 @@
+"""Take what a model answered: one row of logits for each example, in the order of the examples."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import softmax
+
+from keras_bert_flow.tasks.features import Features
+
+
+def logits_of(outputs: Mapping[str, Sequence[Any]], features: Features, width: int) -> np.ndarray:
+    """Return the logits of a model that answers an example with one row.
+
+    Args:
+        width: logits of a row. Where it is 1, `outputs` may also be (rows,).
+    Returns:
+        float64, (examples, width).
+    Raises:
+        ValueError: the output is of another shape, or not finite.
+    """
+    logits = np.asarray(outputs["logits"], dtype=np.float64)
+    received = logits.shape
+    if width == 1 and logits.ndim == 1:
+        logits = logits[:, np.newaxis]
+    if logits.shape != (len(features), width):
+        raise ValueError(
+            f"`logits` must be (rows, {width}). Received: {received} for {len(features)} rows. "
+            "Predict every row with the model of this task."
+        )
+    if not np.isfinite(logits).all():
+        raise ValueError(
+            "`logits` must be finite. Received: nan or infinity: the fine-tuning diverged. Lower its learning rate."
+        )
+    ordered = np.empty_like(logits)
+    ordered[features.examples] = logits
+    return ordered
+
+
+def probabilities_of(outputs: Mapping[str, Sequence[Any]], features: Features, width: int) -> np.ndarray:
+    """Return the softmax of the logits, float64, (examples, width)."""
+    return softmax(logits_of(outputs, features, width), axis=1)
+
+
+def name_shares(names: Sequence[str], shares: np.ndarray) -> dict[str, float]:
+    """Give each name its share, as plain values."""
+    return dict(zip(names, shares.tolist(), strict=True))

@@ -1,0 +1,36 @@
+"""Check the fields of a task."""
+
+from collections.abc import Sequence
+
+
+def check_main_metric(name: str, metrics: Sequence[str]) -> None:
+    """Refuse a main metric that the task does not give, or that is not better when higher."""
+    if name not in metrics:
+        raise ValueError(
+            f"`main_metric` must be one by which runs of this task are compared. Received: {name!r}. "
+            f"Use one of: {', '.join(metrics)}."
+        )
+
+
+def check_labels(labels: Sequence[str], least: int) -> None:
+    """Refuse labels that are given twice, or fewer than `least`, unless there are none at all."""
+    if len(set(labels)) < len(labels) or (labels and len(labels) < least):
+        raise ValueError(
+            f"`labels` must be {least} or more different names. Received: {', '.join(labels)}. "
+            "Leave them out to learn them from the training table."
+        )
+
+
+def refuse_labels(labels: Sequence[str], kind: str) -> None:
+    """Refuse labels of a task that chooses from none."""
+    if labels:
+        raise ValueError(f"A {kind} has no labels. Received: {', '.join(labels)}. Leave `labels` out.")
+
+
+def require_learnt(labels: Sequence[str]) -> None:
+    """Refuse to go on without labels."""
+    if not labels:
+        raise ValueError(
+            "A task must know its labels before it is used. Received: none. "
+            "Call `learn` with the training examples, or give `labels`."
+        )

@@ -1,0 +1,114 @@
+"""Give a text, or a pair of texts, a number."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from keras_bert_flow.tasks.answers import logits_of
+from keras_bert_flow.tasks.checks import check_main_metric, refuse_labels
+from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.tasks.metrics import CORRELATIONS, regression_metrics
+from keras_bert_flow.tasks.rows import abridge
+from keras_bert_flow.tasks.tables import require_text
+from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.tasks.texts import TextExample, are_labelled, encode_examples, labels_of, read_examples
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+
+# What float() takes besides, such as 1_000, infinity or Arabic digits, is more likely a slip.
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@final
+@dataclass(frozen=True)
+class Regression(Task):
+    """Scores of texts, from a table as `tables.read_table` reads it, whose labels are numbers.
+
+    A model of it answers {"logits": (rows,) or (rows, 1)}, in the unit of the table: targets are not scaled. A
+    prediction is {"score"}. `score` gives what `metrics.regression_metrics` says.
+
+    Attributes:
+        text, text_pair, label: columns; numbers from 0 where there is no header.
+        header: the first line of a .tsv or .csv names the columns.
+        main_metric: pearson or spearman.
+        lowest, highest: no score of the table may be lower or higher, and predictions are cut to them.
+        labels: none: it chooses from nothing.
+    """
+
+    kind: ClassVar[str] = "regression"
+
+    text: str = "text"
+    text_pair: str | None = None
+    label: str = "label"
+    header: bool = True
+    main_metric: str = "spearman"
+    lowest: float | None = None
+    highest: float | None = None
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        check_main_metric(self.main_metric, CORRELATIONS)
+        refuse_labels(self.labels, self.kind)
+        lowest, highest = self._range
+        if not lowest < highest:
+            raise ValueError(f"`lowest` must be less than `highest`. Received: {lowest} and {highest}. Swap them.")
+
+    def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
+        columns = [self.label] if has_labels else []
+        return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, self._read_score)
+
+    def learn(self, examples: Sequence[TextExample]) -> "Regression":
+        scores = labels_of(examples)
+        if np.ptp(scores) == 0:
+            raise ValueError(
+                "A training table must have at least two different scores. "
+                f"Received: {len(examples)} examples from {examples[0].place}, where all are {scores[0]}. "
+                "Check the label column, or read more rows."
+            )
+        return self
+
+    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
+        scores = [example.label for example in examples]
+        labels = {"logits": np.array(scores, dtype=np.float32)} if are_labelled(examples) else {}
+        return encode_examples(tokenizer, examples, sequence_length, labels)
+
+    def decode(
+        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[TextExample]
+    ) -> list[Prediction]:
+        scores = logits_of(outputs, features, width=1)[:, 0].clip(*self._range)
+        return [{"score": score} for score in scores.tolist()]
+
+    def score(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, float]:
+        answers = [prediction["score"] for prediction in predictions]
+        return regression_metrics(np.array(labels_of(examples)), np.array(answers))
+
+    def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
+        """Predict the mean of training, which has the least squared error of all constants."""
+        mean = float(np.mean(labels_of(training)))
+        return [{"score": mean} for _ in examples]
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        lowest = -np.inf if self.lowest is None else self.lowest
+        return lowest, np.inf if self.highest is None else self.highest
+
+    def _read_score(self, place: str, values: list) -> float:
+        require_text(place, self.label, values[0])
+        spelt = values[0].strip()
+        if not NUMBER.fullmatch(spelt) or abs(float(spelt)) > LARGEST:
+            raise ValueError(
+                f"{place}: column {self.label!r} must hold a finite number, with a point for its decimals. "
+                f"Received: {abridge([repr(spelt)])}. Correct the row."
+            )
+        score, (lowest, highest) = float(spelt), self._range
+        if not lowest <= score <= highest:
+            raise ValueError(
+                f"{place}: a score must be from {lowest} to {highest}. Received: {spelt}. "
+                "Correct the row, or `lowest` and `highest`."
+            )
+        return score

@@ -1,0 +1,93 @@
+"""Read examples of one text or two, each with whatever its label is, and turn them into sequences of pieces."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.tasks.features import Features, join_texts
+from keras_bert_flow.tasks.tables import read_columns
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+
+
+@dataclass(frozen=True)
+class TextExample:
+    """One text, or two.
+
+    Attributes:
+        label: what the task says of the text: the name of a class, a number, a tuple of names; None where unknown.
+        place: file and row, for messages; of those that no file holds, whatever names them.
+    """
+
+    text: str
+    text_pair: str | None = None
+    label: Any = None
+    place: str = "an example"
+
+
+def read_examples(
+    path: str | Path,
+    texts: tuple[str, str | None],
+    labels: Sequence[str],
+    header: bool,
+    max_examples: int | None,
+    read_label: Callable[[str, list], Any],
+) -> list[TextExample]:
+    """Read examples from a table, laid out as `tables.read_table` says.
+
+    Args:
+        texts: columns of the text and of the second text, if there is one.
+        labels: columns that make up the label; none where the table has no labels.
+        read_label: makes a label of the place, for messages, and the values of those columns.
+    """
+    columns = [column for column in texts if column is not None]
+    examples = []
+    for number, values in read_columns(path, columns, list(labels), header, max_examples):
+        place, parts = f"{path}, row {number}", values[len(columns) :]
+        label = read_label(place, parts) if parts else None
+        examples.append(TextExample(values[0], values[1] if len(columns) == 2 else None, label, place))
+    return examples
+
+
+def encode_examples(
+    tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int, labels: dict[str, np.ndarray]
+) -> Features:
+    """Make one row of each example: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] where it has a second text."""
+    firsts = tokenizer.encode_batch([example.text for example in examples])
+    seconds = [None if example.text_pair is None else tokenizer.encode(example.text_pair) for example in examples]
+    joined = [join_texts(tokenizer, *pair, sequence_length) for pair in zip(firsts, seconds, strict=True)]
+    return Features(
+        token_ids=[token_ids for token_ids, _ in joined],
+        first_lengths=np.array([first_length for _, first_length in joined], dtype=np.int32),
+        examples=np.arange(len(examples), dtype=np.int32),
+        labels=labels,
+    )
+
+
+def are_labelled(examples: Sequence[Any]) -> bool:
+    """Say whether the examples have labels.
+
+    Raises:
+        ValueError: some have and some have not.
+    """
+    unlabelled = [example for example in examples if example.label is None]
+    if unlabelled and len(unlabelled) < len(examples):
+        raise ValueError(
+            "Either every example must have a label or none. "
+            f"Received: {unlabelled[0].place} without one. Fill it or drop the row."
+        )
+    return not unlabelled
+
+
+def labels_of(examples: Sequence[Any]) -> list[Any]:
+    """Return the label of each example.
+
+    Raises:
+        ValueError: there is no example, or one has no label.
+    """
+    if not examples or not are_labelled(examples):
+        received = f"{examples[0].place} without a label" if examples else "no examples"
+        raise ValueError(f"Learning and scoring need labels. Received: {received}. Read a table that has them.")
+    return [example.label for example in examples]
