@@ -81,12 +81,12 @@ def score_squad_2(
             KeyError.
     Source: Rajpurkar et al. 2018, arXiv:1806.03822, and its evaluate-v2.0.py.
     """
-    _require_all(golds, answers, "answer")
+    _require_all(golds, answers, "an answer")
     _count(golds)
     raw = {name: score_each(golds, answers, measure) for name, measure in (("exact", count_exact), ("f1", word_f1))}
     scores = raw
     if no_answer_scores is not None:
-        _require_all(golds, no_answer_scores, "no-answer score")
+        _require_all(golds, no_answer_scores, "a no-answer score")
         refused = {question for question in golds if no_answer_scores[question] > threshold}
         scores = {
             name: {
@@ -149,7 +149,7 @@ def _find_best_threshold(
 def _require_all(golds: Golds, given: Mapping[str, object], what: str) -> None:
     for question in golds:
         if question not in given:
-            raise ValueError(f"Each question must have an {what}. Received: none for {question!r}. Predict it too.")
+            raise ValueError(f"Each question must have {what}. Received: none for {question!r}. Predict it too.")
 
 
 def _count(golds: Golds) -> int:
