@@ -116,10 +116,15 @@ def test_long_questions_lose_their_end():
         task.encode(TOKENIZER, [dataclasses.replace(ask("ran", question="Who ran home?"), place="here")], 5)
 
 
-@pytest.mark.parametrize("room", [1, 2, 5, 9, 40])
-@pytest.mark.parametrize("stride", [1, 3, 4, 100])
-def test_windows_equal_the_oracle(room, stride):
-    for count in range(1, 30):
+@pytest.mark.parametrize(
+    ("room", "stride", "counts"),
+    [
+        *((room, stride, range(1, 30)) for room in (1, 2, 5, 9, 40) for stride in (1, 3, 4, 100)),
+        (320, 128, range(321, 700, 31)),  # where the length of the last window counts too
+    ],
+)
+def test_windows_equal_the_oracle(room, stride, counts):
+    for count in counts:
         features = QuestionAnswering(stride=stride).encode(TOKENIZER, [ask("a " * count)], room + 5)
         windows = slow_windows(count, room, stride)
         best = [best_window(windows, piece) for piece in range(count)]
@@ -334,6 +339,12 @@ def test_guess_says_that_there_is_no_answer_where_that_is_commonest():
         QUESTIONS, QuestionAnswering(null_threshold=0.0).guess(training, QUESTIONS)
     )
     assert (scores["has_answer_f1"], scores["no_answer_f1"]) == (0.0, 1.0)
+
+
+def test_guesses_can_be_scored_where_no_answer_is_a_choice():
+    task, examples = QuestionAnswering(null_threshold=0.0), [QUESTIONS[0], QUESTIONS[2]]
+    scores = task.score(examples, task.guess([ask("ran home", "ran home")], examples))
+    assert scores["f1"] == scores["best_f1"] == pytest.approx((2 / 3 + 1.0) / 2)  # "ran home", and "a b" for "b"
 
 
 def test_learn_makes_no_answer_a_choice_where_training_has_such_questions():
