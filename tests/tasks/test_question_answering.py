@@ -1,0 +1,468 @@
+import dataclasses
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_bert_flow.tasks.question_answering import QuestionAnswering, check_alignment, tune_null_threshold
+from keras_bert_flow.tasks.squad import Answer, ContextQuestion, read_questions, write_answers, write_no_answer_scores
+from keras_bert_flow.text.offsets import encode_with_offsets
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from tests.oracles.answer_spans import all_spans, best_window, null_score, slow_windows
+
+DATA = os.environ.get("KBF_TEST_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
+
+LETTERS = [*"abcdefghijklmnopqrstuvwxyz"]
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *LETTERS,
+    *(f"##{x}" for x in LETTERS),
+    "who",
+    "ran",
+    "home",
+    ",",
+    "?",
+]
+TOKENIZER = WordPieceTokenizer(PIECES)
+
+
+def ask(context, *answers, question="Who?", is_impossible=False, name="q"):
+    golds = tuple(Answer(text, context.index(text)) for text in answers)
+    return ContextQuestion(name, question, context, golds, is_impossible)
+
+
+def pieces_of(row):
+    return " ".join(PIECES[piece_id] for piece_id in row)
+
+
+def random_logits(features, rng):
+    return {name: [rng.normal(size=n).astype(np.float32) for n in features.lengths] for name in ("start", "end")}
+
+
+def perfect_logits(features):
+    return {
+        name: [np.eye(1, length, place)[0] for length, place in zip(features.lengths, places, strict=True)]
+        for name, places in features.labels.items()
+    }
+
+
+def predict(task, example, sequence_length=64, **logits):
+    """Decode one row whose logits are 0 but where `logits` gives place → value, places counted in the row."""
+    features = task.encode(TOKENIZER, [example], sequence_length)
+    outputs = {name: [np.zeros(n, np.float32) for n in features.lengths] for name in ("start", "end")}
+    for name, values in logits.items():
+        for place, value in values.items():
+            outputs[name][0][place] = value
+    return task.decode(outputs, features, [example])[0]
+
+
+def test_a_row_is_question_and_context():
+    features = QuestionAnswering().encode(TOKENIZER, [ask("Home, ran Abc.", "Home", "Abc")], 64)
+    assert [pieces_of(row) for row in features.token_ids] == ["[CLS] who ? [SEP] home , ran a ##b ##c [UNK] [SEP]"]
+    assert features.token_ids[0].dtype == features.first_lengths.dtype == features.examples.dtype == np.int32
+    assert (features.first_lengths.tolist(), features.examples.tolist()) == ([4], [0])
+    assert {name: labels.tolist() for name, labels in features.labels.items()} == {"start": [4], "end": [4]}
+    assert features.labels["start"].dtype == np.int32
+
+
+def test_long_contexts_are_read_in_windows():
+    task = QuestionAnswering(stride=2)
+    features = task.encode(TOKENIZER, [ask("a b c d e f g", "c d"), ask("a", "a")], 9)
+    rows = [pieces_of(row).removeprefix("[CLS] who ? [SEP] ") for row in features.token_ids]
+    assert rows == ["a b c d [SEP]", "c d e f [SEP]", "e f g [SEP]", "a [SEP]"]
+    assert features.examples.tolist() == [0, 0, 0, 1]
+    assert features.labels["start"].tolist() == [6, 4, 0, 4]
+    assert features.labels["end"].tolist() == [7, 5, 0, 4]
+    assert [window.is_best.astype(int).tolist() for window in features.details[:3]] == [
+        [1, 1, 1, 0],
+        [0, 1, 1, 0],
+        [0, 1, 1],
+    ]
+
+
+def test_windows_without_the_whole_answer_say_that_it_is_not_there():
+    features = QuestionAnswering(stride=4).encode(TOKENIZER, [ask("a b c d e f g h", "d e")], 9)
+    assert len(features) == 2
+    assert features.labels["start"].tolist() == features.labels["end"].tolist() == [0, 0]
+
+
+def test_labels_take_every_piece_that_the_answer_touches():
+    features = QuestionAnswering().encode(
+        TOKENIZER, [ask("ran  Hömé\u200b , a", "mé\u200b "), ask("ran", is_impossible=True)], 64
+    )
+    # [CLS] who ? [SEP] ran home , a: "mé" is inside of "home"
+    assert (features.labels["start"].tolist(), features.labels["end"].tolist()) == ([5, 0], [5, 0])
+
+
+def test_questions_without_labels_have_none():
+    examples = [ask("a", "a"), ask("a b")]
+    assert QuestionAnswering().encode(TOKENIZER, examples, 64).labels == {}
+
+
+def test_long_questions_lose_their_end():
+    task = QuestionAnswering(max_question_tokens=2)
+    features = task.encode(TOKENIZER, [ask("ran", "ran", question="Who ran home?")], 64)
+    assert pieces_of(features.token_ids[0]) == "[CLS] who ran [SEP] ran [SEP]"
+    assert len(task.encode(TOKENIZER, [ask("ran", question="Who ran home?")], 6).token_ids[0]) == 6
+    with pytest.raises(ValueError, match=r"^here: .* Received: sequence_length=5, 1 too few"):
+        task.encode(TOKENIZER, [dataclasses.replace(ask("ran", question="Who ran home?"), place="here")], 5)
+
+
+@pytest.mark.parametrize(
+    ("room", "stride", "counts"),
+    [
+        *((room, stride, range(1, 30)) for room in (1, 2, 5, 9, 40) for stride in (1, 3, 4, 100)),
+        (320, 128, range(321, 700, 31)),  # where the length of the last window counts too
+    ],
+)
+def test_windows_equal_the_oracle(room, stride, counts):
+    for count in counts:
+        features = QuestionAnswering(stride=stride).encode(TOKENIZER, [ask("a " * count)], room + 5)
+        windows = slow_windows(count, room, stride)
+        best = [best_window(windows, piece) for piece in range(count)]
+        assert len(features) == len(windows)
+        for number, ((begin, end), window) in enumerate(zip(windows, features.details, strict=True)):
+            assert window.starts.tolist() == list(range(2 * begin, 2 * end, 2))
+            assert window.is_best.tolist() == [best[piece] == number for piece in range(begin, end)]
+
+
+def test_decode_equals_the_oracle():
+    rng = np.random.default_rng(1)
+    for trial in range(300):
+        task = QuestionAnswering(
+            stride=int(rng.integers(1, 12)),
+            max_answer_tokens=int(rng.integers(1, 8)),
+            n_best=int(rng.integers(1, 30)),
+            null_threshold=[None, 0.0, -2.0, 2.0][trial % 4],
+        )
+        examples = [ask(" ".join(rng.permutation(LETTERS)[: rng.integers(1, 25)]), name=str(n)) for n in range(3)]
+        features = task.encode(TOKENIZER, examples, int(rng.integers(6, 24)))
+        outputs = random_logits(features, rng)
+        for number, (example, found) in enumerate(zip(examples, task.decode(outputs, features, examples), strict=True)):
+            rows = np.flatnonzero(features.examples == number)
+            starts, ends = ([outputs[name][row].tolist() for row in rows] for name in ("start", "end"))
+            first = int(features.first_lengths[rows[0]])
+            room = max(len(starts[0]) - first - 1, 1)
+            count = (len(example.context) + 1) // 2
+            spans = all_spans(slow_windows(count, room, task.stride), first, starts, ends, task.max_answer_tokens)
+            assert_is_best(task, example, found, spans, null_score(starts, ends))
+
+
+def assert_is_best(task, example, found, spans, null):
+    """Compare a prediction about a context of single letters, no letter twice, with all of its spans."""
+    difference = null - spans[0][0]
+    assert found["null_difference"] == pytest.approx(difference)
+    listed = [entry for entry in found["n_best"] if entry["answer"]]
+    assert len(listed) == min(len(spans), task.n_best)
+    for entry, (score, first, last) in zip(listed, spans, strict=False):
+        assert (entry["start"], entry["end"]) == (2 * first, 2 * last + 1)
+        assert entry["answer"] == example.context[2 * first : 2 * last + 1]
+        assert entry["score"] == pytest.approx(score)
+    is_null = task.null_threshold is not None and difference > task.null_threshold
+    expected = {"answer": "", "start": None, "end": None} if is_null else listed[0]
+    assert found["id"] == example.id
+    assert {name: found[name] for name in ("answer", "start", "end")} == {
+        name: expected[name] for name in ("answer", "start", "end")
+    }
+    scores = [entry["score"] for entry in found["n_best"]]
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) - len(listed) == (task.null_threshold is not None)
+    for entry in found["n_best"]:
+        assert entry["probability"] == pytest.approx(math.exp(entry["score"]) / sum(map(math.exp, scores)))
+        if entry["answer"] == found["answer"]:
+            assert found["probability"] == entry["probability"]
+
+
+def test_an_answer_is_listed_once_where_it_scores_highest():
+    example = ask("ran home ran")
+    found = predict(QuestionAnswering(max_answer_tokens=1), example, start={4: 1, 5: 2, 6: 3})
+    assert [(entry["answer"], entry["start"]) for entry in found["n_best"]] == [("ran", 9), ("home", 4)]
+
+
+def test_decoded_answers_are_legal_spans_of_the_context():
+    # [CLS] who ? [SEP] ran home , a [SEP]
+    example = ask("Ran Hómé, a")
+    task = QuestionAnswering(max_answer_tokens=2)
+    best = predict(task, example, start={1: 9, 5: 4, 8: 9}, end={2: 9, 4: 5, 6: 2, 8: 9})
+    assert (best["answer"], best["start"], best["end"]) == ("Hómé,", 4, 9)
+    assert predict(task, example, start={4: 9, 6: 1}, end={7: 9})["answer"] == ", a"  # not three pieces
+    assert predict(task, example, start={0: 50}, end={0: 50})["null_difference"] == 100.0
+    assert predict(task, example, start={0: 50}, end={0: 50})["answer"] != ""
+
+
+def test_decode_says_that_there_is_no_answer_above_the_threshold():
+    example = ask("ran home")
+    for threshold, expected in [(0.9, ""), (1.0, "home"), (1.1, "home"), (None, "home")]:
+        task = QuestionAnswering(null_threshold=threshold)
+        found = predict(task, example, start={0: 2, 5: 1}, end={0: 1, 5: 1})
+        assert (found["answer"], found["null_difference"]) == (expected, 1.0)
+
+
+def test_the_null_score_is_the_lowest_of_all_windows():
+    task, example = QuestionAnswering(stride=2, null_threshold=0.0), ask("a b c d e f")
+    features = task.encode(TOKENIZER, [example], 9)
+    outputs = {name: [np.zeros(n, np.float32) for n in features.lengths] for name in ("start", "end")}
+    outputs["start"][0][0] = 7.0
+    outputs["end"][1][0] = -3.0
+    assert task.decode(outputs, features, [example])[0]["null_difference"] == -3.0
+
+
+@pytest.mark.parametrize("threshold", [None, 0.0])
+def test_a_context_without_pieces_has_no_answer(threshold):
+    task, example = QuestionAnswering(null_threshold=threshold), ask("\u200b\u200b", "\u200b")
+    features = task.encode(TOKENIZER, [example], 64)
+    assert pieces_of(features.token_ids[0]) == "[CLS] who ? [SEP] [SEP]"
+    assert features.labels["start"].tolist() == [0]
+    found = task.decode(random_logits(features, np.random.default_rng(1)), features, [example])[0]
+    assert (found["answer"], found["start"], found["probability"], len(found["n_best"])) == ("", None, 1.0, 1)
+    assert check_alignment(task, TOKENIZER, [example], 64)["no_piece"] == [("q", "\u200b", "")]
+
+
+def test_decode_refuses_what_is_no_logits():
+    task, example = QuestionAnswering(), ask("ran")
+    features = task.encode(TOKENIZER, [example], 64)
+    for start, message in [
+        ([np.zeros(9)], "'start' must have one logit for each token.*of other lengths"),
+        ([], "'start' must have.*Received: 0 rows for 1"),
+        ([[0, np.nan, 0, 0, 0, 0]], "'start' must be finite.*in row 0"),
+        ([[0, np.inf, 0, 0, 0, 0]], "'start' must be finite"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            task.decode({"start": start, "end": [np.zeros(6)]}, features, [example])
+
+
+def test_predictions_are_plain_values_that_json_takes(tmp_path):
+    task, examples = QuestionAnswering(null_threshold=0.0), [ask("ran home a b c", name=str(n)) for n in range(4)]
+    features = task.encode(TOKENIZER, examples, 64)
+    predictions = task.decode(random_logits(features, np.random.default_rng(3)), features, examples)
+    assert json.loads(json.dumps(predictions, allow_nan=False)) == predictions
+    write_answers(tmp_path / "a.json", predictions)
+    write_no_answer_scores(tmp_path / "s.json", predictions)
+    assert list(json.loads((tmp_path / "s.json").read_text())) == ["0", "1", "2", "3"]
+
+
+def make_predictions(*entries):
+    """Make predictions for questions 0, 1, ...: what is answered, the best span, and by how much [CLS] is higher."""
+    return [
+        {"id": str(n), "answer": answer, "n_best": [{"answer": ""}, {"answer": best}], "null_difference": difference}
+        for n, (answer, best, difference) in enumerate(entries)
+    ]
+
+
+QUESTIONS = [
+    ask("ran home", "home", name="0"),
+    ask("ran home", is_impossible=True, name="1"),
+    ask("a b c", "a b c", "b", name="2"),
+    ask("ran home", is_impossible=True, name="3"),
+]
+
+
+def test_score_counts_both_kinds_of_questions():
+    predictions = make_predictions(("", "home", 1.0), ("", "ran", 3.0), ("b c d", "b c d", -2.0), ("ran", "ran", 0.5))
+    scores = QuestionAnswering(null_threshold=0.75).score(QUESTIONS, predictions)
+    # Of "b c d" F1 is 2/4 by "b", and 4/5 by "a b c", where "a" is an article.
+    has_answer = {"has_answer_exact": 0.0, "has_answer_f1": 0.4, "no_answer_exact": 0.5, "no_answer_f1": 0.5}
+    best = {"best_exact": 0.5, "best_exact_threshold": 0.0, "best_f1": 0.7, "best_f1_threshold": -2.0}
+    assert scores == pytest.approx({"exact": 0.25, "f1": 0.45, **has_answer, **best})
+
+
+def test_score_without_unanswerable_questions_is_that_of_squad_1():
+    predictions = make_predictions(("home!", "home!", 5.0), ("", "", 0.0), ("the c", "the c", 5.0))
+    examples = [QUESTIONS[0], QUESTIONS[2]]
+    scores = QuestionAnswering().score(examples, [predictions[0], predictions[2]])
+    assert scores == pytest.approx({"exact": 0.5, "f1": (1 + 2 / 3) / 2})
+    with_threshold = QuestionAnswering(null_threshold=0.0).score(examples, [predictions[0], predictions[2]])
+    assert with_threshold["f1"] == scores["f1"] and "no_answer_f1" not in with_threshold
+
+
+def test_score_needs_labels():
+    with pytest.raises(ValueError, match="q: the right answers must be known"):
+        QuestionAnswering().score([ask("a")], make_predictions(("a", "a", 0.0)))
+
+
+@pytest.mark.parametrize("metric", ["exact", "f1"])
+def test_the_tuned_threshold_gives_the_best_score_that_any_gives(metric):
+    rng = np.random.default_rng(6)
+    thresholds = set()
+    for _ in range(60):
+        task = QuestionAnswering(null_threshold=0.0, main_metric=metric, n_best=3)
+        examples = [
+            ask("b c d e", is_impossible=True, name=str(n))
+            if rng.random() < 0.5
+            else ask("b c d e", "c d", name=str(n))
+            for n in range(6)
+        ]
+        features = task.encode(TOKENIZER, examples, 64)
+        outputs = random_logits(features, rng)
+        predictions = task.decode(outputs, features, examples)
+        tuned = tune_null_threshold(task, examples, predictions)
+        score = tuned.score(examples, tuned.decode(outputs, features, examples))[metric]
+        others = [
+            replaced.score(examples, replaced.decode(outputs, features, examples))[metric]
+            for difference in (-99.0, 99.0, *(prediction["null_difference"] for prediction in predictions))
+            for replaced in [dataclasses.replace(task, null_threshold=difference)]
+        ]
+        assert score == pytest.approx(max(others))
+        assert score == pytest.approx(tuned.score(examples, predictions)[f"best_{metric}"])
+        thresholds.add(tuned.null_threshold)
+    assert len(thresholds) > 30
+
+
+def test_guess_answers_with_the_commonest_place():
+    training = [ask("c, ran home a", "ran home"), ask("a ran home", "ran home"), ask("a b", "a")]
+    examples = [ask("Who  Ran, home!"), ask("home"), ask("a ran", name="z")]
+    guesses = QuestionAnswering().guess(training, examples)
+    assert [(guess["answer"], guess["start"], guess["end"]) for guess in guesses] == [
+        ("Ran, home!", 5, 15),
+        ("home", 0, 4),  # too short to have the place: its first words
+        ("ran", 2, 5),
+    ]
+    assert [guess["id"] for guess in guesses] == ["q", "q", "z"]
+    assert json.loads(json.dumps(guesses)) == guesses
+
+
+def test_guess_says_that_there_is_no_answer_where_that_is_commonest():
+    training = [ask("a b", is_impossible=True)] * 2 + [ask("a b", "a"), ask("a b", "b")]
+    for threshold, answer in [(0.0, ""), (None, "ran")]:
+        (guess,) = QuestionAnswering(null_threshold=threshold).guess(training, [ask("ran home")])
+        assert guess["answer"] == answer
+    assert QuestionAnswering().guess(training[:1], [ask("ran")])[0]["answer"] == ""
+    scores = QuestionAnswering(null_threshold=0.0).score(
+        QUESTIONS, QuestionAnswering(null_threshold=0.0).guess(training, QUESTIONS)
+    )
+    assert (scores["has_answer_f1"], scores["no_answer_f1"]) == (0.0, 1.0)
+
+
+def test_guesses_can_be_scored_where_no_answer_is_a_choice():
+    task, examples = QuestionAnswering(null_threshold=0.0), [QUESTIONS[0], QUESTIONS[2]]
+    scores = task.score(examples, task.guess([ask("ran home", "ran home")], examples))
+    assert scores["f1"] == scores["best_f1"] == pytest.approx((2 / 3 + 1.0) / 2)  # "ran home", and "a b" for "b"
+
+
+def test_learn_makes_no_answer_a_choice_where_training_has_such_questions():
+    assert QuestionAnswering().learn(QUESTIONS[:1]) == QuestionAnswering()
+    assert QuestionAnswering().learn(QUESTIONS) == QuestionAnswering(null_threshold=0.0)
+    assert QuestionAnswering(null_threshold=2.0).learn(QUESTIONS) == QuestionAnswering(null_threshold=2.0)
+    for examples in ([], [ask("a")]):
+        with pytest.raises(ValueError, match="Received: "):
+            QuestionAnswering().learn(examples)
+
+
+@pytest.mark.parametrize("name", ["stride", "max_question_tokens", "max_answer_tokens", "n_best"])
+def test_the_task_refuses_numbers_below_1(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1. Received: 0"):
+        QuestionAnswering(**{name: 0})
+
+
+def test_the_task_refuses_another_metric():
+    with pytest.raises(ValueError, match="Received: 'accuracy'"):
+        QuestionAnswering(main_metric="accuracy")
+
+
+def test_alignment_names_the_reason_of_each_answer():
+    examples = [
+        ask("ran home, a b", "home", "home, a", "hom", "home, a b", name="x"),
+        ask("ran home, a b", "b", is_impossible=False, name="y"),
+        ask("ran home\u200b , a b", "home\u200b", name="z"),
+        ask("a b c d e f", "d e", name="cut"),
+        ask("a", is_impossible=True),
+    ]
+    found = check_alignment(
+        QuestionAnswering(max_answer_tokens=3, stride=4, null_threshold=0.0), TOKENIZER, examples, 10
+    )
+    assert found == {
+        "exact": [("x", "home", "home"), ("x", "home, a", "home, a"), ("y", "b", "b"), ("cut", "d e", "d e")],
+        "no_piece": [],
+        "too_long": [("x", "home, a b", "home")],
+        "cut": [],
+        "inside_a_piece": [("x", "hom", "home")],
+        "edge_dropped": [("z", "home\u200b", "home")],
+        "unexplained": [],
+    }
+    found = check_alignment(QuestionAnswering(stride=4), TOKENIZER, examples[3:4], 9)
+    assert [reason for reason, cases in found.items() if cases] == ["cut"]
+
+
+def read_real(name, vocabulary="uncased"):
+    file = Path(DATA, f"vocab/{vocabulary}_L-12_H-768_A-12.vocab.txt")
+    tokenizer = WordPieceTokenizer.from_file(file, cased=vocabulary == "cased")
+    return tokenizer, read_questions(Path(DATA, f"squad/{name}.json"))
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("vocabulary", "name", "length", "stride", "counts"),
+    [
+        ("uncased", "train-small", 384, 128, {"exact": 8139, "too_long": 13, "inside_a_piece": 25}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("uncased", "train-small", 96, 64, {"exact": 8100, "too_long": 13, "cut": 39, "inside_a_piece": 25}),
+                ("cased", "train-small", 384, 128, {"exact": 8128, "too_long": 23, "inside_a_piece": 26}),
+                ("uncased", "dev-v1.1", 384, 128, {"exact": 18133, "too_long": 21, "inside_a_piece": 62}),
+                ("cased", "dev-v1.1", 384, 128, {"exact": 18127, "too_long": 29, "inside_a_piece": 60}),
+            )
+        ),
+    ],
+)
+def test_every_real_answer_is_given_back_or_explained(vocabulary, name, length, stride, counts):
+    tokenizer, examples = read_real(name, vocabulary)
+    found = check_alignment(QuestionAnswering(stride=stride), tokenizer, examples, length)
+    assert {reason: len(cases) for reason, cases in found.items() if cases} == counts
+    assert sum(counts.values()) == sum(len(set(example.answers)) for example in examples)
+
+
+@needs_data
+def test_spans_of_chinese_pieces_are_given_back():
+    tokenizer = WordPieceTokenizer.from_file(Path(DATA, "vocab/chinese_L-12_H-768_A-12.vocab.txt"))
+    rng, examples = np.random.default_rng(8), []
+    contexts = Path(DATA, "corpus/wiki_zh.txt").read_text(encoding="utf-8").split("\n\n")[:150]
+    for number, context in enumerate(contexts):
+        _, starts, ends = encode_with_offsets(tokenizer, context)
+        first = int(rng.integers(len(starts)))
+        last = min(first + int(rng.integers(30)), len(starts) - 1)
+        gold = Answer(context[starts[first] : ends[last]], int(starts[first]))
+        examples.append(ContextQuestion(str(number), "谁?", context, (gold,)))
+    found = check_alignment(QuestionAnswering(), tokenizer, examples, 384)
+    assert {reason: len(cases) for reason, cases in found.items() if cases} == {"exact": 150}
+
+
+@needs_data
+def test_perfect_logits_score_what_alignment_promises():
+    tokenizer, examples = read_real("dev-v1.1")
+    examples = examples[::10]
+    task = QuestionAnswering()
+    features = task.encode(tokenizer, examples, 384)
+    scores = task.score(examples, task.decode(perfect_logits(features), features, examples))
+    assert 0.995 < scores["exact"] <= scores["f1"] <= 1.0
+    lengths = features.lengths
+    assert lengths.max() == 384 and len(features) > len(examples)
+    for row, window in zip(features.token_ids, features.details, strict=True):
+        assert len(row) == window.first + len(window.starts) + 1
+
+
+@needs_data
+def test_rows_of_real_questions_hold_question_and_window():
+    tokenizer, examples = read_real("dev-v1.1")
+    examples = examples[:300]
+    features = QuestionAnswering(stride=50, max_question_tokens=12).encode(tokenizer, examples, 128)
+    expected = []
+    for example in examples:
+        question = tokenizer.encode(example.question)[:12].tolist()
+        ids, starts, ends = encode_with_offsets(tokenizer, example.context)
+        for begin, end in slow_windows(len(ids), 128 - 3 - len(question), 50):
+            row = [tokenizer.cls_id, *question, tokenizer.sep_id, *ids[begin:end].tolist(), tokenizer.sep_id]
+            expected.append((example.id, row, starts[begin:end].tolist(), ends[begin:end].tolist()))
+    found = zip(features.examples, features.token_ids, features.details, strict=True)
+    assert [
+        (examples[owner].id, row.tolist(), window.starts.tolist(), window.ends.tolist()) for owner, row, window in found
+    ] == expected
+    assert len(expected) > 1.5 * len(examples)
