@@ -13,7 +13,7 @@ from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.metrics import METRICS, classification_metrics, majority_class
 from keras_bert_flow.tasks.tables import class_names, number_labels, require_text
 from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.tasks.texts import TextExample, are_labelled, encode_examples, labels_of, read_examples
+from keras_bert_flow.tasks.texts import TextExample, are_labelled, encode_examples, labels_of, pose_texts, read_examples
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 
@@ -50,6 +50,9 @@ class Classification(Task):
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
         columns = [self.label] if has_labels else []
         return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, self._read_label)
+
+    def pose(self, item: Any) -> TextExample:
+        return pose_texts(item, is_pair=self.text_pair is not None)
 
     def learn(self, examples: Sequence[TextExample]) -> "Classification":
         labels = labels_of(examples)

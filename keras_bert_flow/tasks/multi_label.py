@@ -15,7 +15,7 @@ from keras_bert_flow.tasks.metrics import SET_METRICS, set_metrics
 from keras_bert_flow.tasks.rows import abridge, spell_label
 from keras_bert_flow.tasks.tables import number_labels, require_text, sort_names
 from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.tasks.texts import TextExample, are_labelled, encode_examples, labels_of, read_examples
+from keras_bert_flow.tasks.texts import TextExample, are_labelled, encode_examples, labels_of, pose_texts, read_examples
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 # As spread-sheets, JSON and data frames spell them.
@@ -73,6 +73,9 @@ class MultiLabel(Task):
         columns = (self.label_columns or (self.label,)) if has_labels else ()
         read_label = self._read_marks if self.label_columns else self._read_names
         return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, read_label)
+
+    def pose(self, item: Any) -> TextExample:
+        return pose_texts(item, is_pair=self.text_pair is not None)
 
     def learn(self, examples: Sequence[TextExample]) -> "MultiLabel":
         sets = labels_of(examples)

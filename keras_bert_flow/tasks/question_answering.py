@@ -20,6 +20,7 @@ from keras_bert_flow.tasks.squad_metrics import (
     word_f1,
 )
 from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.tasks.texts import take_texts
 from keras_bert_flow.text.offsets import encode_with_offsets, find_pieces
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
@@ -81,6 +82,10 @@ class QuestionAnswering(Task):
         self, path: str | Path, max_examples: int | None = None, has_labels: bool = True
     ) -> Sequence[ContextQuestion]:
         return read_questions(path, max_examples, has_labels)
+
+    def pose(self, item: Any) -> ContextQuestion:
+        question, context = take_texts(item, ("question", "context"))
+        return ContextQuestion("", question, context)
 
     def learn(self, examples: Sequence[ContextQuestion]) -> "QuestionAnswering":
         """Return this task, with `null_threshold` 0.0 where it was None and some of the questions have no answer."""

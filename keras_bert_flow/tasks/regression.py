@@ -15,7 +15,7 @@ from keras_bert_flow.tasks.metrics import CORRELATIONS, regression_metrics
 from keras_bert_flow.tasks.rows import abridge
 from keras_bert_flow.tasks.tables import require_text
 from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.tasks.texts import TextExample, are_labelled, encode_examples, labels_of, read_examples
+from keras_bert_flow.tasks.texts import TextExample, are_labelled, encode_examples, labels_of, pose_texts, read_examples
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 # What float() takes besides, such as 1_000, infinity or Arabic digits, is more likely a slip.
@@ -61,6 +61,9 @@ class Regression(Task):
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
         columns = [self.label] if has_labels else []
         return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, self._read_score)
+
+    def pose(self, item: Any) -> TextExample:
+        return pose_texts(item, is_pair=self.text_pair is not None)
 
     def learn(self, examples: Sequence[TextExample]) -> "Regression":
         scores = labels_of(examples)

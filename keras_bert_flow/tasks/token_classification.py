@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -69,6 +69,17 @@ class TokenClassification(Task):
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> Sequence[TaggedWords]:
         return read_tagged_words(path, self.word_column, self.tag_column, has_labels, max_examples)
+
+    def pose(self, item: Any) -> TaggedWords:
+        """Make an example of a text, which is split into words, or of a list of words."""
+        if isinstance(item, str):
+            return TaggedWords.from_text(item)
+        if not isinstance(item, list | tuple) or not all(isinstance(word, str) and word.strip() for word in item):
+            raise ValueError(
+                f"An item for this task must be a text or a list of words. Received: {abridge([repr(item)])}. "
+                "Give one of them."
+            )
+        return TaggedWords(tuple(item))
 
     def learn(self, examples: Sequence[TaggedWords]) -> "TokenClassification":
         """Return this task with a scheme and its tags: every one that the scheme has for the types of the examples."""
