@@ -18,6 +18,7 @@ _HOMES = {
     "encode_texts": "data.tasks",
     "finetune": "training.finetune",
     "learn_vocabulary": "text.learner",
+    "load": "prediction.predictor",
     "load_config": "config_file",
     "normalize_text": "text.normalization",
     "pretrain": "training.pretrain",

@@ -29,6 +29,7 @@ ALLOWED = {
         "tasks data models conversion artifacts config keys records training progress numpy scipy yaml matplotlib"
     ),
     "conversion": "models artifacts safetensors numpy keras",
+    "prediction": "tasks data conversion",
     "doctor": "text records config artifacts numpy scipy",
     "settings": "pydantic",
     "task_config": "settings pydantic",

@@ -21,6 +21,7 @@ from keras_bert_flow.tasks.texts import (
     are_labelled,
     encode_examples,
     labels_of,
+    pose_texts,
     read_examples,
     show_texts,
 )
@@ -82,6 +83,9 @@ class MultiLabel(Task):
         columns = (self.label_columns or (self.label,)) if has_labels else ()
         read_label = self._read_marks if self.label_columns else self._read_names
         return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, read_label)
+
+    def pose(self, item: Any) -> TextExample:
+        return pose_texts(item, is_pair=self.text_pair is not None)
 
     def learn(self, examples: Sequence[TextExample]) -> "MultiLabel":
         sets = labels_of(examples)

@@ -14,7 +14,7 @@ from keras_bert_flow.tasks.features import Features, join_texts
 from keras_bert_flow.tasks.metrics import classification_metrics, has_collapsed, majority_class, mean_measure
 from keras_bert_flow.tasks.rows import abridge
 from keras_bert_flow.tasks.task import Measure, Prediction, Task
-from keras_bert_flow.tasks.texts import are_labelled, labels_of
+from keras_bert_flow.tasks.texts import are_labelled, labels_of, take_texts
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 
@@ -63,6 +63,17 @@ class MultipleChoice(Task):
         label = self.label if has_labels else None
         columns = ChoiceColumns(self.context, self.question, self.choices, label)
         return read_choices(path, columns, self.header, max_examples)
+
+    def pose(self, item: Any) -> ChoiceExample:
+        names = ("context", *(("question",) if self.question is not None else ()))
+        if not isinstance(item, Mapping) or set(item) != {*names, "choices"} or isinstance(item["choices"], str):
+            raise ValueError(
+                f"An item for this task must be an object of {', '.join(names)} and choices, a list. "
+                f"Received: {abridge([repr(item)])}. Give such an object."
+            )
+        texts = dict(zip(names, take_texts([item[name] for name in names], names), strict=True))
+        choices = take_texts(list(item["choices"]), [f"choice {n}" for n, _ in enumerate(item["choices"])])
+        return ChoiceExample(texts["context"], texts.get("question"), tuple(choices))
 
     def learn(self, examples: Sequence[ChoiceExample]) -> "MultipleChoice":
         labels_of(examples)

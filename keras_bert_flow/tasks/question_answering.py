@@ -9,12 +9,14 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
+from keras_bert_flow.tasks.answers import token_logits_of
 from keras_bert_flow.tasks.context_windows import Window, cut_windows, find_gold, require_room
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.metrics import has_collapsed, mean_measure
 from keras_bert_flow.tasks.squad import ContextQuestion, gold_answers, read_questions
 from keras_bert_flow.tasks.squad_metrics import score_squad_1, score_squad_2
 from keras_bert_flow.tasks.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.texts import take_texts
 from keras_bert_flow.text.offsets import encode_with_offsets
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
@@ -61,6 +63,10 @@ class QuestionAnswering(Task):
         self, path: str | Path, max_examples: int | None = None, has_labels: bool = True
     ) -> Sequence[ContextQuestion]:
         return read_questions(path, max_examples, has_labels)
+
+    def pose(self, item: Any) -> ContextQuestion:
+        question, context = take_texts(item, ("question", "context"))
+        return ContextQuestion("", question, context)
 
     def learn(self, examples: Sequence[ContextQuestion]) -> "QuestionAnswering":
         """Return this task, with `null_threshold` 0.0 where it was None and some of the questions have no answer."""
@@ -112,7 +118,7 @@ class QuestionAnswering(Task):
         """
         spans: list[list[np.ndarray]] = [[] for _ in examples]
         null_scores = np.full(len(examples), np.inf)
-        logits = [_check_logits(outputs, name, features) for name in ("start", "end")]
+        logits = [token_logits_of(outputs, name, features) for name in ("start", "end")]
         for row_starts, row_ends, owner, window in zip(*logits, features.examples, features.details, strict=True):
             spans[owner].append(self._find_spans(row_starts, row_ends, window))
             null_scores[owner] = min(null_scores[owner], float(row_starts[0]) + float(row_ends[0]))
@@ -225,23 +231,6 @@ def best_answers(predictions: Sequence[Prediction]) -> dict[str, str]:
         or prediction["answer"]
         for prediction in predictions
     }
-
-
-def _check_logits(outputs: Mapping[str, Sequence[Any]], name: str, features: Features) -> list[np.ndarray]:
-    logits = [np.asarray(row, dtype=np.float64) for row in outputs[name]]
-    shapes, expected = [row.shape for row in logits], [(len(row),) for row in features.token_ids]
-    if shapes != expected:
-        raise ValueError(
-            f"The output {name!r} must have one logit for each token of each row, without padding. Received: "
-            f"{len(shapes)} rows for {len(expected)}, or rows of other lengths. Cut each row to its length."
-        )
-    for number, row in enumerate(logits):
-        if not np.isfinite(row).all():
-            raise ValueError(
-                f"The output {name!r} must be finite numbers. Received: nan or inf in row {number}. "
-                "The training has diverged: lower its learning rate."
-            )
-    return logits
 
 
 def _place_in_words(example: ContextQuestion) -> tuple[int, int] | None:

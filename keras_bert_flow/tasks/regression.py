@@ -20,6 +20,7 @@ from keras_bert_flow.tasks.texts import (
     are_labelled,
     encode_examples,
     labels_of,
+    pose_texts,
     read_examples,
     show_texts,
 )
@@ -70,6 +71,9 @@ class Regression(Task):
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
         columns = [self.label] if has_labels else []
         return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, self._read_score)
+
+    def pose(self, item: Any) -> TextExample:
+        return pose_texts(item, is_pair=self.text_pair is not None)
 
     def learn(self, examples: Sequence[TextExample]) -> "Regression":
         scores = labels_of(examples)

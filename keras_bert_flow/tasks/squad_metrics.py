@@ -94,14 +94,7 @@ def score_squad_2(
             }
             for name, score in raw.items()
         }
-    parts = {"": list(golds), "has_answer_": [question for question in golds if golds[question]]}
-    parts["no_answer_"] = [question for question in golds if not golds[question]]
-    result = {
-        part + name: sum(score[question] for question in questions) / len(questions)
-        for part, questions in parts.items()
-        if questions
-        for name, score in scores.items()
-    }
+    result = _average_parts(golds, scores)
     if no_answer_scores is not None:
         for name, score in raw.items():
             best, best_threshold = _find_best_threshold(golds, answers, score, no_answer_scores)
@@ -131,6 +124,18 @@ def find_threshold(gains: np.ndarray, no_answer_scores: np.ndarray) -> float:
     earned = np.concatenate([[0.0], np.bincount(groups.reshape(-1), gains).cumsum()])
     thresholds = np.concatenate([[scores[0] - 1.0], scores])
     return float(thresholds[np.argmax(earned)])
+
+
+def _average_parts(golds: Golds, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each score over all questions, over those with an answer and over those without."""
+    parts = {"": list(golds), "has_answer_": [question for question in golds if golds[question]]}
+    parts["no_answer_"] = [question for question in golds if not golds[question]]
+    return {
+        part + name: sum(score[question] for question in questions) / len(questions)
+        for part, questions in parts.items()
+        if questions
+        for name, score in scores.items()
+    }
 
 
 def _find_best_threshold(

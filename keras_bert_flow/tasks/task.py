@@ -45,6 +45,14 @@ class Task(ABC):
         """
 
     @abstractmethod
+    def pose(self, item: Any) -> Any:
+        """Make an example without labels of what somebody asks: a text, a pair, or a dict of named values.
+
+        Raises:
+            ValueError: the item is not what this task is asked.
+        """
+
+    @abstractmethod
     def learn(self, examples: Sequence[Any]) -> "Task":
         """Return this task with the labels of training examples.
 

@@ -1,6 +1,6 @@
 """Read examples of one text or two, each with whatever its label is, and turn them into sequences of pieces."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_flow.tasks.features import Features, join_texts
+from keras_bert_flow.tasks.rows import abridge
 from keras_bert_flow.tasks.tables import read_columns
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
@@ -49,6 +50,37 @@ def read_examples(
         label = read_label(place, parts) if parts else None
         examples.append(TextExample(values[0], values[1] if len(columns) == 2 else None, label, place))
     return examples
+
+
+def pose_texts(item: Any, is_pair: bool) -> TextExample:
+    """Make an example of a text; or of two texts, or an object with `text` and `text_pair`.
+
+    Raises:
+        ValueError: the item is not as many texts as the task has.
+    """
+    fields = ("text", "text_pair") if is_pair else ("text",)
+    texts = take_texts(item, fields)
+    return TextExample(*texts)
+
+
+def take_texts(item: Any, fields: Sequence[str]) -> list[str]:
+    """Return the texts of an item: a string for one field, a sequence for several, or an object that names them.
+
+    Raises:
+        ValueError: it is none of these, or a text is blank.
+    """
+    if isinstance(item, str):
+        texts = [item]
+    elif isinstance(item, Mapping):
+        texts = [item[name] for name in fields] if set(item) == set(fields) else []
+    else:
+        texts = list(item) if isinstance(item, list | tuple) else []
+    if len(texts) != len(fields) or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError(
+            f"An item for this task must have the texts {', '.join(fields)}. Received: {abridge([repr(item)])}. "
+            "Give a text for one, a list or an object with these names for several."
+        )
+    return texts
 
 
 def encode_examples(

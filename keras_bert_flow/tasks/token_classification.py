@@ -31,7 +31,7 @@ from keras_bert_flow.tasks.tag_schemes import (
 )
 from keras_bert_flow.tasks.tagged_words import TaggedWords, gold_tags
 from keras_bert_flow.tasks.task import Measure, Prediction, Task
-from keras_bert_flow.tasks.word_windows import PiecesOfWords, cut_windows
+from keras_bert_flow.tasks.word_windows import PiecesOfWords, cut_windows, window_size
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 OUTPUT = "logits"
@@ -78,6 +78,17 @@ class TokenClassification(Task):
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> Sequence[TaggedWords]:
         return read_tagged_words(path, self.word_column, self.tag_column, has_labels, max_examples)
 
+    def pose(self, item: Any) -> TaggedWords:
+        """Make an example of a text, which is split into words, or of a list of words."""
+        if isinstance(item, str):
+            return TaggedWords.from_text(item)
+        if not isinstance(item, list | tuple) or not all(isinstance(word, str) and word.strip() for word in item):
+            raise ValueError(
+                f"An item for this task must be a text or a list of words. Received: {abridge([repr(item)])}. "
+                "Give one of them."
+            )
+        return TaggedWords(tuple(item))
+
     def learn(self, examples: Sequence[TaggedWords]) -> "TokenClassification":
         """Return this task with a scheme and its tags: every one that the scheme has for the types of the examples."""
         sentences = gold_tags(examples)
@@ -105,7 +116,7 @@ class TokenClassification(Task):
         A word that is longer than a window is shown by its first pieces. In windows that overlap each word has its
         label once, where its answer is taken from, so that none counts more than another.
         """
-        room, stride = self._window_size(sequence_length)
+        room, stride = window_size(sequence_length, self.stride)
         pieces_of, ids = PiecesOfWords(tokenizer), {name: number for number, name in enumerate(self.labels)}
         tagged = any(example.tags is not None for example in examples)
         token_ids, labels, numbers, windows = [], [], [], []
@@ -143,7 +154,7 @@ class TokenClassification(Task):
         if borders[-1]:
             rows = zip(outputs[OUTPUT], features.details, strict=True)
             logits = np.concatenate([np.asarray(row)[window.positions] for row, window in rows]).astype(np.float64)
-            self._require_labels(logits.shape)
+            self._check_logits(logits)
             answered = zip(borders[features.examples], features.details, strict=True)
             places = np.concatenate([border + window.answered for border, window in answered])
             chosen[places] = logits.argmax(axis=-1)
@@ -202,18 +213,6 @@ class TokenClassification(Task):
         spans = example.show_spans(spans_of(tags, self._known_scheme(), self.strict))
         return {"words": list(example.words), "tags": tags, "probabilities": probabilities, "spans": spans}
 
-    def _window_size(self, sequence_length: int) -> tuple[int, int]:
-        room = sequence_length - 2  # [CLS], [SEP]
-        if room < 1:
-            raise ValueError(f"`sequence_length` must be at least 3. Received: {sequence_length}. Take 128.")
-        stride = self.stride or max(room // 2, 1)
-        if stride > room:
-            raise ValueError(
-                f"`stride` must be at most `sequence_length` - 2, or words would fall between windows. Received: "
-                f"stride={stride}, sequence_length={sequence_length}. Try stride={max(room // 2, 1)}."
-            )
-        return room, stride
-
     def _tag_ids(self, ids: Mapping[str, int], example: TaggedWords) -> list[int]:
         if example.tags is None:
             raise ValueError(
@@ -228,11 +227,16 @@ class TokenClassification(Task):
                 )
         return [ids[tag] for tag in example.tags]
 
-    def _require_labels(self, shape: tuple[int, ...]) -> None:
-        if len(shape) != 2 or shape[1] != len(self.labels):
+    def _check_logits(self, logits: np.ndarray) -> None:
+        if logits.shape != (len(logits), len(self.labels)):
             raise ValueError(
-                f"`{OUTPUT}` must have a number for each tag, (length, {len(self.labels)}). Received: shape {shape}. "
-                "Decode with the task that the model was trained on."
+                f"`{OUTPUT}` must have a number for each tag, (length, {len(self.labels)}). "
+                f"Received: shape {logits.shape}. Decode with the task that the model was trained on."
+            )
+        if not np.isfinite(logits).all():
+            raise ValueError(
+                f"`{OUTPUT}` must be finite. Received: nan or infinity: the fine-tuning diverged. Lower its learning "
+                "rate."
             )
 
     def _known_scheme(self) -> str:

@@ -11,8 +11,9 @@ import pytest
 
 from keras_bert_flow.data import pretraining, tasks
 from keras_bert_flow.data.pretraining import PretrainingRecords, pretraining_dataset
-from keras_bert_flow.data.tasks import TaskInputs, task_dataset
+from keras_bert_flow.data.tasks import task_dataset
 from keras_bert_flow.records.tfrecord import TFRecordFile
+from keras_bert_flow.tasks.features import Features
 from tests.oracles.objective_records import write_objective_records
 
 pytestmark = pytest.mark.any_backend
@@ -87,16 +88,19 @@ def test_going_on_takes_the_batch_that_an_uninterrupted_run_would(records, reads
             np.testing.assert_array_equal(again["token_ids"], x["token_ids"])
 
 
-def test_going_on_with_a_task_takes_one_batch_at_any_step(reads):
-    class Inputs(TaskInputs):
-        def take(self, rows):
-            taken.append(len(rows))
-            return super().take(rows)
+def test_going_on_with_a_task_makes_one_batch_at_any_step(reads, monkeypatch):
+    made, make_inputs = [], tasks.make_inputs
 
-    taken, inputs = [], Inputs(*np.zeros((3, 77, 8), np.int32))
+    def count(features, rows, width):
+        made.append(len(rows))
+        return make_inputs(features, rows, width)
+
+    monkeypatch.setattr(tasks, "make_inputs", count)
+    sequences = [np.zeros(8, np.int32) for _ in range(77)]
+    features = Features(sequences, np.full(77, 8), np.arange(77), {"logits": np.zeros(77, np.int32)})
     totals = []
     for step in (0, *STEPS):
-        dataset = task_dataset(inputs, np.zeros(77, np.int32), BATCH, 1, step)
+        dataset = task_dataset(features, BATCH, 1, step)
         totals.append(count_calls(lambda dataset=dataset: next(iter(dataset))).total())
-    assert taken == [BATCH] * (1 + len(STEPS))
+    assert made == [BATCH] * (1 + len(STEPS))
     assert max(totals[1:]) - min(totals[1:]) < 0.05 * min(totals[1:])

@@ -1,113 +1,136 @@
-"""Texts as model inputs: the same ids as `transformers` gives, cut where the original cuts, sliced exactly."""
+"""Features as batches: each a function of its number, every row once a pass, filler without weight."""
 
 import json
 from itertools import islice
 
+import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.data.tasks import (
-    TaskInputs,
-    encode_texts,
-    predict_probabilities,
-    read_tokenizer,
-    task_dataset,
-)
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_tokenizer, task_dataset
+from keras_bert_flow.tasks.features import IGNORED, Features
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
 pytestmark = pytest.mark.any_backend
 
-PIECES = (*SPECIAL_PIECES, "the", "fox", "run", "##s", "##ning", "quick", ",", "e", "##t", "a", "b", "##b")
-FIRSTS = ("the quick fox", "a", "Running, the fox runs the running et", "abb abb abb abb abb abb abb abb", "b b", "fox")
-SECONDS = ("runs", "the fox, the fox, the fox, runs", "Été the fox", "a b a b a b a b a b", "b", "quick run")
-# No pair is of one length: of such, `transformers` may cut the first where the original cuts the second.
-# From one token of each text to more than the longest needs; odd and even, for the last place of a tie.
-LENGTHS = (5, 6, 7, 8, 11, 12, 16, 17, 40)
+PIECES = (*SPECIAL_PIECES, "a", "b")
+LENGTHS = np.random.default_rng(3).integers(3, 40, 45)
 
 
-@pytest.fixture
-def tokenizer():
-    return WordPieceTokenizer(PIECES)
+def make_features(lengths=LENGTHS, sequences_per_row=1, labels=None):
+    """Rows whose sequences begin with their own number."""
+    token_ids = [np.full(length, 7, np.int32) for length in lengths]
+    for number, sequence in enumerate(token_ids):
+        sequence[0] = number
+    rows = len(lengths) // sequences_per_row
+    labels = {"logits": np.arange(rows, dtype=np.int32) * 10} if labels is None else labels
+    return Features(token_ids, np.asarray(lengths) - 1, np.arange(rows, dtype=np.int32), labels, sequences_per_row)
 
 
-@pytest.fixture
-def reference(tmp_path):
-    transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
-    write_vocabulary(tmp_path / "vocab.txt", PIECES)
-    return transformers.BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=True)
+def assert_batches_equal(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        for part, other_part in zip(one, other, strict=True):
+            keras.tree.map_structure(np.testing.assert_array_equal, part, other_part)
 
 
-def assert_inputs_equal(inputs, expected):
-    width = inputs.token_ids.shape[1]
-    found = {"input_ids": inputs.token_ids, "token_type_ids": inputs.segment_ids, "attention_mask": inputs.padding_mask}
-    for row in range(len(inputs)):
-        for name, values in found.items():
-            wanted = expected[name][row]
-            assert values[row].tolist() == wanted + [0] * (width - len(wanted)), (row, name)
+@pytest.mark.parametrize("batch_size", [1, 4, 9, 64])
+def test_passes_are_permutations_and_slices(batch_size):
+    batches = TaskBatches(make_features(), batch_size, seed=2, max_widths=3)
+    steps = batches.steps_per_epoch
+    assert steps == -(-45 // batch_size)
+    whole = list(islice(task_dataset(make_features(), batch_size, 2, max_widths=3), 2 * steps + 1))
+    for step in {1, steps, steps + 1, 2 * steps}:
+        rest = list(islice(task_dataset(make_features(), batch_size, 2, step, 3), 2 * steps + 1 - step))
+        assert_batches_equal(rest, whole[step:])
+    orders = []
+    for epoch in (whole[:steps], whole[steps : 2 * steps]):
+        rows = np.concatenate([x["token_ids"][weights > 0, 0] for x, _, weights in epoch])
+        np.testing.assert_array_equal(np.concatenate([y[weights > 0] for _, y, weights in epoch]), rows * 10)
+        assert sorted(rows) == list(range(45))
+        orders.append(rows.tolist())
+    assert orders[0] != orders[1]
+    assert len({x["token_ids"].shape for x, _, _ in whole}) <= 3
+    assert all(len(x["token_ids"]) == len(y) == len(weights) == batch_size for x, y, weights in whole)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_encoding_of_singles_equals_transformers(tokenizer, reference, length):
-    expected = reference(list(FIRSTS), truncation=True, max_length=length)
-    assert_inputs_equal(encode_texts(tokenizer, FIRSTS, None, length), expected)
+def test_inputs_are_filled_up_to_the_width():
+    x, _, _ = TaskBatches(make_features([3, 9]), 2)[0]
+    rows = {int(row[0]): place for place, row in enumerate(x["token_ids"])}
+    assert {name: values.shape for name, values in x.items()} == dict.fromkeys(x, (2, 16))
+    for number, length in ((0, 3), (1, 9)):
+        filler = [0] * (16 - length)
+        assert x["token_ids"][rows[number]].tolist() == [number] + [7] * (length - 1) + filler
+        assert x["segment_ids"][rows[number]].tolist() == [0] * (length - 1) + [1] + filler
+        assert x["padding_mask"][rows[number]].tolist() == [1] * length + filler
+    assert {values.dtype for values in x.values()} == {np.dtype("int32")}
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_encoding_of_pairs_equals_transformers(tokenizer, reference, length):
-    expected = reference(list(FIRSTS), list(SECONDS), truncation="longest_first", max_length=length)
-    assert_inputs_equal(encode_texts(tokenizer, FIRSTS, SECONDS, length), expected)
+def test_labels_of_tokens_weigh_where_there_are_any():
+    labels = [np.full(length, IGNORED, np.int32) for length in (3, 5, 4)]
+    labels[0][1], labels[1][1:4] = 6, (1, 0, 2)
+    x, y, weights = TaskBatches(make_features([3, 5, 4], labels={"logits": labels}), 4, max_widths=1)[0]
+    assert x["token_ids"].shape == y.shape == weights.shape == (4, 8)
+    for number, row_labels in enumerate(labels):
+        places = np.flatnonzero(x["token_ids"][:, 0] == number)
+        assert weights[places[0]].tolist() == [float(label != IGNORED) for label in row_labels] + [0] * (
+            8 - len(row_labels)
+        )
+        assert y[places[0]][weights[places[0]] > 0].tolist() == [label for label in row_labels if label != IGNORED]
+    assert (weights.sum(axis=1) > 0).sum() == 2 and y.min() == 0  # the row without labels, and the filler
 
 
-def test_encoding_cuts_the_second_of_equal_texts(tokenizer):
-    inputs = encode_texts(tokenizer, ["a a a"], ["b b b"], 8)  # google-research's `_truncate_seq_pair`
-    ids = {piece: number for number, piece in enumerate(PIECES)}
-    pieces = ["[CLS]", "a", "a", "a", "[SEP]", "b", "b", "[SEP]"]
-    assert inputs.token_ids[0].tolist() == [ids[piece] for piece in pieces]
-    assert inputs.segment_ids[0].tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+def test_outputs_by_name_keep_their_names():
+    labels = {"start": np.arange(3, dtype=np.int32), "end": np.arange(3, dtype=np.int32) + 1}
+    _, y, weights = TaskBatches(make_features([3, 5, 4], labels=labels), 2)[0]
+    assert set(y) == set(weights) == {"start", "end"}
+    np.testing.assert_array_equal(y["end"], y["start"] + 1)
 
 
-@pytest.mark.parametrize(("words", "limit", "width"), [(1, 40, 8), (6, 40, 8), (7, 40, 16), (14, 40, 16), (14, 12, 12)])
-def test_encoding_is_as_wide_as_the_longest_needs(tokenizer, words, limit, width):
-    inputs = encode_texts(tokenizer, ["a", "a " * words], None, limit)
-    assert inputs.token_ids.shape == inputs.segment_ids.shape == inputs.padding_mask.shape == (2, width)
-    assert inputs.padding_mask.sum(axis=1).tolist() == [3, min(words + 2, limit)]
-    assert {inputs.token_ids.dtype, inputs.segment_ids.dtype, inputs.padding_mask.dtype} == {np.dtype("int32")}
+def test_rows_of_several_sequences_stay_together():
+    batches = TaskBatches(make_features(LENGTHS[:12], sequences_per_row=3), 4, max_widths=2)
+    x, y, _ = batches[0]
+    assert x["token_ids"].shape[:2] == (4, 3)
+    np.testing.assert_array_equal(x["token_ids"][:, :, 0], y[:, None] // 10 * 3 + np.arange(3))
+    assert batches.mean_positions == x["token_ids"].size
 
 
-def make_numbered_inputs(count):
-    numbers = np.arange(count, dtype=np.int32)[:, None] * np.array([[1, 100]], np.int32)
-    return TaskInputs(numbers, numbers + 1, numbers + 2)
-
-
-def test_take_picks_rows():
-    found = make_numbered_inputs(5).take(np.array([3, 0, 3]))
-    assert {name: values.tolist() for name, values in found.items()} == {
-        "token_ids": [[3, 300], [0, 0], [3, 300]],
-        "segment_ids": [[4, 301], [1, 1], [4, 301]],
-        "padding_mask": [[5, 302], [2, 2], [5, 302]],
-    }
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 9])
-def test_task_order_is_a_slice_and_a_permutation_in_each_epoch(batch_size):
-    inputs, labels = make_numbered_inputs(7), np.arange(7, dtype=np.int32) * 10
-    whole = list(islice(task_dataset(inputs, labels, batch_size, seed=2), 21))
-    for step in (1, 2, 3, 8):
-        rest = islice(task_dataset(inputs, labels, batch_size, seed=2, start_step=step), 21 - step)
-        for (x, y), (other_x, other_y) in zip(whole[step:], rest, strict=True):
-            np.testing.assert_array_equal(x["token_ids"], other_x["token_ids"])
-            np.testing.assert_array_equal(y, other_y)
-    rows = np.concatenate([x["token_ids"][:, 0] for x, _ in whole])
-    np.testing.assert_array_equal(np.concatenate([y for _, y in whole]), rows * 10)
-    first, second = rows[:7].tolist(), rows[7:14].tolist()
-    assert sorted(first) == sorted(second) == list(range(7))
-    assert first != second
-
-
-def test_task_dataset_refuses_no_examples():
+@pytest.mark.parametrize("features", [make_features([]), make_features([4], labels={})])
+def test_nothing_to_learn_from_is_refused(features):
     with pytest.raises(ValueError, match="Received: none"):
-        task_dataset(make_numbered_inputs(0), np.zeros(0, np.int32), 4)
+        task_dataset(features, 4)
+
+
+class Numbering:
+    """A model whose outputs are the number of the row, and the place of each token; it notes what it is asked."""
+
+    output = {"row": keras.KerasTensor((None, 2)), "token": keras.KerasTensor((None, None))}
+
+    def __init__(self):
+        self.shapes = set()
+
+    def predict_on_batch(self, x):
+        self.shapes.add(x["token_ids"].shape)
+        numbers, width = x["token_ids"][:, 0], x["token_ids"].shape[1]
+        return {"row": np.stack([numbers, -numbers], axis=1), "token": numbers[:, None] * 100 + np.arange(width)}
+
+
+@pytest.mark.parametrize("positions", [1, 100, 10_000])
+def test_predictions_are_in_the_order_of_the_rows(positions):
+    model = Numbering()
+    found = predict_features(model, make_features(), max_widths=3, batch_positions=positions)
+    np.testing.assert_array_equal(found["row"], np.arange(45)[:, None] * [1, -1])
+    assert found["row"].dtype == np.float32
+    assert [row.tolist() for row in found["token"]] == [
+        [number * 100 + place for place in range(length)] for number, length in enumerate(LENGTHS)
+    ]
+    assert len({width for _, width in model.shapes}) <= 3
+    assert len(model.shapes) <= 6  # full batches, and for each width a last one
+
+
+def test_a_single_row_is_asked_for_alone():
+    model = Numbering()
+    predict_features(model, make_features([5]))
+    assert model.shapes == {(1, 8)}
 
 
 @pytest.mark.parametrize(("settings", "cased"), [(None, False), ({"do_lower_case": False}, True), ({}, False)])
@@ -116,23 +139,3 @@ def test_tokenizer_of_a_model_directory_knows_its_case(tmp_path, settings, cased
     if settings is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     assert read_tokenizer(tmp_path).cased is cased
-
-
-class CountingClassifier:
-    """Gives each row the logits (its number, 0), and notes the shapes it is asked for."""
-
-    def __init__(self):
-        self.shapes = set()
-
-    def predict_on_batch(self, x):
-        self.shapes.add(x["token_ids"].shape)
-        return np.stack([x["token_ids"][:, 0], np.zeros(len(x["token_ids"]))], axis=1).astype("float32")
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 9])
-def test_probabilities_leave_filler_out(batch_size):
-    classifier = CountingClassifier()
-    found = predict_probabilities(classifier, make_numbered_inputs(7), batch_size)
-    assert classifier.shapes == {(batch_size, 2)}
-    expected = 1 / (1 + np.exp(-np.arange(7.0)))
-    np.testing.assert_allclose(found, np.stack([expected, 1 - expected], axis=1), atol=1e-6)  # float32

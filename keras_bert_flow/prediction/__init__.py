@@ -1,0 +1,1 @@
+"""Ask a fine-tuned model in the terms of its task."""

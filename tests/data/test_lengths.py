@@ -1,0 +1,63 @@
+"""Batches of like length: the fewest padded positions that so many widths allow, each row once."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from keras_bert_flow.data.lengths import WIDTH_STEP, choose_widths, plan_epoch, plan_in_order
+
+CASES = range(300)
+
+
+def make_lengths(case):
+    rng = np.random.default_rng(case)
+    return rng.integers(1, rng.integers(2, 70), rng.integers(1, 30)), int(rng.integers(1, 6)), rng
+
+
+def count_positions(lengths, widths):
+    return sum(min(width for width in widths if width >= length) for length in lengths)
+
+
+def test_widths_leave_the_least_padding():
+    for case in CASES:
+        lengths, most, _ = make_lengths(case)
+        widths = choose_widths(lengths, most)
+        rounded = sorted({-(-length // WIDTH_STEP) * WIDTH_STEP for length in lengths.tolist()})
+        below, largest = rounded[:-1], rounded[-1]
+        choices = (part for size in range(most) for part in itertools.combinations(below, size))
+        least = min(count_positions(lengths, (*part, largest)) for part in choices)
+        assert count_positions(lengths, widths) == least, case
+        assert list(widths) == sorted(set(widths)) and len(widths) <= most and set(widths) <= set(rounded), case
+
+
+def test_every_row_is_in_one_batch_that_holds_it():
+    for case in CASES:
+        lengths, most, rng = make_lengths(case)
+        widths, batch_size = choose_widths(lengths, most), int(rng.integers(1, 9))
+        batches = plan_epoch(lengths, widths, batch_size, rng)
+        assert sorted(np.concatenate([rows for rows, _ in batches])) == list(range(len(lengths)))
+        assert all((lengths[rows] <= width).all() and width in widths for rows, width in batches)
+        sizes = sorted(len(rows) for rows, _ in batches)
+        assert len(sizes) == -(-len(lengths) // batch_size) and set(sizes[1:]) <= {batch_size}
+
+
+def test_batches_and_their_order_change_with_the_generator():
+    lengths = np.random.default_rng(1).integers(3, 60, 500)
+    widths = choose_widths(lengths, 4)
+    first, again, other = (plan_epoch(lengths, widths, 16, np.random.default_rng(seed)) for seed in (2, 2, 3))
+    assert [rows.tolist() for rows, _ in first] == [rows.tolist() for rows, _ in again]
+    assert {tuple(sorted(rows)) for rows, _ in first}.isdisjoint(tuple(sorted(rows)) for rows, _ in other)
+    places = {width: [place for place, (_, found) in enumerate(first) if found == width] for width in widths}
+    assert all(min(found) < 8 and max(found) >= len(first) - 8 for found in places.values() if len(found) > 5)
+
+
+@pytest.mark.parametrize("positions", [1, 64, 4096])
+def test_batches_in_order_hold_about_so_many_positions(positions):
+    for case in CASES:
+        lengths, most, _ = make_lengths(case)
+        batches = plan_in_order(lengths, choose_widths(lengths, most), positions)
+        assert sorted(np.concatenate([rows for rows, _ in batches])) == list(range(len(lengths)))
+        assert all((lengths[rows] <= width).all() for rows, width in batches)
+        assert all(len(rows) * width <= positions or len(rows) == 1 for rows, width in batches)
+        assert [width for _, width in batches] == sorted(width for _, width in batches)
