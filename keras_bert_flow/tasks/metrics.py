@@ -39,11 +39,15 @@ def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_clas
     return metrics
 
 
-def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the Matthews correlation of classes, -1 to 1; 0.0 where labels or predictions are all of one class."""
+def matthews(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray | None = None) -> float:
+    """Return the Matthews correlation of classes, -1 to 1; 0.0 where labels or predictions are all of one class.
+
+    Args:
+        counts: how often each pair of a label and a prediction occurs; by default once.
+    """
     single = min(np.unique(labels).size, np.unique(predictions).size) == 1
     # The formula divides 0 by 0 there; scikit-learn answers 0.0 too, but warns.
-    return 0.0 if single else float(matthews_corrcoef(labels, predictions))
+    return 0.0 if single else float(matthews_corrcoef(labels, predictions, sample_weight=counts))
 
 
 def regression_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
