@@ -70,9 +70,9 @@ def verdict(results: Mapping[str, Any]) -> str:
 
 
 def interval_sentence(results: Mapping[str, Any]) -> str:
-    """Say how far the main metric of one run would move on other examples; nothing where it was not asked."""
-    interval = results.get("interval")
-    if not interval:
+    """Say how far the main metric of one run would move on other examples; nothing where no draw moved it."""
+    interval = results["interval"]
+    if interval["low"] == interval["high"]:  # as where all are right, which does not make the score certain
         return ""
     heading = shown_metrics(results)[main_metric(results)]
     low, high = (format_metric(interval[end], heading) for end in ("low", "high"))
