@@ -27,8 +27,8 @@ def test_measure_is_the_main_metric_of_the_examples_that_count(name, metric):
     predictions = case.answer(skill=1.5)
     measure = case.task.make_measure(case.dev, predictions)
     rng, values = np.random.default_rng(2), []
-    alone = np.arange(len(case.dev))[:, np.newaxis]  # where a class is predicted that no example has
-    for chosen in [np.arange(len(case.dev)), *rng.integers(len(case.dev), size=(20, 25)), *alone]:
+    pairs = rng.integers(len(case.dev), size=(100, 2))  # where a class may be predicted that neither has
+    for chosen in [np.arange(len(case.dev)), *rng.integers(len(case.dev), size=(20, 25)), *pairs]:
         values.append(measure(chosen))
         expected = case.task.score(*pick(case, predictions, chosen))[metric]
         assert values[-1] == pytest.approx(expected, abs=1e-12)
