@@ -101,7 +101,8 @@ def has_head(place: Place, config: dict[str, Any], tensors: dict) -> bool:
     if not place.head:
         return True
     theirs = config.get("architectures") or ()
-    if place.architecture not in theirs and any(other.architecture in theirs for other in SHELF.values()):
+    namesakes = {other.architecture for other in SHELF.values() if other.head == place.head}
+    if place.architecture not in theirs and namesakes & set(theirs):
         return False
     if place.problem_type is not None and config.get("problem_type") not in (None, place.problem_type):
         return False

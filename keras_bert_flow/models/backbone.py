@@ -169,7 +169,7 @@ def require_pooler(backbone):
 
 
 def refuse_pooler(backbone):
-    """Raise ValueError if a backbone has a pooler, as heads for tokens let it untrained."""
+    """Raise ValueError if a backbone has a pooler, which heads for tokens would leave untrained."""
     if backbone.use_pooler:
         raise ValueError(
             "This head must stand on a backbone without a pooler, which nothing would train. "

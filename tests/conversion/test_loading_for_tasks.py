@@ -128,6 +128,16 @@ def test_problem_that_nobody_wrote_down_goes_by_its_outputs(tmp_path):
                 load_task_model(asked, tmp_path / kind, needs_head=True)
 
 
+def test_head_of_a_directory_without_its_name_is_taken(tmp_path):
+    """Some save a head and leave the name of the model that they began with, or none."""
+    model = make_task_model("token_classification")
+    model.save_to_preset(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for names in (["BertForMaskedLM"], ["MyTagger"], None):
+        (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": names}))
+        assert_same(values_of(load_task_model("token_classification", tmp_path, needs_head=True)), values_of(model))
+
+
 @pytest.mark.parametrize(
     ("kind", "arguments", "message"),
     [
