@@ -6,8 +6,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert_flow.config_file import make_config
-from keras_bert_flow.conversion.model_directory import load_classifier, save_model_directory
-from keras_bert_flow.data.tasks import encode_texts, predict_probabilities, read_tokenizer
+from keras_bert_flow.conversion.model_directory import save_model_directory
+from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetune import finetune
@@ -92,13 +92,12 @@ def test_finetune_starts_and_seeds_differ(finished):
 
 
 def test_finetuned_model_scores_as_its_log_says(place, finished):
-    classifier = load_classifier(finished / RUNS[0] / "model")
-    assert classifier.labels == ("no", "yes")
+    predictor = Predictor(finished / RUNS[0] / "model")
+    assert predictor.model.labels == predictor.task.labels == ("no", "yes")
     texts, labels = zip(*(line.split("\t") for line in (place / "dev.tsv").read_text().splitlines()[1:]), strict=True)
-    inputs = encode_texts(read_tokenizer(finished / RUNS[0] / "model"), texts, None, 16)
-    probabilities = predict_probabilities(classifier, inputs, 8)
-    chosen = probabilities[np.arange(21), [("no", "yes").index(label) for label in labels]]
-    assert -np.log(chosen).mean() == pytest.approx(read_log(finished / RUNS[0])[-1]["dev_loss"], rel=1e-4)  # float32
+    predictions = predictor.predict(texts)
+    losses = [-np.log(found["probabilities"][label]) for found, label in zip(predictions, labels, strict=True)]
+    assert np.mean(losses) == pytest.approx(read_log(finished / RUNS[0])[-1]["dev_loss"], rel=1e-4)  # float32
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "bert_adam"])
