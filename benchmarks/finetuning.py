@@ -51,7 +51,8 @@ def finetune_ours(arguments: argparse.Namespace, backend: str, seed: int) -> tup
         sets = [part for change in changes for part in ("--set", change)]
         output = Path(folder) / "out"
         command = ["-m", "keras_bert_flow", "finetune", "--task", arguments.config, "--model", arguments.model]
-        run_child([sys.executable, *command, "--output", str(output), *sets], arguments.threads, KERAS_BACKEND=backend)
+        command = [sys.executable, *command, "--output", str(output), *sets]
+        _, seconds = run_child(command, arguments.threads, KERAS_BACKEND=backend)
         run = output / "pretrained" / f"seed-{seed}"
         task = json.loads((run / "model" / "task.json").read_text())
         lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
