@@ -93,7 +93,8 @@ def finetuning_key(config: PipelineConfig, model: Path) -> str:
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path) -> str:
     settings = _without_paths(config.model_dump(exclude={"runs", "beam", "distribution"}))
     inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | task_digests(config)
-    return content_key("evaluation", settings, inputs, ("keras_bert_flow/evaluation", *TRAINING_ROOMS))
+    rooms = ("keras_bert_flow/evaluation", "keras_bert_flow/prediction", *TRAINING_ROOMS)
+    return content_key("evaluation", settings, inputs, rooms)
 
 
 def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, str]:

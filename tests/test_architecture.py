@@ -26,7 +26,8 @@ ALLOWED = {
     ),
     "tasks": "text numpy sklearn scipy",
     "evaluation": (
-        "tasks data models conversion artifacts config keys records training progress numpy scipy yaml matplotlib"
+        "tasks data prediction models conversion artifacts config keys records training progress numpy scipy yaml "
+        "matplotlib"
     ),
     "conversion": "models artifacts safetensors numpy keras",
     "prediction": "tasks data conversion",

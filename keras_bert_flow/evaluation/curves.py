@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_bert_flow.evaluation.summary import MODEL_NAMES
+from keras_bert_flow.evaluation.headings import MODEL_NAMES
 
 INK = "#010203"  # a colour nothing else has, to be replaced by the page's text colour
 # Seen well on white and on near-black: contrast of at least 3 with both (WCAG 2.1, 1.4.11).

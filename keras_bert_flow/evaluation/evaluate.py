@@ -7,29 +7,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.conversion.model_directory import load_classifier
-from keras_bert_flow.data.tasks import encode_texts, predict_probabilities, read_tokenizer
+from keras_bert_flow.evaluation.predictions import write_predictions
 from keras_bert_flow.evaluation.report import Report, write_report
-from keras_bert_flow.evaluation.results import RunPredictions, build_results, worst_errors
+from keras_bert_flow.evaluation.results import PRETRAINED, RunPredictions, build_results, worst_errors
 from keras_bert_flow.evaluation.summary import results_markdown
 from keras_bert_flow.keys import evaluation_key, folder_digest
+from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.tasks.metrics import classification_metrics
-from keras_bert_flow.tasks.tables import TaskTable, label_ids, label_names, read_table
+from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.training.task_data import read_examples
 
-PRETRAINED = "pretrained"
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")
 
 
-def evaluate_model(config: PipelineConfig, model: str | Path) -> dict[str, Any]:
-    """Score one fine-tuned model directory on the task's dev table; see `tasks.metrics.classification_metrics`."""
-    table = read_table(config.task.dev, **config.task.columns)
-    names, probabilities = _predict(config, Path(model), table)
-    return classification_metrics(label_ids(table, names), probabilities.argmax(axis=-1), len(names))
+def evaluate_model(config: PipelineConfig, model: str | Path) -> dict[str, float]:
+    """Score one fine-tuned model directory on the task's dev file; see `score` of its task.
+
+    Where and how the file is read says the configuration; what the labels are says the model.
+
+    Raises:
+        FileNotFoundError: the file or the model is missing.
+        ValueError: the file or the model is unusable, or of another kind of task.
+    """
+    predictor = Predictor(model)
+    task = make_task(**config.task.arguments)
+    _require_kind(task, predictor, model)
+    examples = task.read(config.task.dev)
+    return predictor.task.score(examples, predictor.predict_examples(examples))
 
 
 def write_evaluation(
@@ -54,15 +61,10 @@ def write_evaluation(
     phases = ([] if first_phase is None else [Path(first_phase)]) + [pretrained]
 
     def build(work: Path) -> Contents:
-        train = read_table(config.task.train, **config.task.columns, max_examples=config.finetuning.max_train_examples)
-        dev = read_table(config.task.dev, **config.task.columns)
-        names = label_names(train)
-        runs = _predict_runs(config, finetuned, dev, work / "predictions")
+        task, training, dev = read_examples(config)
+        runs = _predict_runs(task, finetuned, dev, work / "predictions")
         figures = [json.loads((phase / "metrics.json").read_text(encoding="utf-8")) for phase in phases]
-        pretraining = figures[-1]
-        dev_labels = label_ids(dev, names)
-        task = {"name": config.task.name, "labels": list(names)}
-        results = build_results(task, runs, label_ids(train, names), dev_labels, pretraining)
+        results = build_results(config.task.name, task, training, dev, runs, figures[-1])
         if first_phase is not None:
             results["first_phase"] = figures[0]
         (work / "metrics.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
@@ -70,13 +72,13 @@ def write_evaluation(
         report = Report(
             title=config.name,
             results=results,
-            pretraining=pretraining,
+            pretraining=figures[-1],
             curves=_read_curves(finetuned, phases),
             counters=read_manifest(records).counters,
             stages=_describe_stages(records, phases, finetuned, figures, runs),
             config=config.model_dump(mode="json"),
             versions=_list_versions(),
-            errors=worst_errors(dev, dev_labels, runs[PRETRAINED][0].probabilities, names),
+            errors=worst_errors(task, dev, runs[PRETRAINED][0].predictions),
         )
         write_report(work / "report.html", report)
         inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)}
@@ -85,26 +87,33 @@ def write_evaluation(
     return publish(output, "evaluation", evaluation_key(config, finetuned, records), build)
 
 
-def _predict(config: PipelineConfig, model: Path, table: TaskTable) -> tuple[tuple[str, ...], np.ndarray]:
-    classifier = load_classifier(model)
-    inputs = encode_texts(read_tokenizer(model), table.texts, table.text_pairs, config.finetuning.sequence_length)
-    return tuple(classifier.labels), predict_probabilities(classifier, inputs, config.finetuning.batch_size)
-
-
-def _predict_runs(
-    config: PipelineConfig, finetuned: Path, dev: TaskTable, folder: Path
-) -> dict[str, list[RunPredictions]]:
-    """Ask every fine-tuned model, and keep what each answered as a table beside the results."""
+def _predict_runs(task: Task, finetuned: Path, dev: Sequence[Any], folder: Path) -> dict[str, list[RunPredictions]]:
+    """Ask every fine-tuned model, and keep what each answered beside the results."""
     folder.mkdir()
     runs: dict[str, list[RunPredictions]] = {}
     for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
         run = json.loads(run_file.read_text(encoding="utf-8"))
-        names, probabilities = _predict(config, run_file.parent / "model", dev)
-        runs.setdefault(run["start"], []).append(RunPredictions(run["seed"], probabilities, run["seconds"]))
-        lines = [{"predicted": names[row.argmax()], "probability": round(float(row.max()), 6)} for row in probabilities]
-        path = folder / f"{run['start']}-seed-{run['seed']}.jsonl"
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        predictions = _ask(task, run_file.parent / "model", dev)
+        runs.setdefault(run["start"], []).append(RunPredictions(run["seed"], predictions, run["seconds"]))
+        write_predictions(folder, f"{run['start']}-seed-{run['seed']}", task, dev, predictions)
     return runs
+
+
+def _ask(task: Task, model: Path, dev: Sequence[Any]) -> list[Prediction]:
+    predictor = Predictor(model)
+    _require_kind(task, predictor, model)
+    try:
+        return predictor.predict_examples(dev)
+    except ValueError as error:
+        raise ValueError(f"{model}: {error}") from None
+
+
+def _require_kind(task: Task, predictor: Predictor, model: str | Path) -> None:
+    if task.kind != predictor.task.kind:
+        raise ValueError(
+            f"A model must be asked about the kind of task that it was fine-tuned on. Received: {model} of "
+            f"{predictor.task.kind}, task.kind={task.kind}. Set task.kind, or choose another model."
+        )
 
 
 def _read_curves(finetuned: Path, phases: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:

@@ -10,8 +10,14 @@ import yaml
 
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.evaluation.curves import Panel, describe_panel, draw_panel, last_values, loss_panels
-from keras_bert_flow.evaluation.page import details, figure, page, paragraph, section, shaded_table, table
-from keras_bert_flow.evaluation.summary import METRIC_NAMES, MODEL_NAMES, format_metric, result_rows, verdict
+from keras_bert_flow.evaluation.page import details, figure, page, paragraph, section, table
+from keras_bert_flow.evaluation.result_sections import (
+    describe_classes,
+    describe_confusion,
+    describe_errors,
+    describe_results,
+)
+from keras_bert_flow.evaluation.summary import verdict
 
 # Key of `pretraining` in the results → what the reader sees, and how the value is written.
 PRETRAINING_ROWS = {
@@ -30,8 +36,6 @@ PRETRAINING_ROWS = {
 }
 # Counter → the counter that it is a part of.
 SHARES = {"unknown_tokens": "tokens", "masked_tokens": "instance_tokens", "padding_positions": "positions"}
-MAX_CLASSES = 40  # a wider confusion matrix is no longer read
-MAX_TEXT = 500  # characters of a shown example
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Report:
         stages: stage, key, folder and seconds of each.
         config: the resolved configuration, in JSON-like values.
         versions: of what made the run, by name.
-        errors: text, perhaps text_pair, gold, predicted and probability of each.
+        errors: what `review` of the task says of each; see `keras_bert_flow.evaluation.results.worst_errors`.
     """
 
     title: str
@@ -72,12 +76,13 @@ def render_report(report: Report) -> str:
         report.title,
         [
             paragraph(verdict(report.results), "verdict"),
-            section("Result", *_describe_results(report.results)),
+            section("Result", *describe_results(report.results)),
             section("Pre-training, first phase", _describe_pretraining(report.results.get("first_phase", {}))),
             section("Pre-training", _describe_pretraining(report.pretraining or report.results.get("pretraining", {}))),
             section("Losses", *_describe_curves(loss_panels(report.curves))),
-            section("Confusion", *_describe_confusion(report.results)),
-            section("Surest errors", _describe_errors(report.errors)),
+            section("Classes", *describe_classes(report.results)),
+            section("Confusion", *describe_confusion(report.results)),
+            section("Worst errors", describe_errors(report.errors)),
             section("Data", table(["what", "count", "share"], _count_rows(report.counters))),
             section("Stages", _describe_stages(report.stages)),
             section(
@@ -87,30 +92,6 @@ def render_report(report: Report) -> str:
             section("Configuration", details("Resolved configuration, as YAML", _write_yaml(report.config))),
         ],
     )
-
-
-def _describe_results(results: Mapping[str, Any]) -> list[str]:
-    task = results["task"]
-    header, *rows = result_rows(results)
-    note = (
-        f"{task['train_examples']:,} training and {task['dev_examples']:,} dev examples, {len(task['labels'])} labels. "
-        "Mean ± standard deviation over the seeds. A collapsed run predicts one class only."
-    )
-    metrics = [name for name in METRIC_NAMES if name in results["models"]["pretrained"]]
-    runs = [
-        [
-            f"{MODEL_NAMES[name]}, seed {run['seed']}",
-            *(format_metric(run[metric], metric) for metric in metrics),
-            f"{run['seconds']:,.1f}",
-            "collapsed" if run["collapsed"] else "",
-        ]
-        for name in MODEL_NAMES
-        for run in results["models"].get(name, {"runs": []})["runs"]
-        if run["seed"] is not None
-    ]
-    columns = ["run", *(METRIC_NAMES[metric] for metric in metrics), "seconds", ""]
-    kinds = ["", *["number"] * (len(columns) - 2), ""]
-    return [table(header, rows), paragraph(note, "note"), table(columns, runs, kinds)]
 
 
 def _describe_pretraining(pretraining: Mapping[str, Any]) -> str:
@@ -134,28 +115,6 @@ def _describe_curves(panels: Sequence[Panel]) -> list[str]:
         note = "The curves need matplotlib: pip install 'keras-bert-flow[plots]'. These are their last values."
         columns = ["figure", "line", "last step", "last value"]
         return [paragraph(note, "note"), table(columns, last_values(panels), ["", "", "number", "number"])]
-
-
-def _describe_confusion(results: Mapping[str, Any]) -> list[str]:
-    names, counts = results["task"]["labels"], results["confusion"]
-    runs = len(results["models"]["pretrained"]["runs"])
-    note = f"Rows: label. Columns: prediction. Pre-trained, summed over {runs} run{'s' if runs > 1 else ''}."
-    if len(names) > MAX_CLASSES:
-        return [paragraph(f"{len(names)} classes are too many to show; the matrix is in metrics.json.", "note")]
-    return [shaded_table("label", names, counts), paragraph(note, "note")]
-
-
-def _describe_errors(errors: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        [_abridge(error), str(error["gold"]), str(error["predicted"]), f"{error['probability']:.3f}"]
-        for error in errors
-    ]
-    return table(["text", "label", "predicted", "probability"], rows, ["text", "", "", "number"])
-
-
-def _abridge(error: Mapping[str, Any]) -> str:
-    texts = [error["text"], *([error["text_pair"]] if error.get("text_pair") else [])]
-    return " ‖ ".join(text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…" for text in texts)
 
 
 def _count_rows(counters: Mapping[str, Any], prefix: str = "") -> list[list[str]]:

@@ -3,8 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-MODEL_NAMES = {"majority": "majority class", "random": "random weights", "pretrained": "pre-trained"}
-METRIC_NAMES = {"accuracy": "accuracy %", "f1": "macro F1 %", "f1_positive": "class 1 F1 %", "matthews": "Matthews"}
+from keras_bert_flow.evaluation.headings import (
+    SHARE,
+    format_metric,
+    format_spread,
+    main_metric,
+    name_models,
+    shown_metrics,
+)
 
 
 def results_markdown(results: Mapping[str, Any]) -> str:
@@ -25,34 +31,21 @@ def results_text(results: Mapping[str, Any]) -> str:
 
 def result_rows(results: Mapping[str, Any]) -> list[list[str]]:
     """Lay out the result table: a header row, then a row a model."""
-    models = results["models"]
-    metrics = [metric for metric in METRIC_NAMES if metric in models["pretrained"]]
-    header = ["model", *(METRIC_NAMES[metric] for metric in metrics), "runs"]
+    models, metrics = results["models"], shown_metrics(results)
+    header = ["model", *metrics.values(), "runs"]
     rows = [
         [
-            MODEL_NAMES[name],
-            *(format_spread(models[name][metric], metric) for metric in metrics),
-            count_runs(models[name]),
+            name,
+            *(format_spread(models[model][metric], heading) for metric, heading in metrics.items()),
+            count_runs(models[model]),
         ]
-        for name in MODEL_NAMES
-        if name in models
+        for model, name in name_models(results).items()
     ]
     return [header, *rows]
 
 
-def format_spread(summary: Mapping[str, float], metric: str) -> str:
-    """Write mean ± standard deviation; the deviation only where runs differ."""
-    spread = f" ± {format_metric(summary['standard_deviation'], metric)}" if summary["standard_deviation"] > 0 else ""
-    return format_metric(summary["mean"], metric) + spread
-
-
-def format_metric(value: float, metric: str) -> str:
-    """Write a share in percent, and Matthews, which may be negative, as the field does, -1 to 1."""
-    return f"{value:.3f}" if metric == "matthews" else f"{100 * value:.1f}"
-
-
 def count_runs(model: Mapping[str, Any]) -> str:
-    """Write how many runs a summary stands on, and how many of them collapsed; the majority class is no run."""
+    """Write how many runs a summary stands on, and how many of them collapsed; the baseline is no run."""
     seeds = [run for run in model["runs"] if run["seed"] is not None]
     collapsed = sum(run["collapsed"] for run in seeds)
     return (str(len(seeds)) if seeds else "-") + (f" ({collapsed} collapsed)" if collapsed else "")
@@ -60,33 +53,50 @@ def count_runs(model: Mapping[str, Any]) -> str:
 
 def verdict(results: Mapping[str, Any]) -> str:
     """Say in one sentence what pre-training bought on this task, and whether the runs allow to say so."""
-    models = results["models"]
-    pretrained, majority = models["pretrained"]["accuracy"], models["majority"]["accuracy"]
-    over = pretrained["mean"] - majority["mean"]
-    baseline = f"{_points(over)} {'over' if over >= 0 else 'under'} the majority class ({_percent(majority)})"
-    reached = f"fine-tuned from pre-trained weights the model reaches {_percent(pretrained)}, {baseline}"
-    if "random" not in models:
-        return f"On {results['task']['name']}, {reached}; random weights were not compared."
-    random = models["random"]["accuracy"]
-    gain = pretrained["mean"] - random["mean"]
-    bought = (
-        f"Pre-training {'gained' if gain >= 0 else 'lost'} {_points(gain)} of accuracy on {results['task']['name']}"
+    metric, heading = main_metric(results), shown_metrics(results)[main_metric(results)]
+    task, noun = results["task"]["name"], heading.removesuffix(SHARE)
+    models = {name: model[metric] for name, model in results["models"].items()}
+    over = models["pretrained"]["mean"] - models["baseline"]["mean"]
+    baseline = f"the {results['task']['baseline']} ({_write(models['baseline'], heading)})"
+    reached = (
+        f"fine-tuned from pre-trained weights the model reaches {_write(models['pretrained'], heading)}, "
+        f"{_distance(over, heading)} {'over' if over >= 0 else 'under'} {baseline}"
     )
-    return f"{bought}: {reached}, against {_percent(random)} from random weights; {_doubt(models)}."
+    if "random" not in models:
+        return f"By {noun} on {task}, {reached}; random weights were not compared."
+    gain = models["pretrained"]["mean"] - models["random"]["mean"]
+    bought = f"Pre-training {'gained' if gain >= 0 else 'lost'} {_distance(gain, heading)} of {noun} on {task}"
+    return f"{bought}: {reached}, against {_write(models['random'], heading)} from random weights; {_doubt(results)}."
 
 
-def _doubt(models: Mapping[str, Any]) -> str:
-    compared = [models[name] for name in ("pretrained", "random")]
+def interval_sentence(results: Mapping[str, Any]) -> str:
+    """Say how far the main metric of one run would move on other examples; nothing where no draw moved it."""
+    interval = results["interval"]
+    if interval["low"] == interval["high"]:  # as where all are right, which does not make the score certain
+        return ""
+    heading = shown_metrics(results)[main_metric(results)]
+    low, high = (format_metric(interval[end], heading) for end in ("low", "high"))
+    unit = "%" if heading.endswith(SHARE) else ""
+    return (
+        f"On other dev examples of the same kind, the {heading.removesuffix(SHARE)} of the run with seed "
+        f"{interval['seed']} from pre-trained weights would lie between {low}{unit} and {high}{unit} "
+        f"({interval['level']:.0%} bootstrap interval, {interval['resamples']:,} resamples)."
+    )
+
+
+def _doubt(results: Mapping[str, Any]) -> str:
+    compared = [results["models"][name] for name in ("pretrained", "random")]
     if min(len(model["runs"]) for model in compared) == 1:
         return "a single run shows no spread, so this may be chance"
-    lowest = max(model["accuracy"]["minimum"] for model in compared)
-    highest = min(model["accuracy"]["maximum"] for model in compared)
+    metric = main_metric(results)
+    lowest = max(model[metric]["minimum"] for model in compared)
+    highest = min(model[metric]["maximum"] for model in compared)
     return "their runs overlap, so this may be chance" if lowest <= highest else "their runs do not overlap"
 
 
-def _percent(summary: Mapping[str, float]) -> str:
-    return f"{format_spread(summary, 'accuracy')}%"
+def _write(summary: Mapping[str, float], heading: str) -> str:
+    return format_spread(summary, heading) + ("%" if heading.endswith(SHARE) else "")
 
 
-def _points(difference: float) -> str:
-    return f"{100 * abs(difference):.1f} points"
+def _distance(difference: float, heading: str) -> str:
+    return format_metric(abs(difference), heading) + (" points" if heading.endswith(SHARE) else "")

@@ -42,6 +42,28 @@ def probabilities_of(outputs: Mapping[str, Sequence[Any]], features: Features, w
     return softmax(logits_of(outputs, features, width), axis=1)
 
 
+def token_logits_of(outputs: Mapping[str, Sequence[Any]], name: str, features: Features) -> list[np.ndarray]:
+    """Return the logits of a model that answers each token with one, float64, (length,) each.
+
+    Raises:
+        ValueError: rows or their lengths are others than those of the features, or a logit is not finite.
+    """
+    logits = [np.asarray(row, dtype=np.float64) for row in outputs[name]]
+    shapes, expected = [row.shape for row in logits], [(len(row),) for row in features.token_ids]
+    if shapes != expected:
+        raise ValueError(
+            f"The output {name!r} must have one logit for each token of each row, without padding. Received: "
+            f"{len(shapes)} rows for {len(expected)}, or rows of other lengths. Cut each row to its length."
+        )
+    for number, row in enumerate(logits):
+        if not np.isfinite(row).all():
+            raise ValueError(
+                f"The output {name!r} must be finite numbers. Received: nan or inf in row {number}. "
+                "The training has diverged: lower its learning rate."
+            )
+    return logits
+
+
 def name_shares(names: Sequence[str], shares: np.ndarray) -> dict[str, float]:
     """Give each name its share, as plain values."""
     return dict(zip(names, shares.tolist(), strict=True))

@@ -9,11 +9,27 @@ import numpy as np
 
 from keras_bert_flow.tasks.answers import name_shares, probabilities_of
 from keras_bert_flow.tasks.checks import check_labels, check_main_metric, require_learnt
+from keras_bert_flow.tasks.counts import count_classes, macro_f1, make_table
 from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.tasks.metrics import METRICS, classification_metrics, majority_class
+from keras_bert_flow.tasks.metrics import (
+    METRICS,
+    classification_metrics,
+    has_collapsed,
+    majority_class,
+    matthews,
+    mean_measure,
+)
 from keras_bert_flow.tasks.tables import class_names, number_labels, require_text
-from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.tasks.texts import TextExample, are_labelled, encode_examples, labels_of, pose_texts, read_examples
+from keras_bert_flow.tasks.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.texts import (
+    TextExample,
+    are_labelled,
+    encode_examples,
+    labels_of,
+    pose_texts,
+    read_examples,
+    show_texts,
+)
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 
@@ -23,7 +39,7 @@ class Classification(Task):
     """Classes of texts, from a table as `tables.read_table` reads it.
 
     A model of it answers {"logits": (rows, classes)}. A prediction is {"label", "probability", "probabilities"}, the
-    last of each class by name. `score` gives what `metrics.classification_metrics` says; its `collapsed` is 1.0 or 0.0.
+    last of each class by name. `score` gives what `metrics.classification_metrics` says.
 
     Attributes:
         text, text_pair, label: columns; numbers from 0 where there is no header.
@@ -34,6 +50,7 @@ class Classification(Task):
     """
 
     kind: ClassVar[str] = "classification"
+    baseline: ClassVar[str] = "majority class"
 
     text: str = "text"
     text_pair: str | None = None
@@ -72,11 +89,7 @@ class Classification(Task):
         return [self._predict(row, row.argmax()) for row in probabilities_of(outputs, features, len(self.labels))]
 
     def score(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, float]:
-        labels_of(examples)
-        places = [f"prediction {number}" for number in range(1, len(predictions) + 1)]
-        answers = number_labels([prediction["label"] for prediction in predictions], places, self.labels)
-        metrics = classification_metrics(self._label_ids(examples), answers, len(self.labels))
-        return {name: float(value) for name, value in metrics.items()}
+        return classification_metrics(*self._pair_ids(examples, predictions), len(self.labels))
 
     def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
         """Predict the majority class of training, the first of equals; its probabilities are the shares there."""
@@ -84,6 +97,45 @@ class Classification(Task):
         label_ids = self._label_ids(training)
         shares = np.bincount(label_ids, minlength=len(self.labels)) / len(label_ids)
         return [self._predict(shares, majority_class(label_ids)) for _ in examples]
+
+    def tabulate(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        return make_table(self.labels, count_classes(*self._pair_ids(examples, predictions), len(self.labels)))
+
+    def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
+        gold, predicted = example.label, prediction["label"]
+        if gold == predicted:
+            return None
+        return show_texts(example) | {"gold": gold, "predicted": predicted, "probability": prediction["probability"]}
+
+    def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
+        return has_collapsed(labels_of(examples), [prediction["label"] for prediction in predictions])
+
+    def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
+        labels, answers = self._pair_ids(examples, predictions)
+        if self.main_metric == "accuracy":
+            return mean_measure(labels == answers)
+        pairs = labels * len(self.labels) + answers
+
+        def measure(chosen: np.ndarray) -> float:
+            if self.main_metric == "matthews":
+                counts = np.bincount(pairs[chosen])
+                found = np.flatnonzero(counts)  # a pair each, of which scikit-learn makes less work than of examples
+                return matthews(*np.divmod(found, len(self.labels)), counts[found])
+            counts = count_classes(labels[chosen], answers[chosen], len(self.labels))
+            return counts[1].f1 if self.main_metric == "f1_positive" else macro_f1(counts)
+
+        return measure
+
+    def _pair_ids(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of the classes that the examples have, and of those predicted."""
+        labels_of(examples)
+        places = [f"prediction {number}" for number in range(1, len(predictions) + 1)]
+        answers = number_labels([prediction["label"] for prediction in predictions], places, self.labels)
+        return self._label_ids(examples), answers
 
     def _predict(self, probabilities: np.ndarray, chosen: int) -> Prediction:
         return {

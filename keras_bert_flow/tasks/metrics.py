@@ -1,8 +1,7 @@
 """Measure how well predictions agree with the labels, in one run and over several."""
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 from scipy.stats import pearsonr, spearmanr
@@ -13,7 +12,7 @@ CORRELATIONS = ("pearson", "spearman")
 SET_METRICS = ("f1_micro", "f1_macro", "exact_match")  # of any number of labels for each example
 
 
-def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> dict[str, float | bool]:
+def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> dict[str, float]:
     """Score the predictions of one run.
 
     Args:
@@ -25,8 +24,7 @@ def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_clas
         f1: mean of the classes' F1, unweighted (macro), over the classes that occur in `labels` or `predictions`, as in
             scikit-learn: a class that does not occur has no F1.
         f1_positive: F1 of class 1 (GLUE's F1, for MRPC and QQP); for two classes only.
-        matthews: Matthews correlation, -1 to 1; 0.0 where labels or predictions are all of one class.
-        collapsed: every prediction is the same class, though the labels are not.
+        matthews: as the function of that name.
     Raises:
         ValueError: the lengths differ, nothing is given, or an id is not a class.
     """
@@ -37,11 +35,19 @@ def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_clas
     }
     if num_classes == 2:
         metrics["f1_positive"] = float(f1_score(labels, predictions, labels=[1], average="macro", zero_division=0))
+    metrics["matthews"] = matthews(labels, predictions)
+    return metrics
+
+
+def matthews(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray | None = None) -> float:
+    """Return the Matthews correlation of classes, -1 to 1; 0.0 where labels or predictions are all of one class.
+
+    Args:
+        counts: how often each pair of a label and a prediction occurs; by default once.
+    """
     single = min(np.unique(labels).size, np.unique(predictions).size) == 1
     # The formula divides 0 by 0 there; scikit-learn answers 0.0 too, but warns.
-    metrics["matthews"] = 0.0 if single else float(matthews_corrcoef(labels, predictions))
-    metrics["collapsed"] = bool(np.unique(predictions).size == 1 and np.unique(labels).size > 1)
-    return metrics
+    return 0.0 if single else float(matthews_corrcoef(labels, predictions, sample_weight=counts))
 
 
 def regression_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
@@ -112,6 +118,17 @@ def confusion(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> 
     return confusion_matrix(labels, predictions, labels=range(num_classes))
 
 
+def mean_measure(values: Sequence[float]) -> Callable[[np.ndarray], float]:
+    """Return a score that is the mean of what each example scores, as a function of the examples that count."""
+    values = np.asarray(values, dtype=np.float64)
+    return lambda chosen: float(values[chosen].mean())
+
+
+def has_collapsed(labels: Iterable[Hashable], predictions: Iterable[Hashable]) -> bool:
+    """Tell whether every prediction is the same though the labels are not."""
+    return len(set(predictions)) == 1 and len(set(labels)) > 1
+
+
 def majority_class(train_label_ids: np.ndarray) -> int:
     """Return the commonest class of the training table; the lowest id among equals."""
     if np.size(train_label_ids) == 0:
@@ -119,15 +136,17 @@ def majority_class(train_label_ids: np.ndarray) -> int:
     return int(np.bincount(train_label_ids).argmax())
 
 
-def summarise_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def summarise_runs(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Summarise each metric over runs that differ in their seed.
 
+    Args:
+        runs: metric → value of each run.
     Returns:
         metric → mean, standard_deviation (of the sample, n - 1; 0.0 for one run), minimum and maximum.
     """
     if not runs:
         raise ValueError("A summary needs at least one run. Received: none. Give at least one seed.")
-    return {name: _summarise([float(run[name]) for run in runs]) for name in METRICS if name in runs[0]}
+    return {name: _summarise([run[name] for run in runs]) for name in runs[0]}
 
 
 def _summarise(values: list[float]) -> dict[str, float]:

@@ -10,12 +10,21 @@ from scipy.special import expit
 
 from keras_bert_flow.tasks.answers import logits_of, name_shares
 from keras_bert_flow.tasks.checks import check_labels, check_main_metric, require_learnt
+from keras_bert_flow.tasks.counts import count_marks, make_table
 from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.tasks.metrics import SET_METRICS, set_metrics
+from keras_bert_flow.tasks.metrics import SET_METRICS, has_collapsed, set_metrics
 from keras_bert_flow.tasks.rows import abridge, spell_label
 from keras_bert_flow.tasks.tables import number_labels, require_text, sort_names
-from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.tasks.texts import TextExample, are_labelled, encode_examples, labels_of, pose_texts, read_examples
+from keras_bert_flow.tasks.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.texts import (
+    TextExample,
+    are_labelled,
+    encode_examples,
+    labels_of,
+    pose_texts,
+    read_examples,
+    show_texts,
+)
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 # As spread-sheets, JSON and data frames spell them.
@@ -45,6 +54,7 @@ class MultiLabel(Task):
     """
 
     kind: ClassVar[str] = "multi_label"
+    baseline: ClassVar[str] = "commonest labels"
 
     text: str = "text"
     text_pair: str | None = None
@@ -102,12 +112,7 @@ class MultiLabel(Task):
         return [self._predict(row, row >= self.threshold) for row in probabilities]
 
     def score(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, float]:
-        labels_of(examples)
-        answers = [
-            TextExample("", label=tuple(prediction["labels"]), place=f"prediction {number}")
-            for number, prediction in enumerate(predictions, 1)
-        ]
-        return set_metrics(self._mark(examples), self._mark(answers), self.labels)
+        return set_metrics(*self._pair_marks(examples, predictions), self.labels)
 
     def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
         """Predict the commonest labels of training, as many as an example has there on the mean, but at least one."""
@@ -117,6 +122,42 @@ class MultiLabel(Task):
         chosen = np.zeros(len(self.labels), dtype=bool)
         chosen[np.argsort(-shares, kind="stable")[: max(1, round(shares.sum()))]] = True
         return [self._predict(shares, chosen) for _ in examples]
+
+    def tabulate(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        return make_table(self.labels, count_marks(*self._pair_marks(examples, predictions)))
+
+    def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
+        """Return what is wrong, with the probability of the surest decision that is."""
+        wrong = set(example.label) ^ set(prediction["labels"])
+        if not wrong:
+            return None
+        shares = [(name in prediction["labels"], prediction["probabilities"][name]) for name in wrong]
+        return show_texts(example) | {
+            "gold": [name for name in self.labels if name in example.label],
+            "predicted": list(prediction["labels"]),
+            "probability": max(share if is_given else 1 - share for is_given, share in shares),
+        }
+
+    def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
+        answers = [frozenset(prediction["labels"]) for prediction in predictions]
+        return has_collapsed(map(frozenset, labels_of(examples)), answers)
+
+    def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
+        labels, answers = self._pair_marks(examples, predictions)
+        return lambda chosen: set_metrics(labels[chosen], answers[chosen], self.labels)[self.main_metric]
+
+    def _pair_marks(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return which labels the examples have, and which are predicted."""
+        labels_of(examples)
+        answers = [
+            TextExample("", label=tuple(prediction["labels"]), place=f"prediction {number}")
+            for number, prediction in enumerate(predictions, 1)
+        ]
+        return self._mark(examples), self._mark(answers)
 
     def _predict(self, probabilities: np.ndarray, chosen: np.ndarray) -> Prediction:
         return {

@@ -11,9 +11,9 @@ from keras_bert_flow.tasks.answers import probabilities_of
 from keras_bert_flow.tasks.checks import check_main_metric, refuse_labels
 from keras_bert_flow.tasks.choices import ChoiceColumns, ChoiceExample, count_choices, read_choices
 from keras_bert_flow.tasks.features import Features, join_texts
-from keras_bert_flow.tasks.metrics import classification_metrics, majority_class
+from keras_bert_flow.tasks.metrics import classification_metrics, has_collapsed, majority_class, mean_measure
 from keras_bert_flow.tasks.rows import abridge
-from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.tasks.task import Measure, Prediction, Task
 from keras_bert_flow.tasks.texts import are_labelled, labels_of, take_texts
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
@@ -39,6 +39,7 @@ class MultipleChoice(Task):
     """
 
     kind: ClassVar[str] = "multiple_choice"
+    baseline: ClassVar[str] = "commonest place"
 
     context: str = "sent1"
     question: str | None = "sent2"
@@ -112,6 +113,30 @@ class MultipleChoice(Task):
         labels = np.array(labels_of(training))
         shares = np.bincount(labels, minlength=count_choices(training)) / len(labels)
         return [_predict(example, shares, majority_class(labels)) for example in examples]
+
+    def tabulate(
+        self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        return {}
+
+    def review(self, example: ChoiceExample, prediction: Prediction) -> dict[str, Any] | None:
+        if example.label == prediction["label"]:
+            return None
+        return {
+            "text": example.context,
+            **({} if example.question is None else {"text_pair": example.question}),
+            "gold": example.choices[example.label],
+            "predicted": prediction["text"],
+            "probability": prediction["probability"],
+        }
+
+    def is_collapsed(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> bool:
+        """Tell whether the choice in the same place is always taken."""
+        return has_collapsed(labels_of(examples), [prediction["label"] for prediction in predictions])
+
+    def make_measure(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> Measure:
+        pairs = zip(labels_of(examples), predictions, strict=True)
+        return mean_measure([label == prediction["label"] for label, prediction in pairs])
 
 
 # The fields of a `MultipleChoice` that reads RACE as published: a folder of .txt, each an article with questions.

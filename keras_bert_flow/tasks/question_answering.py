@@ -9,37 +9,16 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
+from keras_bert_flow.tasks.answers import token_logits_of
+from keras_bert_flow.tasks.context_windows import Window, cut_windows, find_gold, require_room
 from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.tasks.metrics import has_collapsed, mean_measure
 from keras_bert_flow.tasks.squad import ContextQuestion, gold_answers, read_questions
-from keras_bert_flow.tasks.squad_metrics import (
-    count_exact,
-    find_threshold,
-    score_each,
-    score_squad_1,
-    score_squad_2,
-    word_f1,
-)
-from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.tasks.squad_metrics import score_squad_1, score_squad_2
+from keras_bert_flow.tasks.task import Measure, Prediction, Task
 from keras_bert_flow.tasks.texts import take_texts
-from keras_bert_flow.text.offsets import encode_with_offsets, find_pieces
+from keras_bert_flow.text.offsets import encode_with_offsets
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-
-
-@dataclass(frozen=True)
-class Window:
-    """What a row shows of its context.
-
-    Attributes:
-        first: place of its first piece in the row.
-        starts: int32, (pieces,). Where each of its pieces begins in the context as written, in characters.
-        ends: the same of where they end.
-        is_best: bool, (pieces,). No other window shows more on both sides of the piece: answers begin only there.
-    """
-
-    first: int
-    starts: np.ndarray
-    ends: np.ndarray
-    is_best: np.ndarray
 
 
 @final
@@ -63,6 +42,8 @@ class QuestionAnswering(Task):
     """
 
     kind: ClassVar[str] = "question_answering"
+    baseline: ClassVar[str] = "commonest place of an answer"
+
     stride: int = 128
     max_question_tokens: int = 64
     max_answer_tokens: int = 30
@@ -106,10 +87,10 @@ class QuestionAnswering(Task):
             ids, starts, ends = contexts[example.context]
             question = tokenizer.encode(example.question)[: self.max_question_tokens]
             head = np.concatenate([[tokenizer.cls_id], question, [tokenizer.sep_id]])
-            gold = _find_gold(example, starts, ends)
+            gold = find_gold(example, starts, ends)
             room = sequence_length - len(head) - 1
-            _require_room(example, room, sequence_length)
-            for begin, end, is_best in _cut_windows(len(ids), room, self.stride):
+            require_room(example, room, sequence_length)
+            for begin, end, is_best in cut_windows(len(ids), room, self.stride):
                 has_gold = gold is not None and begin <= gold[0] and gold[1] < end
                 labels.append([place - begin + len(head) for place in gold] if has_gold else [0, 0])
                 rows.append(np.concatenate([head, ids[begin:end], [tokenizer.sep_id]]).astype(np.int32))
@@ -137,7 +118,7 @@ class QuestionAnswering(Task):
         """
         spans: list[list[np.ndarray]] = [[] for _ in examples]
         null_scores = np.full(len(examples), np.inf)
-        logits = [_check_logits(outputs, name, features) for name in ("start", "end")]
+        logits = [token_logits_of(outputs, name, features) for name in ("start", "end")]
         for row_starts, row_ends, owner, window in zip(*logits, features.examples, features.details, strict=True):
             spans[owner].append(self._find_spans(row_starts, row_ends, window))
             null_scores[owner] = min(null_scores[owner], float(row_starts[0]) + float(row_ends[0]))
@@ -158,7 +139,7 @@ class QuestionAnswering(Task):
         if self.null_threshold is None and all(golds.values()):
             return score_squad_1(golds, answers)
         differences = {prediction["id"]: prediction["null_difference"] for prediction in predictions}
-        best = score_squad_2(golds, _best_answers(predictions), differences)
+        best = score_squad_2(golds, best_answers(predictions), differences)
         return score_squad_2(golds, answers) | {name: best[name] for name in best if name.startswith("best_")}
 
     def guess(self, training: Sequence[ContextQuestion], examples: Sequence[ContextQuestion]) -> list[Prediction]:
@@ -176,6 +157,34 @@ class QuestionAnswering(Task):
             chosen = {"id": example.id, "answer": answer, "start": start, "end": end, "probability": 1.0}
             predictions.append(chosen | {"null_difference": 0.0, "n_best": []})
         return predictions
+
+    def tabulate(
+        self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        return {}
+
+    def review(self, example: ContextQuestion, prediction: Prediction) -> dict[str, Any] | None:
+        """Return what is wrong; no answer is ""."""
+        if self.score([example], [prediction])["exact"] == 1.0:
+            return None
+        return {
+            "text": example.question,
+            "text_pair": example.context,
+            "gold": list(dict.fromkeys(answer.text for answer in example.answers)) or "",
+            "predicted": prediction["answer"],
+            "probability": prediction["probability"],
+        }
+
+    def is_collapsed(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> bool:
+        """Tell whether every answer is the same, such as none."""
+        labels = map(frozenset, gold_answers(examples).values())
+        return has_collapsed(labels, [prediction["answer"] for prediction in predictions])
+
+    def make_measure(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> Measure:
+        by_rules_2 = replace(self, null_threshold=0.0)  # which hold for all questions where one has no answer
+        task = self if all(example.answers for example in examples) else by_rules_2
+        pairs = zip(examples, predictions, strict=True)
+        return mean_measure([task.score([one], [answer])[self.main_metric] for one, answer in pairs])
 
     def _find_spans(self, start_logits: np.ndarray, end_logits: np.ndarray, window: Window) -> np.ndarray:
         """Return the best spans of a window, float64, (spans, 3): score, start and end in characters."""
@@ -215,102 +224,7 @@ class QuestionAnswering(Task):
         return {"id": example.id, **shown, "null_difference": difference, "n_best": listed}
 
 
-def tune_null_threshold(
-    task: QuestionAnswering, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]
-) -> QuestionAnswering:
-    """Return the task with the threshold that gives these predictions the highest `main_metric`."""
-    golds = gold_answers(examples)
-    measure = {"f1": word_f1, "exact": count_exact}[task.main_metric]
-    answered = score_each(golds, _best_answers(predictions), measure)
-    refused = score_each(golds, dict.fromkeys(golds, ""), measure)
-    gains = [answered[prediction["id"]] - refused[prediction["id"]] for prediction in predictions]
-    differences = [prediction["null_difference"] for prediction in predictions]
-    return replace(task, null_threshold=find_threshold(np.array(gains), np.array(differences)))
-
-
-def check_alignment(
-    task: QuestionAnswering, tokenizer: WordPieceTokenizer, examples: Sequence[ContextQuestion], sequence_length: int
-) -> dict[str, list[tuple[str, str, str]]]:
-    """Find which right answers a perfect model could not give, and why.
-
-    Each right answer of each question is encoded as a label, answered by logits of 1 at the label, and decoded.
-
-    Returns:
-        Reason → (id, right answer, decoded answer) of each. The reasons: exact, none is needed; no_piece, normalisation
-        drops all of it; too_long, it has more than `max_answer_tokens` pieces; cut, the window in which it would begin
-        does not hold its end; inside_a_piece, it begins or ends there; edge_dropped, normalisation drops what it begins
-        or ends with; unexplained.
-    """
-    task = replace(task, null_threshold=None)
-    reasons = ("exact", "no_piece", "too_long", "cut", "inside_a_piece", "edge_dropped", "unexplained")
-    found: dict[str, list[tuple[str, str, str]]] = {reason: [] for reason in reasons}
-    cases = [replace(example, answers=(gold,)) for example in examples for gold in dict.fromkeys(example.answers)]
-    for begin in range(0, len(cases), 1000):
-        batch = cases[begin : begin + 1000]
-        features = task.encode(tokenizer, batch, sequence_length)
-        outputs = {
-            name: [np.eye(1, length, place)[0] for length, place in zip(features.lengths, places, strict=True)]
-            for name, places in features.labels.items()
-        }
-        for example, prediction in zip(batch, task.decode(outputs, features, batch), strict=True):
-            gold, answer = example.answers[0].text, prediction["answer"]
-            reason = "exact" if gold == answer else _explain(task, tokenizer, example, sequence_length)
-            found[reason].append((example.id, gold, answer))
-    return found
-
-
-def _find_gold(example: ContextQuestion, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
-    """Return the first and last piece of the first right answer."""
-    if not example.answers:
-        return None
-    answer = example.answers[0]
-    return find_pieces(starts, ends, answer.start, answer.start + len(answer.text))
-
-
-def _require_room(example: ContextQuestion, room: int, sequence_length: int) -> None:
-    if room < 1:
-        raise ValueError(
-            f"{example.place or example.id}: a row must have room for the question, three special tokens and a piece "
-            f"of the context. Received: sequence_length={sequence_length}, {1 - room} too few. Raise it, or lower "
-            "`max_question_tokens`."
-        )
-
-
-def _cut_windows(count: int, room: int, stride: int) -> list[tuple[int, int, np.ndarray]]:
-    """Return begin, end and `is_best` of each window of `count` pieces."""
-    begins = [0]
-    while begins[-1] + room < count:
-        begins.append(begins[-1] + min(room, stride))
-    best = np.full(count, -np.inf)
-    owners = np.zeros(count, dtype=np.int64)
-    windows = [(begin, min(begin + room, count)) for begin in begins]
-    for number, (begin, end) in enumerate(windows):
-        # Pieces on the shorter side, and a little for the window's length: run_squad.py, `_check_is_max_context`.
-        place = np.arange(end - begin)
-        context = np.minimum(place, place[::-1]) + 0.01 * (end - begin)
-        owners[begin:end][context > best[begin:end]] = number
-        best[begin:end] = np.maximum(best[begin:end], context)
-    return [(begin, end, owners[begin:end] == number) for number, (begin, end) in enumerate(windows)]
-
-
-def _check_logits(outputs: Mapping[str, Sequence[Any]], name: str, features: Features) -> list[np.ndarray]:
-    logits = [np.asarray(row, dtype=np.float64) for row in outputs[name]]
-    shapes, expected = [row.shape for row in logits], [(len(row),) for row in features.token_ids]
-    if shapes != expected:
-        raise ValueError(
-            f"The output {name!r} must have one logit for each token of each row, without padding. Received: "
-            f"{len(shapes)} rows for {len(expected)}, or rows of other lengths. Cut each row to its length."
-        )
-    for number, row in enumerate(logits):
-        if not np.isfinite(row).all():
-            raise ValueError(
-                f"The output {name!r} must be finite numbers. Received: nan or inf in row {number}. "
-                "The training has diverged: lower its learning rate."
-            )
-    return logits
-
-
-def _best_answers(predictions: Sequence[Prediction]) -> dict[str, str]:
+def best_answers(predictions: Sequence[Prediction]) -> dict[str, str]:
     """Return the best span of each question, also where the answer is that there is none."""
     return {
         prediction["id"]: next((entry["answer"] for entry in prediction["n_best"] if entry["answer"]), "")
@@ -325,24 +239,3 @@ def _place_in_words(example: ContextQuestion) -> tuple[int, int] | None:
         return None
     answer = example.answers[0]
     return len((example.context[: answer.start] + "x").split()) - 1, len(answer.text.split())
-
-
-def _explain(
-    task: QuestionAnswering, tokenizer: WordPieceTokenizer, example: ContextQuestion, sequence_length: int
-) -> str:
-    """Return why a question's right answer is not what is decoded from its labels."""
-    _, starts, ends = encode_with_offsets(tokenizer, example.context)
-    gold = _find_gold(example, starts, ends)
-    if gold is None:
-        return "no_piece"
-    if gold[1] - gold[0] >= task.max_answer_tokens:
-        return "too_long"
-    features = task.encode(tokenizer, [example], sequence_length)
-    rows = zip(features.labels["start"], features.details, strict=True)
-    if not any(start and window.is_best[start - window.first] for start, window in rows):
-        return "cut"
-    answer = example.answers[0]
-    before, behind = starts[gold[0]] - answer.start, ends[gold[1]] - answer.start - len(answer.text)
-    if before < 0 or behind > 0:
-        return "inside_a_piece"
-    return "edge_dropped" if before or behind else "unexplained"

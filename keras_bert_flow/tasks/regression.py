@@ -14,14 +14,23 @@ from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.metrics import CORRELATIONS, regression_metrics
 from keras_bert_flow.tasks.rows import abridge
 from keras_bert_flow.tasks.tables import require_text
-from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.tasks.texts import TextExample, are_labelled, encode_examples, labels_of, pose_texts, read_examples
+from keras_bert_flow.tasks.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.texts import (
+    TextExample,
+    are_labelled,
+    encode_examples,
+    labels_of,
+    pose_texts,
+    read_examples,
+    show_texts,
+)
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 # What float() takes besides, such as 1_000, infinity or Arabic digits, is more likely a slip.
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 LARGEST = float(np.finfo(np.float32).max)
+COLLAPSED = 0.01  # share of a range; no two numbers that a model says are quite the same
 
 
 @final
@@ -41,6 +50,7 @@ class Regression(Task):
     """
 
     kind: ClassVar[str] = "regression"
+    baseline: ClassVar[str] = "mean of the training table"
 
     text: str = "text"
     text_pair: str | None = None
@@ -87,13 +97,32 @@ class Regression(Task):
         return [{"score": score} for score in scores.tolist()]
 
     def score(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, float]:
-        answers = [prediction["score"] for prediction in predictions]
-        return regression_metrics(np.array(labels_of(examples)), np.array(answers))
+        return regression_metrics(*_pair_scores(examples, predictions))
 
     def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
         """Predict the mean of training, which has the least squared error of all constants."""
         mean = float(np.mean(labels_of(training)))
         return [{"score": mean} for _ in examples]
+
+    def tabulate(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        return {}
+
+    def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
+        gold, predicted = float(example.label), prediction["score"]
+        if gold == predicted:
+            return None
+        return show_texts(example) | {"gold": gold, "predicted": predicted, "distance": abs(predicted - gold)}
+
+    def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
+        """Tell whether the predictions keep to a hundredth of the range of the labels."""
+        labels, answers = _pair_scores(examples, predictions)
+        return bool(np.ptp(labels) > 0 and np.ptp(answers) <= COLLAPSED * np.ptp(labels))
+
+    def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
+        labels, answers = _pair_scores(examples, predictions)
+        return lambda chosen: regression_metrics(labels[chosen], answers[chosen])[self.main_metric]
 
     @property
     def _range(self) -> tuple[float, float]:
@@ -115,3 +144,7 @@ class Regression(Task):
                 "Correct the row, or `lowest` and `highest`."
             )
         return score
+
+
+def _pair_scores(examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(labels_of(examples)), np.array([prediction["score"] for prediction in predictions])

@@ -2,40 +2,18 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import numpy as np
+
+from keras_bert_flow.tasks.counts import Counts, make_table
 from keras_bert_flow.tasks.tag_schemes import spans_of
 
 SPAN_METRICS = ("precision", "recall", "f1", "accuracy")
 
 
-@dataclass(frozen=True)
-class SpanCounts:
-    """Spans of the tables, spans predicted, and those in both with the same first word, last word and type."""
-
-    gold: int
-    predicted: int
-    correct: int
-
-    @property
-    def precision(self) -> float:
-        """Return the share of what was predicted that is right; 0.0 where nothing was."""
-        return self.correct / self.predicted if self.predicted else 0.0
-
-    @property
-    def recall(self) -> float:
-        """Return the share of what there is that was found; 0.0 where there is nothing."""
-        return self.correct / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        """Return the harmonic mean of precision and recall; 0.0 where both are."""
-        return 2 * self.correct / (self.gold + self.predicted) if self.correct else 0.0
-
-
 def count_spans(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: str, strict: bool = False
-) -> dict[str, SpanCounts]:
+) -> dict[str, Counts]:
     """Count the spans of each type.
 
     Args:
@@ -56,7 +34,7 @@ def count_spans(
         all_predicted.update(span.type for span in found)
         correct.update(span.type for span in expected & found)
     types = sorted(all_gold | all_predicted)
-    return {type_: SpanCounts(all_gold[type_], all_predicted[type_], correct[type_]) for type_ in types}
+    return {type_: Counts(all_gold[type_], all_predicted[type_], correct[type_]) for type_ in types}
 
 
 def span_metrics(
@@ -69,12 +47,32 @@ def span_metrics(
     Raises:
         ValueError: as `count_spans`; or there is no word.
     """
-    counts = count_spans(gold, predicted, scheme, strict).values()
-    total = SpanCounts(*(sum(getattr(one, name) for one in counts) for name in ("gold", "predicted", "correct")))
-    words = sum(map(len, gold))
+    return measure_sentences(count_sentences(gold, predicted, scheme, strict))
+
+
+def count_sentences(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: str, strict: bool = False
+) -> np.ndarray:
+    """Count in each sentence what `measure_sentences` measures; arguments and errors as of `count_spans`.
+
+    Returns:
+        int64, (sentences, 5): spans of gold, predicted, in both; words; words with the right tag.
+    """
+    _require_pairs(gold, predicted)
+    counts = np.zeros((len(gold), 5), dtype=np.int64)
+    for row, tags, answers in zip(counts, gold, predicted, strict=True):
+        expected, found = set(spans_of(tags, scheme, strict)), set(spans_of(answers, scheme, strict))
+        same = sum(map(str.__eq__, tags, answers))
+        row[:] = len(expected), len(found), len(expected & found), len(tags), same
+    return counts
+
+
+def measure_sentences(counts: np.ndarray) -> dict[str, float]:
+    """Score sentences by their counts; as `span_metrics`."""
+    *of_spans, words, same = counts.sum(axis=0).tolist()
+    total = Counts(*of_spans)
     if not words:
         raise ValueError("Metrics need at least one word. Received: none. Read the table first.")
-    same = sum(tag == answer for pair in zip(gold, predicted, strict=True) for tag, answer in zip(*pair, strict=True))
     return {"precision": total.precision, "recall": total.recall, "f1": total.f1, "accuracy": same / words}
 
 
@@ -82,17 +80,8 @@ def span_table(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: str, strict: bool = False
 ) -> dict[str, dict[str, float | int]]:
     """Score each type: type → precision, recall, f1, and the counts gold, predicted and correct."""
-    return {
-        type_: {
-            "precision": counts.precision,
-            "recall": counts.recall,
-            "f1": counts.f1,
-            "gold": counts.gold,
-            "predicted": counts.predicted,
-            "correct": counts.correct,
-        }
-        for type_, counts in count_spans(gold, predicted, scheme, strict).items()
-    }
+    counts = count_spans(gold, predicted, scheme, strict)
+    return make_table(counts, counts.values())
 
 
 def _require_pairs(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> None:

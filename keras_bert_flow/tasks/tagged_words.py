@@ -1,7 +1,11 @@
 """Hold a sentence as words, with a tag for each where somebody gave them."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from keras_bert_flow.tasks.rows import abridge
+from keras_bert_flow.tasks.tag_schemes import Span
 from keras_bert_flow.tasks.word_splitting import split_words
 
 
@@ -50,3 +54,34 @@ class TaggedWords:
             offsets.append((start, start + len(word)))
             start += len(word) + 1
         return " ".join(self.words), tuple(offsets)
+
+    def show_spans(self, spans: Iterable[Span]) -> list[dict[str, Any]]:
+        """Say of each span its type, where it stands in words and in characters, and its text."""
+        text, offsets = self.written()
+        places = [(span, offsets[span.first][0], offsets[span.end - 1][1]) for span in spans]
+        return [
+            {
+                "type": span.type,
+                "first_word": span.first,
+                "end_word": span.end,
+                "start": start,
+                "end": end,
+                "text": text[start:end],
+            }
+            for span, start, end in places
+        ]
+
+
+def gold_tags(examples: Sequence[TaggedWords]) -> list[tuple[str, ...]]:
+    """Return the tags of each sentence.
+
+    Raises:
+        ValueError: nobody has tagged one.
+    """
+    for example in examples:
+        if example.tags is None:
+            raise ValueError(
+                f"A sentence must have tags here. Received: {abridge([' '.join(example.words)])!r}, without. "
+                "Read the table with labels."
+            )
+    return [example.tags for example in examples]

@@ -1,14 +1,17 @@
 """Say what a task is: how examples are read, shown to a model, answered and scored."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
+
+import numpy as np
 
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 Prediction = Mapping[str, Any]  # plain JSON values, so that it can be written as a line
+Measure = Callable[[np.ndarray], float]  # places of examples, int, (any number,), some perhaps twice → their score
 
 
 class Task(ABC):
@@ -19,11 +22,13 @@ class Task(ABC):
 
     Attributes:
         kind: name of the task in a configuration and in a model directory.
+        baseline: what `guess` predicts, in words.
         main_metric: of those that `score` gives, the one by which runs are compared; higher is better.
         labels: names of what the model chooses from, in the order of its outputs; empty where it chooses from nothing.
     """
 
     kind: ClassVar[str]
+    baseline: ClassVar[str]
     main_metric: str
     labels: tuple[str, ...]
 
@@ -87,3 +92,28 @@ class Task(ABC):
     @abstractmethod
     def guess(self, training: Sequence[Any], examples: Sequence[Any]) -> list[Prediction]:
         """Predict each example without looking at it, by what is commonest in training: the baseline to beat."""
+
+    @abstractmethod
+    def tabulate(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, dict[str, float | int]]:
+        """Measure each class, label or type of span by itself.
+
+        Returns:
+            Name → precision, recall and f1, and the counts gold, predicted and correct; empty where there are none.
+        """
+
+    @abstractmethod
+    def review(self, example: Any, prediction: Prediction) -> dict[str, Any] | None:
+        """Return what is wrong with a prediction, in plain JSON values; None where it is right.
+
+        Returns:
+            text, text_pair (where there is a second text), gold, predicted, and probability, of what was predicted; of
+            a number in its place distance, from what is right.
+        """
+
+    @abstractmethod
+    def is_collapsed(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> bool:
+        """Tell whether all predictions are the same though the labels are not."""
+
+    @abstractmethod
+    def make_measure(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Measure:
+        """Return the `main_metric` as a function of the examples that count, made to be called a thousand times."""

@@ -123,3 +123,8 @@ def labels_of(examples: Sequence[Any]) -> list[Any]:
         received = f"{examples[0].place} without a label" if examples else "no examples"
         raise ValueError(f"Learning and scoring need labels. Received: {received}. Read a table that has them.")
     return [example.label for example in examples]
+
+
+def show_texts(example: TextExample) -> dict[str, str]:
+    """Return the texts of an example by name: text, and text_pair where there is one."""
+    return {"text": example.text} | ({} if example.text_pair is None else {"text_pair": example.text_pair})

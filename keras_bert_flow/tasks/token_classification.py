@@ -11,8 +11,15 @@ import numpy as np
 
 from keras_bert_flow.tasks.conll import LAST, read_tagged_words
 from keras_bert_flow.tasks.features import IGNORED, Features
+from keras_bert_flow.tasks.metrics import has_collapsed
 from keras_bert_flow.tasks.rows import abridge
-from keras_bert_flow.tasks.span_metrics import SPAN_METRICS, span_metrics, span_table
+from keras_bert_flow.tasks.span_metrics import (
+    SPAN_METRICS,
+    count_sentences,
+    measure_sentences,
+    span_metrics,
+    span_table,
+)
 from keras_bert_flow.tasks.tag_schemes import (
     PLAIN,
     SCHEMES,
@@ -22,9 +29,9 @@ from keras_bert_flow.tasks.tag_schemes import (
     spans_of,
     tag_names,
 )
-from keras_bert_flow.tasks.tagged_words import TaggedWords
-from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.tasks.word_windows import PiecesOfWords, cut_windows
+from keras_bert_flow.tasks.tagged_words import TaggedWords, gold_tags
+from keras_bert_flow.tasks.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.word_windows import PiecesOfWords, cut_windows, window_size
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 OUTPUT = "logits"
@@ -48,6 +55,7 @@ class TokenClassification(Task):
     """
 
     kind: ClassVar[str] = "token_classification"
+    baseline: ClassVar[str] = "commonest tag"
 
     word_column: int | str = 0
     tag_column: int | str = LAST
@@ -83,7 +91,7 @@ class TokenClassification(Task):
 
     def learn(self, examples: Sequence[TaggedWords]) -> "TokenClassification":
         """Return this task with a scheme and its tags: every one that the scheme has for the types of the examples."""
-        sentences = _gold(examples)
+        sentences = gold_tags(examples)
         scheme = self.scheme or detect_scheme(sentences, lambda sentence, word: examples[sentence].place(word))
         for example in examples:
             for place, tag in enumerate(example.tags):
@@ -108,7 +116,7 @@ class TokenClassification(Task):
         A word that is longer than a window is shown by its first pieces. In windows that overlap each word has its
         label once, where its answer is taken from, so that none counts more than another.
         """
-        room, stride = self._window_size(sequence_length)
+        room, stride = window_size(sequence_length, self.stride)
         pieces_of, ids = PiecesOfWords(tokenizer), {name: number for number, name in enumerate(self.labels)}
         tagged = any(example.tags is not None for example in examples)
         token_ids, labels, numbers, windows = [], [], [], []
@@ -146,7 +154,7 @@ class TokenClassification(Task):
         if borders[-1]:
             rows = zip(outputs[OUTPUT], features.details, strict=True)
             logits = np.concatenate([np.asarray(row)[window.positions] for row, window in rows]).astype(np.float64)
-            self._require_labels(logits.shape)
+            self._check_logits(logits)
             answered = zip(borders[features.examples], features.details, strict=True)
             places = np.concatenate([border + window.answered for border, window in answered])
             chosen[places] = logits.argmax(axis=-1)
@@ -159,17 +167,11 @@ class TokenClassification(Task):
 
     def score(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Measure spans and tags: precision, recall, f1 (over all types) and accuracy (of words), 0 to 1."""
-        return span_metrics(_gold(examples), _tags(predictions), self._known_scheme(), self.strict)
-
-    def span_table(
-        self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]
-    ) -> dict[str, dict[str, float | int]]:
-        """Measure each type: precision, recall, f1, and the counts gold, predicted and correct."""
-        return span_table(_gold(examples), _tags(predictions), self._known_scheme(), self.strict)
+        return span_metrics(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
 
     def guess(self, training: Sequence[TaggedWords], examples: Sequence[TaggedWords]) -> list[Prediction]:
         """Give each word the commonest tag of training, with its share there for a probability."""
-        counts = Counter(chain.from_iterable(_gold(training)))
+        counts = Counter(chain.from_iterable(gold_tags(training)))
         if not counts:
             raise ValueError(
                 "The commonest tag needs at least one word. Received: none. Read the training table first."
@@ -180,34 +182,36 @@ class TokenClassification(Task):
             self._predict(example, [tag] * len(example.words), [share] * len(example.words)) for example in examples
         ]
 
-    def _predict(self, example: TaggedWords, tags: list[str], probabilities: list[float]) -> Prediction:
-        text, offsets = example.written()
-        spans = []
-        for span in spans_of(tags, self._known_scheme(), self.strict):
-            start, end = offsets[span.first][0], offsets[span.end - 1][1]
-            spans.append(
-                {
-                    "type": span.type,
-                    "first_word": span.first,
-                    "end_word": span.end,
-                    "start": start,
-                    "end": end,
-                    "text": text[start:end],
-                }
-            )
-        return {"words": list(example.words), "tags": tags, "probabilities": probabilities, "spans": spans}
+    def tabulate(
+        self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        """Measure each type: precision, recall, f1, and the counts gold, predicted and correct."""
+        return span_table(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
 
-    def _window_size(self, sequence_length: int) -> tuple[int, int]:
-        room = sequence_length - 2  # [CLS], [SEP]
-        if room < 1:
-            raise ValueError(f"`sequence_length` must be at least 3. Received: {sequence_length}. Take 128.")
-        stride = self.stride or max(room // 2, 1)
-        if stride > room:
-            raise ValueError(
-                f"`stride` must be at most `sequence_length` - 2, or words would fall between windows. Received: "
-                f"stride={stride}, sequence_length={sequence_length}. Try stride={max(room // 2, 1)}."
-            )
-        return room, stride
+    def review(self, example: TaggedWords, prediction: Prediction) -> dict[str, Any] | None:
+        """Return the words with a wrong tag, each as word/tag, and the probability of the surest of those tags."""
+        tagged = zip(example.words, example.tags, prediction["tags"], prediction["probabilities"], strict=True)
+        wrong = [row for row in tagged if row[1] != row[2]]
+        if not wrong:
+            return None
+        return {
+            "text": example.written()[0],
+            "gold": [f"{word}/{tag}" for word, tag, _, _ in wrong],
+            "predicted": [f"{word}/{answer}" for word, _, answer, _ in wrong],
+            "probability": max(probability for *_, probability in wrong),
+        }
+
+    def is_collapsed(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> bool:
+        """Tell whether every word has the same tag, such as O."""
+        return has_collapsed(*map(chain.from_iterable, (gold_tags(examples), _tags(predictions))))
+
+    def make_measure(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> Measure:
+        counts = count_sentences(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
+        return lambda chosen: measure_sentences(counts[chosen])[self.main_metric]
+
+    def _predict(self, example: TaggedWords, tags: list[str], probabilities: list[float]) -> Prediction:
+        spans = example.show_spans(spans_of(tags, self._known_scheme(), self.strict))
+        return {"words": list(example.words), "tags": tags, "probabilities": probabilities, "spans": spans}
 
     def _tag_ids(self, ids: Mapping[str, int], example: TaggedWords) -> list[int]:
         if example.tags is None:
@@ -223,27 +227,22 @@ class TokenClassification(Task):
                 )
         return [ids[tag] for tag in example.tags]
 
-    def _require_labels(self, shape: tuple[int, ...]) -> None:
-        if len(shape) != 2 or shape[1] != len(self.labels):
+    def _check_logits(self, logits: np.ndarray) -> None:
+        if logits.shape != (len(logits), len(self.labels)):
             raise ValueError(
-                f"`{OUTPUT}` must have a number for each tag, (length, {len(self.labels)}). Received: shape {shape}. "
-                "Decode with the task that the model was trained on."
+                f"`{OUTPUT}` must have a number for each tag, (length, {len(self.labels)}). "
+                f"Received: shape {logits.shape}. Decode with the task that the model was trained on."
+            )
+        if not np.isfinite(logits).all():
+            raise ValueError(
+                f"`{OUTPUT}` must be finite. Received: nan or infinity: the fine-tuning diverged. Lower its learning "
+                "rate."
             )
 
     def _known_scheme(self) -> str:
         if self.scheme is None:
             raise ValueError("Tags are read in a scheme. Received: None. Learn from the training table first.")
         return self.scheme
-
-
-def _gold(examples: Sequence[TaggedWords]) -> list[tuple[str, ...]]:
-    for example in examples:
-        if example.tags is None:
-            raise ValueError(
-                f"A sentence must have tags here. Received: {abridge([' '.join(example.words)])!r}, without. "
-                "Read the table with labels."
-            )
-    return [example.tags for example in examples]
 
 
 def _tags(predictions: Sequence[Prediction]) -> list[list[str]]:

@@ -36,6 +36,24 @@ class PiecesOfWords(dict):
         return pieces
 
 
+def window_size(sequence_length: int, stride: int | None) -> tuple[int, int]:
+    """Return how many pieces a row has room for, and the stride; None becomes half a window.
+
+    Raises:
+        ValueError: there is no room, or the stride is longer than it.
+    """
+    room = sequence_length - 2  # [CLS], [SEP]
+    if room < 1:
+        raise ValueError(f"`sequence_length` must be at least 3. Received: {sequence_length}. Take 128.")
+    stride = stride or max(room // 2, 1)
+    if stride > room:
+        raise ValueError(
+            f"`stride` must be at most `sequence_length` - 2, or words would fall between windows. Received: "
+            f"stride={stride}, sequence_length={sequence_length}. Try stride={max(room // 2, 1)}."
+        )
+    return room, stride
+
+
 def cut_windows(lengths: np.ndarray, room: int, stride: int) -> list[Window]:
     """Cut a sentence into windows, of which each word has its answer from the one that shows most around it.
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.question_answering import QuestionAnswering, check_alignment, tune_null_threshold
+from keras_bert_flow.tasks.alignment import check_alignment
+from keras_bert_flow.tasks.null_threshold import tune_null_threshold
+from keras_bert_flow.tasks.question_answering import QuestionAnswering
 from keras_bert_flow.tasks.squad import Answer, ContextQuestion, read_questions, write_answers, write_no_answer_scores
 from keras_bert_flow.text.offsets import encode_with_offsets
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer

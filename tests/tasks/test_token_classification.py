@@ -167,7 +167,7 @@ def test_guess_gives_the_commonest_tag_with_its_share():
 
 def test_types_are_measured_one_by_one():
     predictions = [{"tags": ["B-PER", "I-PER", "O", "O", "B-PER"]}, {"tags": ["B-LOC", "O", "O"]}]
-    table = TASK.span_table([JAN, GENT], predictions)
+    table = TASK.tabulate([JAN, GENT], predictions)
     assert {name: (row["gold"], row["predicted"], row["correct"]) for name, row in table.items()} == {
         "LOC": (2, 1, 1),
         "PER": (1, 2, 1),
@@ -247,7 +247,7 @@ def test_dutch_training_table_survives_whole():
     assert len(features) > len(examples) == 15806  # some are cut
     predictions = task.decode({"logits": perfect_logits(features, 9)}, features, examples)
     assert [one["tags"] for one in predictions] == [list(one.tags) for one in examples]
-    counts = {name: row["correct"] for name, row in task.span_table(examples, predictions).items()}
+    counts = {name: row["correct"] for name, row in task.tabulate(examples, predictions).items()}
     assert counts == {"PER": 4716, "MISC": 3338, "LOC": 3208, "ORG": 2082}  # as many as the file has B- of each
     guessed = task.score(examples, task.guess(examples, examples))
     assert guessed["f1"] == 0.0 and guessed["accuracy"] == pytest.approx((183633 - 287) / 202644)

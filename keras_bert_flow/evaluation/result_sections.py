@@ -1,0 +1,105 @@
+"""Write the parts of the report that tell how the models did: the table, the classes, the confusion, the errors."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from keras_bert_flow.evaluation.headings import format_metric, name_models, shown_metrics
+from keras_bert_flow.evaluation.page import paragraph, shaded_table, table
+from keras_bert_flow.evaluation.summary import interval_sentence, result_rows
+
+MAX_CLASSES = 40  # a wider confusion matrix, or a longer table, is no longer read
+MAX_TEXT = 500  # characters of a shown example
+# Kind of task → what its classes are called; counts, and what they count.
+CLASS_NAMES = {"multi_label": "label", "token_classification": "type of span"}
+COUNTS = {"gold": "in the dev set", "predicted": "predicted", "correct": "in both"}
+SHARES = {"precision": "precision %", "recall": "recall %", "f1": "F1 %"}
+NOTHING = "(none)"
+
+
+def describe_results(results: Mapping[str, Any]) -> list[str]:
+    """Return the table of models, what it says, and the table of runs."""
+    task, metrics = results["task"], shown_metrics(results)
+    header, *rows = result_rows(results)
+    labels = f", {len(task['labels'])} labels" if task["labels"] else ""
+    note = (
+        f"{task['train_examples']:,} training and {task['dev_examples']:,} dev examples{labels}. "
+        "Mean ± standard deviation over the seeds. A collapsed run says the same of every example."
+    )
+    runs = [
+        [
+            f"{name}, seed {run['seed']}",
+            *(format_metric(run[metric], heading) for metric, heading in metrics.items()),
+            f"{run['seconds']:,.1f}",
+            "collapsed" if run["collapsed"] else "",
+        ]
+        for model, name in name_models(results).items()
+        for run in results["models"][model]["runs"]
+        if run["seed"] is not None
+    ]
+    columns = ["run", *metrics.values(), "seconds", ""]
+    kinds = ["", *["number"] * (len(columns) - 2), ""]
+    notes = [paragraph(note, "note"), paragraph(interval_sentence(results), "note")]
+    return [table(header, rows), *notes, table(columns, runs, kinds)]
+
+
+def describe_classes(results: Mapping[str, Any]) -> list[str]:
+    """Return the table of classes; nothing where the task has none."""
+    classes, kind = results.get("classes", {}), results["task"]["kind"]
+    if not classes:
+        return []
+    names = list(classes)
+    left_out = ""
+    if len(names) > MAX_CLASSES:
+        names = sorted(names, key=lambda name: classes[name]["f1"])[:MAX_CLASSES]
+        left_out = f" The {MAX_CLASSES} of {len(classes)} with the lowest F1; the others are in metrics.json."
+    rows = [
+        [
+            name,
+            *(format_metric(classes[name][share], heading) for share, heading in SHARES.items()),
+            *(f"{classes[name][count]:,}" for count in COUNTS),
+        ]
+        for name in names
+    ]
+    header = [CLASS_NAMES.get(kind, "class"), *SHARES.values(), *COUNTS.values()]
+    return [table(header, rows), paragraph(f"Pre-trained, {_sum_of_runs(results)}.{left_out}", "note")]
+
+
+def describe_confusion(results: Mapping[str, Any]) -> list[str]:
+    """Return the confusion matrix; nothing where the task has none."""
+    if "confusion" not in results:
+        return []
+    names = results["task"]["labels"]
+    if len(names) > MAX_CLASSES:
+        return [paragraph(f"{len(names)} classes are too many to show; the matrix is in metrics.json.", "note")]
+    note = f"Rows: label. Columns: prediction. Pre-trained, {_sum_of_runs(results)}."
+    return [shaded_table("label", names, results["confusion"]), paragraph(note, "note")]
+
+
+def describe_errors(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of errors, each as `review` of a task says it."""
+    measure = "distance" if any("distance" in error for error in errors) else "probability"
+    rows = [
+        [
+            " ‖ ".join(_abridge(error[name]) for name in ("text", "text_pair") if error.get(name)),
+            _write_answer(error["gold"]),
+            _write_answer(error["predicted"]),
+            f"{error[measure]:.3f}",
+        ]
+        for error in errors
+    ]
+    return table(["text", "label", "predicted", measure], rows, ["text", "", "", "number"])
+
+
+def _sum_of_runs(results: Mapping[str, Any]) -> str:
+    runs = len(results["models"]["pretrained"]["runs"])
+    return f"summed over {runs} run{'s' if runs > 1 else ''}"
+
+
+def _write_answer(answer: Any) -> str:
+    if isinstance(answer, list):
+        answer = ", ".join(answer)
+    return _abridge(f"{answer:.3f}" if isinstance(answer, float) else answer) or NOTHING
+
+
+def _abridge(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"

@@ -1,0 +1,142 @@
+import json
+
+import pytest
+
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
+from keras_bert_flow.evaluation.evaluate import evaluate_model, write_evaluation
+from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.records.manifest import write_manifest
+from keras_bert_flow.tasks.conll import read_tagged_words
+from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.stored import write_task
+from tests.tasks.kinds import LETTERS
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
+LENGTH = 16
+
+
+def squad(*questions) -> str:
+    asked = [
+        {
+            "id": name,
+            "question": "c d",
+            "answers": [{"text": answer, "answer_start": 2}] if answer else [],
+            "is_impossible": not answer,
+        }
+        for name, answer in questions
+    ]
+    return json.dumps({"data": [{"title": "A", "paragraphs": [{"context": "a b c", "qas": asked}]}]})
+
+
+# Kind → ending, training file, dev file, number of dev examples, files beside the lines of a run.
+FILES = {
+    "classification": (".tsv", "text\tlabel\na b\tx\nc\ty\n", "text\tlabel\na\tx\nb c\ty\nd\tx\n", 3, []),
+    "regression": (".tsv", "text\tlabel\na b\t1\nc\t2\n", "text\tlabel\na\t1.5\nb c\t3\n", 2, []),
+    "multi_label": (".tsv", "text\tlabel\na b\tx|y\nc\t\n", "text\tlabel\na\tx\nb c\t\n", 2, []),
+    "multiple_choice": (
+        ".jsonl",
+        '{"sent1": "a", "sent2": "b", "endings": ["c", "d"], "label": 0}\n',
+        '{"sent1": "a", "sent2": "b", "endings": ["c", "d"], "label": 1}\n',
+        1,
+        [],
+    ),
+    "token_classification": (".txt", "a B-X\nb O\n\nc O\n", "a B-X\nb I-X\n\nc O\n", 2, [".conll"]),
+    "question_answering": (
+        ".json",
+        squad(("1", "b"), ("2", "")),
+        squad(("3", "b c"), ("4", ""), ("5", "b")),
+        3,
+        [".answers.json", ".no_answer.json"],
+    ),
+}
+
+
+@pytest.fixture
+def make_folders(tmp_path):
+    """Return a function that lays out what `write_evaluation` reads, with small models nobody has trained."""
+
+    def make(kind: str) -> dict:
+        ending, training, dev, _, _ = FILES[kind]
+        for name, content in (("train", training), ("dev", dev)):
+            (tmp_path / f"{name}{ending}").write_text(content)
+        fields = {"kind": kind, "train": str(tmp_path / f"train{ending}"), "dev": str(tmp_path / f"dev{ending}")}
+        if kind == "multiple_choice":
+            fields["choices"] = ["endings"]
+        config = PipelineConfig.model_validate({"task": {"name": "mine", **fields}})
+        learnt = make_task(**config.task.arguments)
+        learnt = learnt.learn(learnt.read(config.task.train))
+        (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+        backbone = BertBackbone(len(PIECES), 1, 2, 8, 16, max_positions=LENGTH)
+        save_model_directory(backbone, tmp_path / "base", tmp_path / "vocab.txt")
+        finetuned, pretrained, records = (tmp_path / name for name in ("finetuned", "pretrained", "records"))
+        for start, seed in (("pretrained", 1), ("pretrained", 2), ("random", 1)):
+            run = finetuned / start / f"seed-{seed}"
+            model = load_task_model(kind, tmp_path / "base", labels=learnt.labels)
+            save_model_directory(model, run / "model", tmp_path / "vocab.txt")
+            write_task(run / "model", learnt, LENGTH)
+            (run / "run.json").write_text(json.dumps({"start": start, "seed": seed, "seconds": 1.5}))
+            (run / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+        pretrained.mkdir()
+        (pretrained / "metrics.json").write_text('{"seconds": 2.0, "steps": 3}')
+        (pretrained / "log.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+        records.mkdir()
+        for folder, stage in ((finetuned, "finetuning"), (pretrained, "pretraining"), (records, "records")):
+            write_manifest(folder, stage, "0", {}, {}, {"documents": 7})
+        return {"config": config, "finetuned": finetuned, "pretrained": pretrained, "records": records}
+
+    return make
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_kind_of_task_is_evaluated(kind, make_folders, tmp_path):
+    folders = make_folders(kind)
+    _, _, _, count, official = FILES[kind]
+    output = write_evaluation(**folders, output=tmp_path / "out")
+    results = json.loads((output / "metrics.json").read_text())
+    task = results["task"]
+    assert (task["name"], task["kind"], task["dev_examples"]) == ("mine", kind, count)
+    assert [len(model["runs"]) for model in results["models"].values()] == [1, 1, 2]
+    names = [
+        f"{name}{ending}"
+        for name in ("pretrained-seed-1", "pretrained-seed-2", "random-seed-1")
+        for ending in sorted([".jsonl", *official])
+    ]
+    assert sorted(path.name for path in (output / "predictions").iterdir()) == sorted(names)
+    lines = (output / "predictions/pretrained-seed-2.jsonl").read_text().splitlines()
+    predictor_task = make_task(**folders["config"].task.arguments)
+    examples = predictor_task.read(folders["config"].task.dev)
+    learnt = predictor_task.learn(predictor_task.read(folders["config"].task.train))
+    model = folders["finetuned"] / "pretrained/seed-2/model"
+    scores = evaluate_model(folders["config"], model)
+    assert learnt.score(examples, [json.loads(line) for line in lines]) == pytest.approx(scores)
+    run = results["models"]["pretrained"]["runs"][1]
+    assert {name: run[name] for name in scores} == pytest.approx(scores)
+    assert "mine" in (output / "report.html").read_text() and "pre-trained" in (output / "report.md").read_text()
+
+
+def test_official_files_hold_the_predictions(make_folders, tmp_path):
+    output = write_evaluation(**make_folders("question_answering"), output=tmp_path / "out") / "predictions"
+    lines = [json.loads(line) for line in (output / "random-seed-1.jsonl").read_text().splitlines()]
+    answers = json.loads((output / "random-seed-1.answers.json").read_text())
+    assert answers == {line["id"]: line["answer"] for line in lines} and list(answers) == ["3", "4", "5"]
+    scores = json.loads((output / "random-seed-1.no_answer.json").read_text())
+    assert scores == {line["id"]: line["null_difference"] for line in lines}
+
+
+def test_columns_are_written_beside_the_lines(make_folders, tmp_path):
+    output = write_evaluation(**make_folders("token_classification"), output=tmp_path / "out") / "predictions"
+    lines = [json.loads(line) for line in (output / "random-seed-1.jsonl").read_text().splitlines()]
+    gold = read_tagged_words(output / "random-seed-1.conll", tag_column=1)
+    predicted = read_tagged_words(output / "random-seed-1.conll", tag_column=2)
+    assert [one.tags for one in gold] == [("B-X", "I-X"), ("O",)]
+    assert [list(one.tags) for one in predicted] == [line["tags"] for line in lines]
+
+
+def test_a_model_of_another_kind_is_refused(make_folders):
+    folders = make_folders("classification")
+    files = folders["config"].task.model_dump(include={"train", "dev"})
+    other = PipelineConfig.model_validate({"task": {"kind": "regression", "name": "mine", **files}})
+    with pytest.raises(ValueError, match="Received: .* of classification, task.kind=regression") as caught:
+        evaluate_model(other, folders["finetuned"] / "random/seed-1/model")
+    assert "\n" not in str(caught.value)
