@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 # tests code marked `any_backend` on PyTorch alone, which compiles nothing.
 BACKEND_TESTS := tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
 PYTEST := $(BIN)/python -m pytest
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Not compiled: Python does so for what it imports, a fraction of it, when it first does.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: quickstart test test-all .test-rest .test-jax .test-tensorflow .test-torch lint clean
 
