@@ -107,11 +107,12 @@ def test_optimizer_counts_steps(records):
     assert int(keras.ops.convert_to_numpy(optimizer.iterations)) == 5
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("optimizer", "accumulate_batches"),
     [
-        pytest.param("adamw", 2, marks=pytest.mark.any_backend),
-        pytest.param("bert_adam", 1, marks=pytest.mark.any_backend),
+        ("adamw", 2),
+        ("bert_adam", 1),
         ("lamb", 2),
     ],
 )

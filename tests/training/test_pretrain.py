@@ -261,6 +261,7 @@ def test_settings_reach_the_optimizer():
     assert model.optimizer.inner_optimizer.get_config()["learning_rate"]["config"] == schedule
 
 
+@pytest.mark.any_backend
 def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
     lines = []
     settings = {"total_steps": 4, "log_every_steps": 2, "precision": "mixed_bfloat16"}
