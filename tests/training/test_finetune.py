@@ -100,7 +100,7 @@ def test_finetuned_model_scores_as_its_log_says(place, finished):
     assert np.mean(losses) == pytest.approx(read_log(finished / RUNS[0])[-1]["dev_loss"], rel=1e-4)  # float32
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "bert_adam"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("bert_adam", marks=pytest.mark.any_backend)])
 def test_finetune_slows_layers_by_depth(place, tmp_path, optimizer):
     settings = {"layer_decay": 1e-5, "seeds": (1,), "epochs": 1, "compare_random": False, "optimizer": optimizer}
     output = finetune(make_task_config(place, **settings), place / "model", tmp_path / "out", lambda line: None)
@@ -156,6 +156,7 @@ def test_missing_table_and_model_are_named(place):
         finetune(make_task_config(place), place / "no_model", place / "out")
 
 
+@pytest.mark.any_backend
 def test_callbacks_follow_every_run(place):
     class Diary(keras.callbacks.Callback):
         def __init__(self):
