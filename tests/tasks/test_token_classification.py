@@ -261,3 +261,10 @@ def test_dutch_predictions_are_written_and_read_again(tmp_path):
     write_conll(tmp_path / "out.txt", examples, [one["tags"] for one in task.guess(examples, examples)])
     again = replace(task, tag_column=1).read(tmp_path / "out.txt")
     assert [(one.words, one.tags) for one in again] == [(one.words, one.tags) for one in examples]
+
+
+def test_logits_that_are_no_numbers_are_refused():
+    features = TASK.encode(TOKENIZER, [JAN, GENT], 16)
+    logits = perfect_logits(features, len(TASK.labels))
+    logits[1][1, 2] = np.nan
+    assert "the fine-tuning diverged" in message_of(TASK.decode, {"logits": logits}, features, [JAN, GENT])

@@ -47,9 +47,9 @@ def place(tmp_path_factory):
 def make_task_config(place, dev="dev.tsv", **finetuning):
     settings = {
         "batch_size": 8,
-        "epochs": 6,  # at 4 one run of four still misses a row
+        "epochs": 8,  # at 3 one run of four has not begun to learn
         "sequence_length": 16,
-        "learning_rate": 0.03,
+        "learning_rate": 0.01,  # at 0.03 some runs stay with one class
         "seeds": (1, 2),
     }
     values = {
@@ -74,7 +74,7 @@ def test_finetune_learns_what_can_be_separated(finished):
         assert log[-1]["dev_accuracy"] == 1.0
         assert log[-1]["dev_loss"] < 0.2 < log[0]["loss"]
         assert [line["step"] for line in log] == sorted({line["step"] for line in log})
-        assert log[-1]["step"] == 6 * 10  # epochs of 77 rows in batches of 8
+        assert log[-1]["step"] == 8 * 10  # epochs of 77 rows in batches of 8
 
 
 def test_finetune_publishes_every_run_whole(finished):
@@ -109,7 +109,7 @@ def test_finetune_slows_layers_by_depth(place, tmp_path, optimizer):
     moves = {name: float(np.abs(after[name] - before[name]).max()) for name in after if name in before}
     moved = sorted(name for name in moves if moves[name] > 1e-3)
     assert moved == ["bert.pooler.dense.bias", "bert.pooler.dense.weight"]
-    assert 0 < max(moves[name] for name in moves if ".encoder." in name) < 2e-5  # ten steps of 0.03, times 1e-5
+    assert 0 < max(moves[name] for name in moves if ".encoder." in name) < 2e-5  # ten steps of 0.01, times 1e-5
     assert max(moves[name] for name in moves if ".embeddings." in name) < 1e-8  # times 1e-10, and the weight's rounding
 
 
