@@ -6,6 +6,8 @@ import pytest
 
 import keras_bert_flow as kbf
 
+pytestmark = pytest.mark.any_backend  # test_task_models trains each on every backend
+
 TEXTS, LENGTH = 96, 6
 SIZES = {"vocabulary_size": 50, "num_layers": 1, "num_heads": 3, "hidden_dim": 24, "intermediate_dim": 40}
 
