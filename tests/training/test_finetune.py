@@ -124,7 +124,7 @@ def test_finetune_goes_on_between_runs_and_a_seed_is_the_same_anywhere(place, fi
     output, config = place / "killed", make_task_config(place, compare_random=False)
     with pytest.raises(Killed):
         finetune(config, place / "model", output, die_at_second)
-    with pytest.raises(ValueError, match=r"another finetuning\.learning_rate \(0\.03, now 0\.04\)\. Undo"):
+    with pytest.raises(ValueError, match=r"another finetuning\.learning_rate \(0\.01, now 0\.04\)\. Undo"):
         finetune(make_task_config(place, compare_random=False, learning_rate=0.04), place / "model", output)
     lines = []
     finetune(config, place / "model", output, lines.append)
