@@ -4,30 +4,34 @@ BACKEND ?= jax
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests that speak to Keras run once on each backend, the others once, on PyTorch, which compiles nothing. `make test`
-# leaves out the slow ones, and runs those marked `any_backend` on PyTorch alone.
+# What speaks to Keras is tested on each backend, a process each; the rest once. `make test` leaves out what is slow, and
+# tests code marked `any_backend` on PyTorch alone, which compiles nothing.
 BACKEND_TESTS := tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
 PYTEST := $(BIN)/python -m pytest
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Not compiled: Python does so for what it imports, a fraction of it, when it first does.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-all .test-torch .test-jax .test-tensorflow lint clean
+.PHONY: quickstart test test-all .test-rest .test-jax .test-tensorflow .test-torch lint clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
 
-# Two backends at a time, a thread each, since they share the cores; what one prints comes when it is done.
+# Two processes at a time, a thread each, since they share the cores; what one prints comes when it is done. `make test`
+# has XLA compile quickly rather than well: a step runs a few times there.
 test: SELECTED := -m "not slow"
+test: export XLA_FLAGS = --xla_backend_optimization_level=0
 test test-all: $(VENV)/.installed-all lint
-	@echo "Testing on torch and jax, then tensorflow; this takes many minutes without a word."
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=target .test-torch .test-jax .test-tensorflow SELECTED='$(SELECTED)'
+	@echo "Testing: two processes at a time, four in all; this takes many minutes without a word."
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target \
+		.test-rest .test-jax .test-tensorflow .test-torch SELECTED='$(SELECTED)'
 
 .test-%: export OMP_NUM_THREADS = 1
 .test-%: export TF_NUM_INTRAOP_THREADS = 1
 
-.test-torch:
-	KERAS_BACKEND=torch $(PYTEST) tests $(SELECTED)
+.test-rest:
+	KERAS_BACKEND=torch $(PYTEST) tests $(BACKEND_TESTS:%=--ignore=%) $(SELECTED)
 
-.test-jax .test-tensorflow: .test-%:
+.test-jax .test-tensorflow .test-torch: .test-%:
 	KERAS_BACKEND=$* $(PYTEST) $(BACKEND_TESTS) $(SELECTED)
 
 lint: $(VENV)/.installed-all

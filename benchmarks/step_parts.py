@@ -15,8 +15,9 @@ import numpy as np
 from keras import ops
 
 from keras_bert_flow.layers.activations import get_training_activation
-from keras_bert_flow.layers.attention import attention_bias, softmax_and_drop, split_heads
+from keras_bert_flow.layers.attention import attention_bias, softmax_and_drop
 from keras_bert_flow.layers.dropout import drop_values, dropped_steps
+from keras_bert_flow.layers.split_heads import split_heads
 from keras_bert_flow.models.defaults import make_adamw, token_loss
 from keras_bert_flow.training.memory import keep_freed_memory
 

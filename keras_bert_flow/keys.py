@@ -108,7 +108,8 @@ def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, 
 
 
 def task_digests(config: PipelineConfig) -> dict[str, str]:
-    return {name: file_digest(getattr(config.task, name)) for name in ("train", "dev")}
+    """Digest what the task is read from: files, or folders of files as RACE has them."""
+    return {name: _digest_table(Path(getattr(config.task, name))) for name in ("train", "dev")}
 
 
 def folder_digest(folder: Path) -> str:
@@ -139,6 +140,12 @@ def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConf
 
 def needs_builtin(config: PipelineConfig) -> bool:
     return BUILTIN in config.corpus.input or config.task.train == BUILTIN
+
+
+def _digest_table(path: Path) -> str:
+    if not path.is_dir():
+        return file_digest(path)
+    return ",".join(f"{file.relative_to(path)}:{file_digest(file)}" for file in sorted(path.rglob("*.txt")))
 
 
 def _digest_input(path: str, corpus: CorpusConfig, storage: Storage) -> str:

@@ -52,6 +52,7 @@ EXCEPTIONS = {
     # Forms that are faster than what Keras has a name for, each behind one function that every backend has.
     ("keras_bert_flow/layers/fusion.py", "tensorflow"),
     ("keras_bert_flow/layers/dense.py", "jax"),
+    ("keras_bert_flow/layers/split_heads.py", "jax"),
     ("keras_bert_flow/layers/dropout.py", "torch"),
     ("keras_bert_flow/models/fused_adamw.py", "tensorflow"),
     ("keras_bert_flow/models/fused_adamw.py", "torch"),

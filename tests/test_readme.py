@@ -18,9 +18,8 @@ def test_readme_script_runs(tmp_path):
     script = script.replace('"jax"', repr(backend)).replace("total_steps=100", "total_steps=4")
     script = script.replace("steps_per_epoch=100", "steps_per_epoch=4").replace("batch_size=32", "batch_size=4")
     write_tiny_records(tmp_path / "out" / "records")
-    (tmp_path / "script.py").write_text(
-        script + "\nprint(classifier.predict(inputs.take(slice(None)), verbose=0).shape)"
-    )
+    (tmp_path / "reviews.tsv").write_text("text\tlabel\na fine film\tgood\na dull film\tbad\n")
+    (tmp_path / "script.py").write_text(script + "\nprint([answer['label'] in task.labels for answer in answers])")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "script.py"],
@@ -32,7 +31,7 @@ def test_readme_script_runs(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith("(2, 2)")
+    assert done.stdout.strip().endswith("[True, True]")
 
 
 def test_readme_names_places_that_exist():

@@ -8,12 +8,12 @@ from typing import Any
 SPECIAL_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Read a JSON object, or another `kind` of value.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not JSON, or not an object.
+        ValueError: it is not JSON, or of another kind.
     """
     if not path.is_file():
         raise FileNotFoundError(f"A model directory must hold {path.name}. Received: {path.parent}, without it.")
@@ -21,8 +21,9 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}). Copy or save it again.") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: must be a JSON object. Received: {type(content).__name__}.")
+    if not isinstance(content, kind):
+        name = {dict: "object", list: "array"}[kind]
+        raise ValueError(f"{path}: must be a JSON {name}. Received: {type(content).__name__}.")
     return content
 
 

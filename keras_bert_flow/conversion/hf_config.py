@@ -1,5 +1,6 @@
 """Translate between the constructor arguments of our models and the `config.json` of Hugging Face's BERT."""
 
+from collections.abc import Sequence
 from typing import Any
 
 # Ours, Hugging Face's, and Hugging Face's default; None where a checkpoint must say it.
@@ -79,9 +80,20 @@ def read_labels(config: dict[str, Any], source: str) -> tuple[str, ...] | None:
             raise ValueError
     except (AttributeError, TypeError, ValueError):
         raise ValueError(f"{source}: `id2label` must map 0, 1, 2 ... to names. Received: id2label={names!r}.") from None
-    if ordered == [f"LABEL_{index}" for index in range(len(ordered))]:
-        return None
-    return tuple(ordered)
+    return None if tuple(ordered) == number_labels(len(ordered)) else tuple(ordered)
+
+
+def make_label_fields(labels: Sequence[str]) -> dict[str, dict]:
+    """Return the fields that name classes."""
+    return {
+        "id2label": {str(index): label for index, label in enumerate(labels)},
+        "label2id": {label: index for index, label in enumerate(labels)},
+    }
+
+
+def number_labels(count: int) -> tuple[str, ...]:
+    """Return the names that Hugging Face gives to classes without names."""
+    return tuple(f"LABEL_{index}" for index in range(count))
 
 
 def _number(config: dict[str, Any], name: str, default: float | None, source: str) -> float:

@@ -30,6 +30,7 @@ MASKED_LM_HEAD = {
 }
 PRETRAINING_HEADS = MASKED_LM_HEAD | {"nsp": "cls.seq_relationship"}
 CLASSIFIER_HEAD = {"classifier": "classifier"}
+SPAN_HEAD = {"span": "qa_outputs"}
 
 
 def backbone_table(num_layers: int) -> dict[str, str]:

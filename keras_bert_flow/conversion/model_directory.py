@@ -1,59 +1,44 @@
 """Write and read model directories: Hugging Face's layout, so that `transformers` loads ours and we load theirs."""
 
-from collections.abc import Collection
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keras_bert_flow.conversion import huggingface as hf
-from keras_bert_flow.conversion.directory_files import (
-    check_vocabulary,
-    read_json,
-    write_card,
-    write_json,
-    write_vocabulary,
-)
-from keras_bert_flow.conversion.hf_config import make_hf_config, read_hf_config, read_labels
-from keras_bert_flow.conversion.tensor_file import read_tensors, write_tensors
+from keras_bert_flow.conversion.directory_files import check_vocabulary, write_card, write_json, write_vocabulary
+from keras_bert_flow.conversion.hf_config import make_hf_config, make_label_fields, number_labels
+from keras_bert_flow.conversion.reading import check_overrides, make_backbone, read_directory
+from keras_bert_flow.conversion.sentence_files import write_sentence_files
+from keras_bert_flow.conversion.shelf import CLASSES, KINDS, POOLING, Place, find_place
+from keras_bert_flow.conversion.task_models import load_with_head
+from keras_bert_flow.conversion.tensor_file import write_tensors
+from keras_bert_flow.conversion.weights import export_tensors, has_pooler, import_tensors, list_missing
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
-from keras_bert_flow.models.values import read_variable
 
-OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype", "name")
-# What Hugging Face calls each model, and its heads.
-ARCHITECTURES = {
-    BertBackbone: ("BertModel", {}),
-    BertMaskedLM: ("BertForMaskedLM", hf.MASKED_LM_HEAD),
-    BertPretrainer: ("BertForPreTraining", hf.PRETRAINING_HEADS),
-    BertTextClassifier: ("BertForSequenceClassification", hf.CLASSIFIER_HEAD),
-}
+_logger = logging.getLogger(__name__)
 
 
 def save_model_directory(model, path, vocabulary_path=None, cased=False, labels=None, card=None) -> None:
     """Write a model as `transformers` reads it; the caller publishes the folder.
 
     Args:
-        model: a `BertBackbone`, `BertPretrainer`, `BertMaskedLM` or `BertTextClassifier`.
+        model: a backbone, a pre-trainer or the model of a task. A `BertPairEmbedder` is saved as its embedder is.
         vocabulary_path: the `vocab.txt` to put in.
         cased: whether the vocabulary keeps case and accents.
-        labels: names of a classifier's classes in the order of their ids; by default its own `labels`.
+        labels: names of the classes in the order of their ids; by default the model's own `labels`.
         card: text of `README.md`; by default a few lines.
     Raises:
         ValueError: `vocab.txt` or `labels` are not as many as the model has, or a weight is NaN or infinite.
         TypeError: another kind of model.
     """
-    if type(model) not in ARCHITECTURES:
-        names = ", ".join(kind.__name__ for kind in ARCHITECTURES)
-        raise TypeError(f"A model directory holds one of {names}. Received: {type(model).__name__}.")
-    architecture, heads = ARCHITECTURES[type(model)]
+    place = find_place(type(model))
     backbone = getattr(model, "backbone", model)
-    tensors = _export_tensors(model, backbone, heads)
-    config = make_hf_config(backbone.get_config(), architecture)
-    if isinstance(model, BertTextClassifier):
-        config |= _label_fields(model, labels)
+    tensors = export_tensors(model, backbone, place.head)
+    config = make_hf_config(backbone.get_config(), place.architecture) | _describe_head(model, place, labels)
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary_path is not None:
@@ -61,43 +46,84 @@ def save_model_directory(model, path, vocabulary_path=None, cased=False, labels=
         write_vocabulary(folder, vocabulary_path, cased, backbone.max_positions)
     write_json(folder / "config.json", config)
     write_tensors(folder / "model.safetensors", tensors)
-    write_card(folder, card, architecture, backbone)
+    if set(POOLING) <= set(place.options):
+        write_sentence_files(folder, backbone.hidden_dim, model.pooling, model.normalize)
+    write_card(folder, card, place.architecture, backbone)
+
+
+def load_model(model_class: type, path, **overrides):
+    """Load a model of a class; a new head that nobody spoke of is warned of.
+
+    Args:
+        overrides: `dropout_rate`, `attention_dropout_rate`, `dtype`, `name`, and what the class has beside them, such
+            as `labels`.
+    Raises:
+        FileNotFoundError: the folder, its config.json or its model.safetensors is missing.
+        ValueError: a file is damaged, does not fit the others or is not BERT's; one line that names the file.
+        TypeError: no such class is kept in a model directory.
+    """
+    if model_class is BertBackbone:
+        return load_backbone(path, **overrides)
+    if model_class in (BertMaskedLM, BertPretrainer):
+        return _load_whole(model_class, path, overrides)
+    model, is_new = load_with_head(model_class, path, **overrides)
+    if is_new and not any(overrides.get(name) for name in CLASSES):
+        _logger.warning("%s has no %s: its weights begin anew.", path, find_place(model_class).noun)
+    return model
+
+
+def load_task_model(kind: str, path, labels: Sequence[str] = (), needs_head: bool = False, **overrides):
+    """Load the model of a kind of task, with a new head where the directory has none for it.
+
+    Args:
+        kind: one of `KINDS`, as `Task.kind`.
+        labels: names of the classes in the order of their ids, for a model that has such.
+        needs_head: refuse a directory without the head: to predict, not to train.
+        overrides: as for `load_model`.
+    Raises:
+        FileNotFoundError, ValueError: as for `load_model`, or the kind is unknown or has no labels.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"The kind of a task must be one of {', '.join(KINDS)}. Received: {kind!r}.")
+    place = find_place(KINDS[kind])
+    if labels:
+        if "labels" not in place.options:
+            raise ValueError(f"A model for {kind} has no labels. Received: labels={list(labels)}. Leave them out.")
+        overrides["labels"] = labels
+    model, is_new = load_with_head(KINDS[kind], path, **overrides)
+    if is_new and needs_head:
+        raise ValueError(f"{path}: there is no {place.noun} in it. Fine-tune it on such a task first.")
+    return model
 
 
 def load_backbone(path, **overrides) -> BertBackbone:
-    """Load the encoder of any BERT model directory; that of a masked LM has no pooler.
+    """Load the encoder of any BERT model directory; without a pooler where the directory has none.
 
     Args:
         overrides: `dropout_rate`, `attention_dropout_rate`, `dtype` or `name`.
     Raises:
-        FileNotFoundError: the folder, its config.json or its model.safetensors is missing.
-        ValueError: a file is damaged, does not fit the others or is not BERT's; one line that names the file.
+        FileNotFoundError, ValueError: as for `load_model`.
     """
-    _check_overrides(overrides)
-    folder, config, tensors = _read_directory(path)
-    backbone = _make_backbone(folder, config, {**overrides, "use_pooler": _has_pooler(tensors)})
-    _import_tensors(backbone, backbone, {}, tensors, folder)
+    check_overrides(overrides)
+    folder, config, tensors = read_directory(path)
+    backbone = make_backbone(folder, config, **overrides, use_pooler=has_pooler(tensors))
+    import_tensors(backbone, backbone, {}, tensors, folder)
     return backbone
 
 
 def load_pretrainer(path, **overrides) -> BertPretrainer:
     """Load the encoder and both pre-training heads; arguments and errors as for `load_backbone`."""
-    _check_overrides(overrides)
-    folder, config, tensors = _read_directory(path)
-    backbone = _make_backbone(folder, config, {**overrides, "name": "bert_backbone"})
-    model = BertPretrainer(backbone, name=overrides.get("name", "bert_pretrainer"))
-    _import_tensors(model, backbone, hf.PRETRAINING_HEADS, tensors, folder)
-    return model
+    return _load_whole(BertPretrainer, path, overrides)
 
 
 def load_masked_lm(path, **overrides) -> BertMaskedLM:
     """Load the encoder, without its pooler, and the masked-token head; arguments and errors as for `load_backbone`."""
-    _check_overrides(overrides)
-    folder, config, tensors = _read_directory(path)
-    backbone = _make_backbone(folder, config, {**overrides, "name": "bert_backbone", "use_pooler": False})
-    model = BertMaskedLM(backbone, name=overrides.get("name", "bert_masked_lm"))
-    _import_tensors(model, backbone, hf.MASKED_LM_HEAD, tensors, folder)
-    return model
+    return _load_whole(BertMaskedLM, path, overrides)
+
+
+def load_classifier(path, num_classes=None, labels=None, **overrides) -> BertTextClassifier:
+    """Load a classifier, or put a new one on the encoder and pooler of another model; see `load_model`."""
+    return load_model(BertTextClassifier, path, num_classes=num_classes, labels=labels, **overrides)
 
 
 def load_for_pretraining(
@@ -109,148 +135,39 @@ def load_for_pretraining(
         has_sentence_task: load a `BertPretrainer`, else a `BertMaskedLM`.
         overrides: as for `load_backbone`, which says what is raised as well.
     """
-    _check_overrides(overrides)
-    folder, config, tensors = _read_directory(path)
-    backbone = _make_backbone(folder, config, {**overrides, "name": "bert_backbone", "use_pooler": has_sentence_task})
-    model = BertPretrainer(backbone) if has_sentence_task else BertMaskedLM(backbone)
-    heads = ARCHITECTURES[type(model)][1]
-    tables = hf.POOLER | heads
-    missing = {}  # an ordered set
-    for variable in model.weights:
-        layer = variable.path.rpartition("/")[0]
-        if (layer in tables or variable.path in tables) and not tensors.keys() & hf.tensor_names(variable.path, tables):
-            missing[layer] = None
-    _import_tensors(model, backbone, heads, tensors, folder, missing)
-    return model, tuple(missing)
+    return _load(BertPretrainer if has_sentence_task else BertMaskedLM, path, overrides, may_be_new=True)
 
 
-def load_classifier(path, num_classes=None, labels=None, **overrides) -> BertTextClassifier:
-    """Load a classifier, or put a new one on the encoder and pooler of another model.
-
-    A masked LM has no pooler; it gets a new one, as it does in `transformers`.
-
-    Args:
-        num_classes: needed for a new head, if `labels` are not given.
-        labels: names of the classes in the order of their ids; by default those in the directory.
-        overrides: as for `load_backbone`; `dropout_rate` also holds before the classifier.
-    Raises:
-        FileNotFoundError: as for `load_backbone`.
-        ValueError: as for `load_backbone`, or the directory's classifier has other classes than asked for.
-    """
-    _check_overrides(overrides)
-    folder, config, tensors = _read_directory(path)
-    has_head = "classifier.weight" in tensors
-    stored = read_labels(config, str(folder / "config.json")) if has_head else None
-    if labels is not None and stored is not None and tuple(labels) != stored:
-        raise ValueError(
-            f"{folder / 'config.json'}: `labels` must be those of the model. Received: labels={list(labels)}, "
-            f"id2label={list(stored)}. To start a new head, use BertTextClassifier(BertBackbone.from_preset(...), ...)."
-        )
-    labels = stored if labels is None else tuple(labels)
-    if has_head:
-        stored_classes = tensors["classifier.weight"].shape[0]
-        _check_classes(folder, stored_classes, num_classes, labels)
-        num_classes = stored_classes
-    elif num_classes is None and labels is None:
-        raise ValueError(f"{folder}: there is no classifier in it, so a new one needs `num_classes` or `labels`.")
-    backbone = _make_backbone(folder, config, {**overrides, "name": "bert_backbone"})
-    stored_rate = config.get("classifier_dropout")
-    model = BertTextClassifier(
-        backbone,
-        num_classes=len(labels) if num_classes is None else num_classes,
-        dropout_rate=backbone.dropout_rate if "dropout_rate" in overrides or stored_rate is None else stored_rate,
-        labels=labels,
-        name=overrides.get("name", "bert_text_classifier"),
-    )
-    is_new = () if has_head or _has_pooler(tensors) else hf.POOLER
-    _import_tensors(model if has_head else backbone, backbone, hf.CLASSIFIER_HEAD, tensors, folder, is_new)
-    return model
+def _load_whole(model_class: type, path, overrides: dict[str, Any]):
+    return _load(model_class, path, overrides, may_be_new=False)[0]
 
 
-def _read_directory(path):
-    folder = Path(path)
-    config = read_json(folder / "config.json")
-    tensors = read_tensors(folder / "model.safetensors")
-    return folder, config, {hf.normalise_name(name): array for name, array in tensors.items()}
+def _load(model_class: type, path, overrides: dict[str, Any], may_be_new: bool) -> tuple[Any, tuple[str, ...]]:
+    place = find_place(model_class)
+    check_overrides(overrides)
+    folder, config, tensors = read_directory(path)
+    shared = {name: value for name, value in overrides.items() if name != "name"}
+    backbone = make_backbone(folder, config, **shared, use_pooler=place.use_pooler)
+    model = model_class(backbone, **{name: value for name, value in overrides.items() if name == "name"})
+    new_layers = list_missing(model, place.head, tensors) if may_be_new else ()
+    import_tensors(model, backbone, place.head, tensors, folder, new_layers)
+    return model, new_layers
 
 
-def _make_backbone(folder: Path, config: dict[str, Any], overrides: dict[str, Any]) -> BertBackbone:
-    source = folder / "config.json"
-    settings = read_hf_config(config, str(source))
-    if (folder / "vocab.txt").is_file():
-        check_vocabulary(folder / "vocab.txt", settings["vocabulary_size"])
-    try:
-        return BertBackbone(**(settings | overrides))
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
-
-
-def _export_tensors(model, backbone: BertBackbone, heads: dict[str, str]) -> dict:
-    table = hf.backbone_table(backbone.num_layers)
-    # A bare encoder has bare names; beside heads its names start with `bert.`.
-    table = {ours: f"bert.{theirs}" for ours, theirs in table.items()} | heads if heads else table
-    tensors = {}
-    for variable in model.weights:
-        value = read_variable(variable).astype("float32")
-        if not np.isfinite(value).all():
-            raise ValueError(
-                f"Weights must be numbers. Received: {variable.path} with NaN or infinity. Save none such."
-            )
-        names = hf.tensor_names(variable.path, table)
-        tensors |= hf.export_variable(variable.path, value, names, backbone.num_heads)
-    return tensors
-
-
-def _has_pooler(tensors: dict) -> bool:
-    return any(name.startswith("pooler.") for name in tensors)
-
-
-def _import_tensors(
-    model, backbone: BertBackbone, heads: dict[str, str], tensors: dict, folder: Path, is_new: Collection[str] = ()
-) -> None:
-    """Read every weight of a model, but for the layers that are new."""
-    table = hf.backbone_table(backbone.num_layers) | heads
-    source = folder / "model.safetensors"
-    for variable in model.weights:
-        if variable.path.rpartition("/")[0] in is_new:
-            continue
-        names = hf.tensor_names(variable.path, table)
-        expected = hf.tensor_shape(variable.path, tuple(variable.shape), names)
-        for name in names:
-            if name not in tensors:
-                raise ValueError(f"{source}: there is no tensor `{name}`. Is it a {type(model).__name__}?")
-            if tensors[name].shape != expected:
-                raise ValueError(
-                    f"{source}: `{name}` must have the shape {expected}, by config.json. "
-                    f"Received: {tensors[name].shape}. Do the two files belong together?"
-                )
-        variable.assign(hf.import_variable(variable.path, [tensors[name] for name in names], backbone.num_heads))
-
-
-def _label_fields(model: BertTextClassifier, labels) -> dict[str, Any]:
-    labels = labels or model.labels or [f"LABEL_{index}" for index in range(model.num_classes)]
+def _describe_head(model, place: Place, labels) -> dict[str, Any]:
+    """Return the fields of `config.json` that say what the head is for."""
+    if place.head != hf.CLASSIFIER_HEAD:
+        return {}
+    fields = {"classifier_dropout": model.dropout_rate}
+    if place.problem_type is not None:
+        fields["problem_type"] = place.problem_type
+    if place.problem_type == "regression":
+        return fields | make_label_fields(number_labels(1))
+    if place.options != CLASSES:
+        return fields
+    labels = labels or model.labels or number_labels(model.num_classes)
     if len(labels) != model.num_classes:
         raise ValueError(
             f"`labels` must name every class. Received: {len(labels)} labels, num_classes={model.num_classes}."
         )
-    return {
-        "id2label": {str(index): label for index, label in enumerate(labels)},
-        "label2id": {label: index for index, label in enumerate(labels)},
-        "classifier_dropout": model.dropout_rate,
-        "problem_type": "single_label_classification",
-    }
-
-
-def _check_classes(folder: Path, stored_classes: int, num_classes: int | None, labels) -> None:
-    asked = num_classes if num_classes is not None else len(labels) if labels is not None else stored_classes
-    if asked != stored_classes or (labels is not None and len(labels) != stored_classes):
-        raise ValueError(
-            f"{folder}: its classifier has {stored_classes} classes. Received: num_classes={num_classes}, "
-            f"labels={labels}. To start a new head, use BertTextClassifier(BertBackbone.from_preset(...), ...)."
-        )
-
-
-def _check_overrides(overrides: dict[str, Any]) -> None:
-    unknown = sorted(set(overrides) - set(OVERRIDES))
-    if unknown:
-        raise ValueError(f"Overrides must be among {', '.join(OVERRIDES)}. Received: {', '.join(unknown)}.")
+    return fields | make_label_fields(labels)

@@ -7,6 +7,7 @@ from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.dropout import Dropout, drop_values
 from keras_bert_flow.layers.fusion import fuse
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.split_heads import split_heads
 
 # Far below any score yet finite: in a row with nothing to attend to it swallows the scores, and the softmax is
 # uniform instead of not-a-number. google-research/bert adds -10000, which is the same wherever a real key exists.
@@ -39,15 +40,6 @@ def masked_softmax(scores, padding_mask):
         if keras.backend.backend() == "torch":
             return ops.softmax(scores, axis=-1)  # in float32 inside, without the copies that casts would be
     return ops.cast(ops.softmax(ops.cast(scores, "float32") + bias, axis=-1), scores.dtype)
-
-
-def split_heads(fused, length, num_heads, head_dim):
-    """Cut (batch, length, 3 hidden) into query, key and value, each (batch, heads, length, head_dim).
-
-    One transposition, then parts that lie apart: TensorFlow fills up the gradient of a slice with zeros.
-    """
-    fused = ops.reshape(fused, (-1, length, num_heads, 3, head_dim))
-    return ops.unstack(ops.transpose(fused, (3, 0, 2, 1, 4)))
 
 
 @fuse

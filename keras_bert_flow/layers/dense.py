@@ -4,43 +4,50 @@ import keras
 from keras import ops
 
 
-def _make_product():
-    """Return the product of (..., inputs) and (inputs, outputs)."""
+def _plainly(inputs, kernel, bias):
+    outputs = ops.matmul(inputs, kernel)
+    return outputs if bias is None else ops.add(outputs, bias)
+
+
+def _make_projection():
+    """Return the product of (..., inputs) and (inputs, outputs), plus a bias or None."""
     if keras.backend.backend() != "jax":
-        return ops.matmul
+        return _plainly
     import jax
 
-    @jax.custom_vjp
-    def project(inputs, kernel):
-        return jax.numpy.matmul(inputs, kernel)
+    project = jax.custom_vjp(_plainly)
 
-    def remember(inputs, kernel):
-        return project(inputs, kernel), (inputs, kernel)
+    def remember(inputs, kernel, bias):
+        return project(inputs, kernel, bias), (inputs, kernel, bias)
 
     def differentiate(remembered, gradient):
-        inputs, kernel = remembered
+        inputs, kernel, bias = remembered
         rows = gradient.reshape(-1, gradient.shape[-1])
         of_inputs = jax.lax.dot_general(rows, kernel, (((1,), (1,)), ((), ())))
         of_kernel = jax.lax.dot_general(inputs.reshape(-1, inputs.shape[-1]), rows, (((0,), (0,)), ((), ())))
-        return of_inputs.reshape(inputs.shape), of_kernel
+        return of_inputs.reshape(inputs.shape), of_kernel, None if bias is None else sum_rows(rows)
+
+    def sum_rows(rows):
+        ones = jax.numpy.ones(len(rows), rows.dtype)
+        sums = jax.lax.dot_general(ones, rows, (((0,), (0,)), ((), ())), preferred_element_type="float32")
+        return sums.astype(rows.dtype)
 
     project.defvjp(remember, differentiate)
-    return lambda inputs, kernel: project(ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel))
+    return lambda *tensors: project(*(None if tensor is None else ops.convert_to_tensor(tensor) for tensor in tensors))
 
 
-_project = _make_product()
+_project = _make_projection()
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense`, whose kernel gets its gradient on jax without a copy of that of the outputs.
+    """`keras.layers.Dense`, whose weights get their gradients on jax without copies of that of the outputs.
 
     By itself jax multiplies the other way round, (outputs, rows) by (rows, inputs), and transposes: XLA then copies the
-    gradient of the outputs for each layer, and the product is slower on a processor.
+    gradient of the outputs for each layer, and the product is slower on a processor. That of the bias is a product
+    with ones: into a sum XLA puts all that led to the gradient of the outputs, and so computes it twice.
     """
 
     def call(self, inputs, training=None):
-        outputs = _project(inputs, self.kernel)
-        if self.bias is not None:
-            outputs = ops.add(outputs, self.bias)
+        outputs = _project(inputs, self.kernel, self.bias)
         return outputs if self.activation is None else self.activation(outputs)

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bert_flow.layers.activations import get_activation
+from keras_bert_flow.layers.attention import MASKED_SCORE
 from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.initializers import truncated_normal
 
@@ -116,3 +117,26 @@ class OutputBias(keras.layers.Layer):
 
     def compute_output_shape(self, logits_shape):
         return logits_shape
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class SpanScores(keras.layers.Layer):
+    """Part the logits of first and last tokens, and have padding lose against every real token.
+
+    Call arguments:
+        logits: float, (batch, length, 2).
+        padding_mask: int or bool, (batch, length). 1 for a real token.
+    Returns:
+        {"start": float, (batch, length), "end": the same}. `MASKED_SCORE` for padding.
+    """
+
+    def build(self, logits_shape, padding_mask_shape=None):
+        pass
+
+    def call(self, logits, padding_mask):
+        is_real = ops.cast(padding_mask, "bool")
+        masked = ops.cast(MASKED_SCORE, logits.dtype)
+        return {name: ops.where(is_real, logits[..., place], masked) for place, name in enumerate(("start", "end"))}
+
+    def compute_output_shape(self, logits_shape, padding_mask_shape=None):
+        return {"start": tuple(logits_shape[:-1]), "end": tuple(logits_shape[:-1])}

@@ -119,7 +119,7 @@ class BertBackbone(keras.Model):
     @classmethod
     def from_preset(cls, path, **overrides):
         """Load from a model directory, ours or Hugging Face's; dropout rates, `dtype` and `name` may be overridden."""
-        return load_preset("backbone", path, **overrides)
+        return load_preset(cls, path, **overrides)
 
     def save_to_preset(self, path, **details):
         """Write a model directory; see `conversion.model_directory.save_model_directory`."""
@@ -165,4 +165,13 @@ def require_pooler(backbone):
         raise ValueError(
             "This head must stand on a backbone with a pooler. Received: use_pooler=False, as a masked LM has it. "
             "Load the model with from_preset, which puts a new pooler on where it can, or use BertMaskedLM."
+        )
+
+
+def refuse_pooler(backbone):
+    """Raise ValueError if a backbone has a pooler, which heads for tokens would leave untrained."""
+    if backbone.use_pooler:
+        raise ValueError(
+            "This head must stand on a backbone without a pooler, which nothing would train. "
+            "Received: use_pooler=True. Try BertBackbone(..., use_pooler=False)."
         )

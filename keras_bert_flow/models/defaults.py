@@ -30,7 +30,7 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
         super().__init__(from_logits=from_logits, **kwargs)
 
     def call(self, y_true, y_pred):
-        logits = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
+        logits = ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1]))  # spans have as many classes as tokens
         labels = ops.cast(ops.reshape(y_true, (-1,)), "int32")
         if keras.backend.backend() == "torch":
             losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)

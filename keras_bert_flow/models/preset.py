@@ -1,12 +1,12 @@
 """Send models to model directories and back."""
 
 
-def load_preset(kind: str, path, **overrides):
-    """Load a model of `kind` (`backbone`, `pretrainer`, `masked_lm` or `classifier`) from a model directory."""
+def load_preset(kind: type, path, **overrides):
+    """Load a model of a class from a model directory."""
     # Conversion builds models, so models reach it only when asked.
     from keras_bert_flow.conversion import model_directory
 
-    return getattr(model_directory, f"load_{kind}")(path, **overrides)
+    return model_directory.load_model(kind, path, **overrides)
 
 
 def save_preset(model, path, **details) -> None:

@@ -192,7 +192,7 @@ def describe(example, case, is_piece):
     }
 
 
-@pytest.mark.parametrize("unit", ["token", "word"])
+@pytest.mark.parametrize("unit", ["token", pytest.param("word", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_records_are_distributed_as_the_original_makes_them(unit, seed, case, reference, tmp_path):
     ours = observe(build_ours(case, unit, seed, tmp_path), case, seed)

@@ -23,11 +23,17 @@ def objective(request):
     return request.param
 
 
+@pytest.fixture(params=["mlm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlm_nsp", "mlm_sop"))])
+def one_objective(request):
+    """Return one of them, and of the slow tests each."""
+    return request.param
+
+
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_objectives_have_the_same_bytes_with_several_workers(workers, objective, corpus, vocabulary_file, tmp_path):
-    one = build(corpus, vocabulary_file, tmp_path / "one", objective=objective)
+def test_objectives_have_the_same_bytes_with_several_workers(workers, one_objective, corpus, vocabulary_file, tmp_path):
+    one = build(corpus, vocabulary_file, tmp_path / "one", objective=one_objective)
     options = [f"--direct_num_workers={workers}", "--direct_running_mode=multi_processing"]
-    run_job(corpus, vocabulary_file, tmp_path / "more", *options, f"--objective={objective}")
+    run_job(corpus, vocabulary_file, tmp_path / "more", *options, f"--objective={one_objective}")
     assert read_folder(one) == read_folder(tmp_path / "more")
 
 

@@ -335,6 +335,7 @@ def test_fit_names_the_damaged_record(folder):
         model.fit(pretraining_dataset(folder, 5), steps_per_epoch=10, shuffle=False, verbose=0)
 
 
+@pytest.mark.any_backend
 def test_pretrain_names_the_damaged_record_on_one_line(folder):
     damage_a_record_of_training(folder)
     with pytest.raises(ValueError, match="record [0-9]+ of .*/train-0000[01]-of-00002.tfrecord, damaged") as caught:

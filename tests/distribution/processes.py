@@ -29,7 +29,8 @@ def start_children(backend, folder, processes=1, devices=1, **told):
         environments = list(name_processes(backend, processes))
     common = {"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"}
     if backend == "jax":
-        common["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+        flags = os.environ.get("XLA_FLAGS", "")
+        common["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices}"
     children = []
     for number, (command, environment) in enumerate(zip(commands, environments, strict=True)):
         with open(folder / f"{number}.log", "wb") as log:

@@ -50,3 +50,22 @@ def test_gradient_of_the_kernel_is_not_transposed():
 
     assert count_transpositions(Dense) == 0
     assert count_transpositions(keras.layers.Dense) > 0
+
+
+def test_gradient_of_the_bias_is_a_product():
+    if keras.backend.backend() != "jax":
+        pytest.skip("the gradient is its own on jax only")
+    import jax
+
+    def count_sums(layer_class):
+        layer = layer_class(5)
+        layer.build(ROWS.shape)
+
+        def loss(bias):
+            outputs, _ = layer.stateless_call([layer.kernel.value, bias], [], ROWS)
+            return (outputs * ROWS[..., :5]).sum()
+
+        return str(jax.make_jaxpr(jax.grad(loss))(layer.bias.value)).count(" reduce_sum")
+
+    assert count_sums(Dense) == 1  # of the loss
+    assert count_sums(keras.layers.Dense) > 1

@@ -7,12 +7,15 @@ from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.embeddings import BertEmbeddings
 from keras_bert_flow.layers.encoder import EncoderBlock
-from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias, Pooler
+from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts, PairSimilarity
+from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias, Pooler, SpanScores
+from keras_bert_flow.layers.pooling import TokenPooling
 from tests.oracles.layer_contract import layer_contract
 
 RNG = np.random.default_rng(0)
 HIDDEN = RNG.normal(size=(3, 5, 12)).astype("float32")
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], "int32")
+PAIRS = np.stack([MASK, MASK[::-1]], axis=1)
 POSITIONS = np.array([[4, 0], [1, 1], [0, 3]], "int32")
 
 
@@ -25,9 +28,14 @@ POSITIONS = np.array([[4, 0], [1, 1], [0, 3]], "int32")
         (lambda: Pooler(12, name="pooler"), (HIDDEN,)),
         (lambda: MaskedTokenTransform(12, name="mlm_transform"), (HIDDEN, POSITIONS)),
         (lambda: OutputBias(name="mlm"), (HIDDEN,)),
+        (lambda: SpanScores(name="span_scores"), (HIDDEN[..., :2], MASK)),
+        (lambda: TokenPooling("max", normalize=True, name="pooling"), (HIDDEN, MASK)),
+        (lambda: MergeTexts(name="merge"), (HIDDEN,)),
+        (lambda: ChoiceScores(name="choice_scores"), (HIDDEN[:, :2, 0].reshape(6, 1), PAIRS)),
+        (lambda: PairSimilarity(name="similarity"), (HIDDEN[:, :2].reshape(6, 12),)),
         (lambda: Dropout(0.5, name="dropout"), (HIDDEN,)),
     ],
-    ids=["embeddings", "attention", "encoder", "pooler", "mlm_transform", "bias", "dropout"],
+    ids=lambda value: value().name if callable(value) else "",
 )
 def test_layer_keeps_contract(layer, inputs):
     layer_contract(layer(), *inputs)

@@ -22,6 +22,7 @@ PARAMETERS = {
 @pytest.mark.parametrize(
     "size", [pytest.param(size, marks=[pytest.mark.slow] if size == "large" else []) for size in PARAMETERS]
 )
+@pytest.mark.any_backend
 def test_backbone_has_published_number_of_parameters(size):
     backbone = BertBackbone.from_size(size, vocabulary_size=30522)
     assert backbone.count_params() == PARAMETERS[size]

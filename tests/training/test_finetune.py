@@ -6,8 +6,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert_flow.config_file import make_config
-from keras_bert_flow.conversion.model_directory import load_classifier, save_model_directory
-from keras_bert_flow.data.tasks import encode_texts, predict_probabilities, read_tokenizer
+from keras_bert_flow.conversion.model_directory import save_model_directory
+from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetune import finetune
@@ -47,9 +47,9 @@ def place(tmp_path_factory):
 def make_task_config(place, dev="dev.tsv", **finetuning):
     settings = {
         "batch_size": 8,
-        "epochs": 6,  # at 4 one run of four still misses a row
+        "epochs": 8,  # at 3 one run of four has not begun to learn
         "sequence_length": 16,
-        "learning_rate": 0.03,
+        "learning_rate": 0.01,  # at 0.03 some runs stay with one class
         "seeds": (1, 2),
     }
     values = {
@@ -74,7 +74,7 @@ def test_finetune_learns_what_can_be_separated(finished):
         assert log[-1]["dev_accuracy"] == 1.0
         assert log[-1]["dev_loss"] < 0.2 < log[0]["loss"]
         assert [line["step"] for line in log] == sorted({line["step"] for line in log})
-        assert log[-1]["step"] == 6 * 10  # epochs of 77 rows in batches of 8
+        assert log[-1]["step"] == 8 * 10  # epochs of 77 rows in batches of 8
 
 
 def test_finetune_publishes_every_run_whole(finished):
@@ -92,16 +92,15 @@ def test_finetune_starts_and_seeds_differ(finished):
 
 
 def test_finetuned_model_scores_as_its_log_says(place, finished):
-    classifier = load_classifier(finished / RUNS[0] / "model")
-    assert classifier.labels == ("no", "yes")
+    predictor = Predictor(finished / RUNS[0] / "model")
+    assert predictor.model.labels == predictor.task.labels == ("no", "yes")
     texts, labels = zip(*(line.split("\t") for line in (place / "dev.tsv").read_text().splitlines()[1:]), strict=True)
-    inputs = encode_texts(read_tokenizer(finished / RUNS[0] / "model"), texts, None, 16)
-    probabilities = predict_probabilities(classifier, inputs, 8)
-    chosen = probabilities[np.arange(21), [("no", "yes").index(label) for label in labels]]
-    assert -np.log(chosen).mean() == pytest.approx(read_log(finished / RUNS[0])[-1]["dev_loss"], rel=1e-4)  # float32
+    predictions = predictor.predict(texts)
+    losses = [-np.log(found["probabilities"][label]) for found, label in zip(predictions, labels, strict=True)]
+    assert np.mean(losses) == pytest.approx(read_log(finished / RUNS[0])[-1]["dev_loss"], rel=1e-4)  # float32
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "bert_adam"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("bert_adam", marks=pytest.mark.any_backend)])
 def test_finetune_slows_layers_by_depth(place, tmp_path, optimizer):
     settings = {"layer_decay": 1e-5, "seeds": (1,), "epochs": 1, "compare_random": False, "optimizer": optimizer}
     output = finetune(make_task_config(place, **settings), place / "model", tmp_path / "out", lambda line: None)
@@ -110,7 +109,7 @@ def test_finetune_slows_layers_by_depth(place, tmp_path, optimizer):
     moves = {name: float(np.abs(after[name] - before[name]).max()) for name in after if name in before}
     moved = sorted(name for name in moves if moves[name] > 1e-3)
     assert moved == ["bert.pooler.dense.bias", "bert.pooler.dense.weight"]
-    assert 0 < max(moves[name] for name in moves if ".encoder." in name) < 2e-5  # ten steps of 0.03, times 1e-5
+    assert 0 < max(moves[name] for name in moves if ".encoder." in name) < 2e-5  # ten steps of 0.01, times 1e-5
     assert max(moves[name] for name in moves if ".embeddings." in name) < 1e-8  # times 1e-10, and the weight's rounding
 
 
@@ -125,7 +124,7 @@ def test_finetune_goes_on_between_runs_and_a_seed_is_the_same_anywhere(place, fi
     output, config = place / "killed", make_task_config(place, compare_random=False)
     with pytest.raises(Killed):
         finetune(config, place / "model", output, die_at_second)
-    with pytest.raises(ValueError, match=r"another finetuning\.learning_rate \(0\.03, now 0\.04\)\. Undo"):
+    with pytest.raises(ValueError, match=r"another finetuning\.learning_rate \(0\.01, now 0\.04\)\. Undo"):
         finetune(make_task_config(place, compare_random=False, learning_rate=0.04), place / "model", output)
     lines = []
     finetune(config, place / "model", output, lines.append)
@@ -157,6 +156,7 @@ def test_missing_table_and_model_are_named(place):
         finetune(make_task_config(place), place / "no_model", place / "out")
 
 
+@pytest.mark.any_backend
 def test_callbacks_follow_every_run(place):
     class Diary(keras.callbacks.Callback):
         def __init__(self):

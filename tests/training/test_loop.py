@@ -97,6 +97,7 @@ def test_loop_makes_exactly_the_steps_and_logs_each_border(model, records, tmp_p
     ]
 
 
+@pytest.mark.any_backend
 def test_loop_logs_the_mean_loss_of_a_stretch_alone(model, records, tmp_path):
     lines = []
     run(model, records, tmp_path / "run", Borders(6, 1, 6, 6), report=lines.append)
@@ -133,6 +134,7 @@ def test_loop_stops_on_sigterm_and_goes_on(model, records, tmp_path):
     assert lines[2]["elapsed_seconds"] > lines[1]["elapsed_seconds"]
 
 
+@pytest.mark.any_backend
 def test_loop_finishes_when_stopped_at_its_last_step(model, records, tmp_path):
     def stop(line):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -141,6 +143,7 @@ def test_loop_finishes_when_stopped_at_its_last_step(model, records, tmp_path):
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
 
 
+@pytest.mark.any_backend
 def test_loop_refuses_a_loss_that_is_no_number(model, records, tmp_path):
     def poison(line):
         model.get_layer("nsp").bias.assign(np.array([np.nan, 0.0], "float32"))
@@ -151,6 +154,7 @@ def test_loop_refuses_a_loss_that_is_no_number(model, records, tmp_path):
     assert [line["step"] for line in read_log(tmp_path / "run")] == [2]
 
 
+@pytest.mark.any_backend
 def test_loop_refuses_a_score_that_is_no_number(model, records, tmp_path):
     with pytest.raises(ValueError, match="dev_loss must be a number. Received: inf by step 2"):
         run(model, records, tmp_path / "run", Borders(2, 2, 2, 2), lambda follow: {"dev_loss": float("inf")})

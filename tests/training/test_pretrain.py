@@ -101,6 +101,7 @@ def test_stopped_runs_end_in_the_same_bits(records, finished, killer):
     assert without_times(output) == without_times(finished)
 
 
+@pytest.mark.any_backend
 def test_full_disk_is_one_line_and_the_run_goes_on(records, finished):
     """A limit on file sizes stands in for the disk: from step 8 on no checkpoint fits."""
     output, limits = records.parent / "full", resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -221,6 +222,7 @@ def test_changed_configuration_is_refused(records, finished):
         pretrain(make_tiny_config(**SETTINGS, weight_decay=0.5), records, finished)
 
 
+@pytest.mark.any_backend
 def test_unfinished_run_of_another_configuration_is_refused(records):
     class Killed(BaseException):
         pass
@@ -259,6 +261,7 @@ def test_settings_reach_the_optimizer():
     assert model.optimizer.inner_optimizer.get_config()["learning_rate"]["config"] == schedule
 
 
+@pytest.mark.any_backend
 def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
     lines = []
     settings = {"total_steps": 4, "log_every_steps": 2, "precision": "mixed_bfloat16"}
@@ -269,6 +272,7 @@ def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
 
 
+@pytest.mark.any_backend
 def test_decay_is_the_one_that_was_asked_for(records):
     losses = {}
     for decay in ("linear", "constant"):
@@ -280,6 +284,7 @@ def test_decay_is_the_one_that_was_asked_for(records):
     assert losses["linear"][3] != losses["constant"][3]
 
 
+@pytest.mark.any_backend
 def test_log_tells_operations_a_second_and_their_share_of_the_peak(records, tmp_path):
     lines = []
     config = make_tiny_config(total_steps=4, log_every_steps=2, peak_flops=2e9)
@@ -295,6 +300,7 @@ def test_log_tells_operations_a_second_and_their_share_of_the_peak(records, tmp_
         assert line["utilisation"] == pytest.approx(line["flops_per_second"] / 2e9, rel=rounding)
 
 
+@pytest.mark.any_backend
 def test_run_without_held_out_records_has_no_scores(tmp_path):
     records = write_tiny_records(tmp_path / "records", held_out=0)
     output = pretrain(make_tiny_config(total_steps=3), records, tmp_path / "out", lambda line: None)

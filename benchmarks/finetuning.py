@@ -1,0 +1,96 @@
+"""Fine-tune a model on a task beside transformers, seed by seed, and print scores and seconds as a Markdown table.
+
+    python benchmarks/finetuning.py --config configs/tasks/sst2.yaml --model MODEL --backend torch --seeds 1 2 3 \\
+        --set task.train=data/train.tsv --set task.dev=data/dev.tsv --set finetuning.epochs=2
+
+Both read the same examples, and have the same batch, epochs, rates, precision and threads. For each seed the sides take
+turns. Seconds are those of the whole command. In those of `kbf finetune` are compiling, an evaluation after each epoch,
+checkpoints and the published model; in those of transformers its training and one evaluation.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", required=True, help="YAML whose sections `task` and `finetuning` count")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
+    parser.add_argument("--model", required=True, help="model directory, of Hugging Face's layout")
+    parser.add_argument("--backend", nargs="+", default=("jax", "tensorflow", "torch"))
+    parser.add_argument("--seeds", nargs="+", type=int, default=(1, 2, 3))
+    parser.add_argument("--threads", type=int, default=1, help="of the processor")
+    return parser.parse_args()
+
+
+def run_child(command: list[str], threads: int, **environment: str) -> tuple[str, float]:
+    """Return what a command printed, and the seconds that it took."""
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), str(threads))
+    if threads == 1:
+        limits["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    started_at = time.perf_counter()
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | limits | environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout, time.perf_counter() - started_at
+
+
+def finetune_ours(arguments: argparse.Namespace, backend: str, seed: int) -> tuple[float, float]:
+    """Return the score after the last epoch, and the seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        changes = [*arguments.set, f"finetuning.seeds=[{seed}]", "finetuning.compare_random=false"]
+        sets = [part for change in changes for part in ("--set", change)]
+        output = Path(folder) / "out"
+        command = ["-m", "keras_bert_flow", "finetune", "--task", arguments.config, "--model", arguments.model]
+        command = [sys.executable, *command, "--output", str(output), *sets]
+        _, seconds = run_child(command, arguments.threads, KERAS_BACKEND=backend)
+        run = output / "pretrained" / f"seed-{seed}"
+        task = json.loads((run / "model" / "task.json").read_text())
+        lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+        return lines[-1][f"dev_{task['main_metric']}"], seconds
+
+
+def finetune_theirs(arguments: argparse.Namespace, seed: int) -> tuple[float, float]:
+    command = ["-m", "benchmarks.peers.finetune_transformers", arguments.config, arguments.model, str(seed)]
+    printed, seconds = run_child([sys.executable, *command, *arguments.set], arguments.threads)
+    return json.loads(printed.splitlines()[-1])["score"], seconds
+
+
+def print_row(name: str, runs: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> None:
+    scores, seconds = zip(*runs, strict=True)
+    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    ratio = statistics.median(seconds) / statistics.median([second for _, second in theirs])
+    each = ", ".join(f"{score:.4f}" for score in scores)
+    print(
+        f"| {name} | {statistics.mean(scores):.4f} ± {spread:.4f} | {each} | {statistics.median(seconds):,.1f} "
+        f"| {ratio:.2f} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    ours: dict[str, list] = {backend: [] for backend in arguments.backend}
+    theirs = []
+    for seed in arguments.seeds:
+        theirs.append(finetune_theirs(arguments, seed))
+        for backend, runs in ours.items():
+            runs.append(finetune_ours(arguments, backend, seed))
+    print("| | score, mean ± standard deviation | each seed | seconds, median | seconds / transformers |")
+    print("|---|---:|---|---:|---:|")
+    print_row("transformers", theirs, theirs)
+    for backend, runs in ours.items():
+        print_row(backend, runs, theirs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Write and read the files by which `sentence_transformers` knows how to make a vector of the outputs of an encoder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.conversion.directory_files import read_json, write_json
+
+MODULES = "modules.json"
+POOLING_FOLDER, NORMALIZE_FOLDER = "1_Pooling", "2_Normalize"
+# Source: sentence-transformers 5.2, models/Pooling.py. The first three are ours, too.
+FLAGS = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+SUPPORTED = ("mean", "cls", "max")
+
+
+def write_sentence_files(folder: Path, hidden_dim: int, pooling: str, normalize: bool) -> None:
+    """Write `modules.json` and a folder for each module behind the encoder."""
+    folders = ["", POOLING_FOLDER, *([NORMALIZE_FOLDER] if normalize else [])]
+    types = ("Transformer", "Pooling", "Normalize")
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(zip(folders, types, strict=False))
+    ]
+    (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+    for path in folders[1:]:
+        (folder / path).mkdir(exist_ok=True)
+    flags = {flag: mode == pooling for mode, flag in FLAGS.items()}
+    config = {"word_embedding_dimension": hidden_dim, **flags, "include_prompt": True}
+    write_json(folder / POOLING_FOLDER / "config.json", config)
+
+
+def read_sentence_files(folder: Path) -> dict[str, Any]:
+    """Return `pooling` and `normalize` of a directory; nothing where it has no `modules.json`.
+
+    Raises:
+        ValueError: the directory computes something else, or a file is damaged.
+    """
+    path = folder / MODULES
+    if not path.is_file():
+        return {}
+    modules = read_json(path, list)
+    try:
+        kinds = [module["type"].rpartition(".")[-1] for module in modules]
+        folders = [module["path"] for module in modules]
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError(f"{path}: each module must have a `type` and a `path`. Copy or save it again.") from None
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or folders[0] != "":
+        raise ValueError(
+            f"{path}: the modules must be Transformer, in the folder itself, Pooling and perhaps Normalize. "
+            f"Received: {', '.join(f'{kind} in {place!r}' for kind, place in zip(kinds, folders, strict=True))}."
+        )
+    return {"pooling": _read_pooling(folder / folders[1] / "config.json"), "normalize": len(kinds) == 3}
+
+
+def _read_pooling(path: Path) -> str:
+    config = read_json(path)
+    flagged = [mode for mode, flag in FLAGS.items() if config.get(flag)]
+    modes = [config["pooling_mode"]] if config.get("pooling_mode") else flagged
+    if len(modes) != 1 or modes[0] not in SUPPORTED:
+        raise ValueError(f"{path}: the pooling must be one of {', '.join(SUPPORTED)}. Received: {modes}.")
+    return modes[0]

@@ -1,0 +1,69 @@
+"""Load the model of a task from a model directory, with a new head where the directory has none."""
+
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.conversion import huggingface as hf
+from keras_bert_flow.conversion.hf_config import read_labels
+from keras_bert_flow.conversion.reading import OVERRIDES, check_overrides, make_backbone, read_directory
+from keras_bert_flow.conversion.sentence_files import read_sentence_files
+from keras_bert_flow.conversion.shelf import CLASSES, POOLING, Place, find_place, has_head
+from keras_bert_flow.conversion.weights import has_pooler, import_tensors
+
+
+def load_with_head(model_class: type, path, **overrides) -> tuple[Any, bool]:
+    """Load the model of a task; return also whether its head is new.
+
+    Args:
+        overrides: as for `load_backbone`, and the options of the model: `num_classes` or `labels`, needed for new
+            classes, `pooling` and so on. `dropout_rate` also holds before the head.
+    Raises:
+        FileNotFoundError, ValueError: as for `load_backbone`, or the directory's head has other classes.
+    """
+    place = find_place(model_class)
+    check_overrides(overrides, place.options)
+    folder, config, tensors = read_directory(path)
+    is_new = not has_head(place, config, tensors)
+    shared = {name: overrides[name] for name in OVERRIDES if name in overrides and name != "name"}
+    backbone = make_backbone(folder, config, **shared, use_pooler=place.use_pooler)
+    arguments = {name: value for name, value in overrides.items() if name in ("name", *place.options)}
+    if place.options == CLASSES:
+        arguments |= _choose_classes(
+            folder, config, tensors, place, is_new, overrides.get("num_classes"), overrides.get("labels")
+        )
+    if place.head == hf.CLASSIFIER_HEAD:
+        stored_rate = config.get("classifier_dropout")
+        is_given = "dropout_rate" in overrides or stored_rate is None
+        arguments["dropout_rate"] = backbone.dropout_rate if is_given else stored_rate
+    if set(POOLING) <= set(place.options):
+        arguments = read_sentence_files(folder) | arguments
+    model = model_class(backbone, **arguments)
+    new_layers = [*(place.head if is_new else ()), *(() if has_pooler(tensors) else hf.POOLER)]
+    import_tensors(model, backbone, place.head, tensors, folder, new_layers)
+    return model, is_new
+
+
+def _choose_classes(
+    folder: Path, config: dict[str, Any], tensors: dict, place: Place, is_new: bool, num_classes, labels
+) -> dict[str, Any]:
+    """Return `num_classes` and `labels`: those of the directory's head, or those asked for."""
+    labels = tuple(labels) if labels else None
+    if is_new:
+        if num_classes is None and labels is None:
+            raise ValueError(f"{folder}: there is no {place.noun} in it, so a new one needs `num_classes` or `labels`.")
+        return {"num_classes": len(labels) if num_classes is None else num_classes, "labels": labels}
+    stored = read_labels(config, str(folder / "config.json"))
+    advice = "To start a new head, give BertBackbone.from_preset(...) to the class of the model."
+    if labels is not None and stored is not None and labels != stored:
+        raise ValueError(
+            f"{folder / 'config.json'}: `labels` must be those of the model. Received: labels={list(labels)}, "
+            f"id2label={list(stored)}. {advice}"
+        )
+    labels = stored if labels is None else labels
+    stored_classes = tensors[f"{hf.CLASSIFIER_HEAD['classifier']}.weight"].shape[0]
+    if num_classes not in (None, stored_classes) or (labels is not None and len(labels) != stored_classes):
+        raise ValueError(
+            f"{folder}: its {place.noun} has {stored_classes} classes. Received: num_classes={num_classes}, "
+            f"labels={labels}. {advice}"
+        )
+    return {"num_classes": stored_classes, "labels": labels}

@@ -1,0 +1,96 @@
+"""Share what every model with a head does: defaults of `compile`, configuration, model directories."""
+
+import keras
+
+from keras_bert_flow.layers.dropout import Dropout
+from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
+from keras_bert_flow.models.defaults import make_adamw
+from keras_bert_flow.models.preset import load_preset, save_preset
+
+
+class BertWithHead(keras.Model):
+    """Join an encoder and a head into a functional model; abstract.
+
+    A model of this kind is final. It says with `make_losses` and `make_metrics` what `compile()` takes where it is
+    given none, and adds the arguments of its own constructor to `get_config`.
+
+    It is no `abc.ABC`: to put `Functional` in the place of `keras.Model`, Keras makes an object of every class between.
+    """
+
+    default_rate = 5e-5
+    default_loss_weights = None
+
+    def __init__(self, backbone, inputs, outputs, name):
+        super().__init__(inputs=inputs, outputs=outputs, name=name)
+        self.dtype_policy = backbone.dtype_policy
+        self.backbone = backbone
+
+    def make_losses(self):
+        """Return the loss, or one for each output."""
+        raise NotImplementedError
+
+    def make_metrics(self):
+        """Return metrics, or some for each output; they are weighted as the loss is."""
+        raise NotImplementedError
+
+    def compile(self, optimizer=None, loss=None, *, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):
+        """Compile; what is left out is AdamW, the losses and the metrics of the model."""
+        is_default = loss is None and loss_weights is None
+        super().compile(
+            optimizer=make_adamw(learning_rate=self.default_rate) if optimizer is None else optimizer,
+            loss=self.make_losses() if loss is None else loss,
+            loss_weights=self.default_loss_weights if is_default else loss_weights,
+            metrics=metrics,
+            weighted_metrics=self.make_metrics() if weighted_metrics is None else weighted_metrics,
+            **kwargs,
+        )
+
+    @classmethod
+    def from_preset(cls, path, **overrides):
+        """Load from a model directory, ours or Hugging Face's.
+
+        Dropout rates, `dtype` and `name` may be overridden. A directory without the head of a task gives its encoder,
+        and the head is new: where it has classes, `labels` or `num_classes` must be given. A pooler that the model
+        needs and the directory lacks is new, one that it does not need is left out.
+        """
+        return load_preset(cls, path, **overrides)
+
+    def save_to_preset(self, path, **details):
+        """Write a model directory; see `conversion.model_directory.save_model_directory`."""
+        save_preset(self, path, **details)
+
+    def get_config(self):
+        return {"backbone": keras.saving.serialize_keras_object(self.backbone), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config):
+        backbone = config["backbone"]
+        if not isinstance(backbone, BertBackbone):
+            backbone = keras.saving.deserialize_keras_object(backbone)
+        return cls(**(config | {"backbone": backbone}))
+
+
+def make_inputs(*more_names, axes=(None,)):
+    """Return the inputs of the backbone, and others like them, int32, (batch, *axes), by name."""
+    return {key: keras.Input(axes, dtype="int32", name=key) for key in (*INPUT_NAMES, *more_names)}
+
+
+def encode(backbone, inputs):
+    """Return the outputs of the backbone for inputs among which there are others."""
+    return backbone({key: inputs[key] for key in INPUT_NAMES})
+
+
+def project(backbone, hidden, units, name):
+    """Return float32 logits, (..., units), by a dense layer of that name."""
+    initializer = truncated_normal(backbone.initializer_range)
+    return keras.layers.Dense(units, kernel_initializer=initializer, dtype="float32", name=name)(hidden)
+
+
+def classify(backbone, hidden, units, dropout_rate):
+    """Return float32 logits, (..., units), after dropout: what Hugging Face calls `classifier` in each of its models.
+
+    Source: google-research/bert, run_classifier.py, `create_model`.
+    """
+    dropout = Dropout(dropout_rate, dtype=backbone.dtype_policy, name="classifier_dropout")
+    return project(backbone, dropout(hidden), units, "classifier")

@@ -1,0 +1,37 @@
+"""Say which of several labels a text has."""
+
+import keras
+
+from keras_bert_flow.models.backbone import require_pooler
+from keras_bert_flow.models.base import encode, make_inputs
+from keras_bert_flow.models.labelled import BertWithClasses
+from keras_bert_flow.models.losses import LabelAccuracy
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class BertMultiLabelClassifier(BertWithClasses):
+    """Give one logit a label, each for itself, to each text: pooled output, dropout, dense.
+
+    Inputs: those of the backbone. Output: float32 logits, (batch, num_classes); a text has a label where the logit is
+    above 0. `compile()` without a loss takes the binary cross-entropy of (batch, num_classes) zeros and ones, the mean
+    over labels.
+
+    Args:
+        labels: names in the order of the outputs; saved in the model directory.
+    Raises:
+        ValueError: there is no class, not `num_classes` labels, or no pooler.
+    """
+
+    least_classes = 1
+
+    def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, name="bert_multi_label_classifier"):
+        require_pooler(backbone)
+        inputs = make_inputs()
+        pooled = encode(backbone, inputs)["pooled_output"]
+        super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
+
+    def make_losses(self):
+        return keras.losses.BinaryCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+
+    def make_metrics(self):
+        return [LabelAccuracy(name="accuracy")]

@@ -1,0 +1,41 @@
+"""Choose one of several texts."""
+
+import keras
+
+from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts
+from keras_bert_flow.models.backbone import require_pooler
+from keras_bert_flow.models.base import BertWithHead, classify, encode, make_inputs
+from keras_bert_flow.models.defaults import token_accuracy, token_loss
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class BertMultipleChoice(BertWithHead):
+    """Give one logit to each of several texts, such as a question with each of its answers.
+
+    Inputs: those of the backbone, int32, (batch, choices, length). Output: float32 logits, (batch, choices). A choice
+    without a token is filler, for rows with fewer choices, and gets a very low logit. `compile()` without a loss takes
+    the cross-entropy of the number of the right choice, (batch,).
+
+    Raises:
+        ValueError: the backbone has no pooler.
+    Source: Devlin et al. 2019, section 4.4 (SWAG).
+    """
+
+    def __init__(self, backbone, dropout_rate=0.1, name="bert_multiple_choice"):
+        require_pooler(backbone)
+        inputs = make_inputs(axes=(None, None))
+        merge = MergeTexts(name="merge_choices")
+        pooled = encode(backbone, {key: merge(value) for key, value in inputs.items()})["pooled_output"]
+        logits = classify(backbone, pooled, 1, dropout_rate)  # (batch * choices, 1)
+        scores = ChoiceScores(dtype="float32", name="choice_scores")(logits, inputs["padding_mask"])
+        super().__init__(backbone, inputs, scores, name)
+        self.dropout_rate = dropout_rate
+
+    def make_losses(self):
+        return token_loss()
+
+    def make_metrics(self):
+        return [token_accuracy()]
+
+    def get_config(self):
+        return super().get_config() | {"dropout_rate": self.dropout_rate}

@@ -1,0 +1,40 @@
+"""Find the answer to a question in a text."""
+
+import keras
+
+from keras_bert_flow.layers.heads import SpanScores
+from keras_bert_flow.models.backbone import refuse_pooler
+from keras_bert_flow.models.base import BertWithHead, encode, make_inputs, project
+from keras_bert_flow.models.defaults import token_accuracy, token_loss
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class BertQuestionAnswerer(BertWithHead):
+    """Give each token of a text a logit for the start of the answer, and one for its end.
+
+    Inputs: those of the backbone, with the question in segment 0 and the text in segment 1. Outputs: `start` and `end`,
+    float32 logits, (batch, length), very low for padding. `compile()` without a loss takes the mean of both
+    cross-entropies; labels are {"start": (batch,), "end": (batch,)}, positions of tokens, the end one included. Where
+    there is no answer, both are 0, that of [CLS].
+
+    Args:
+        backbone: built with `use_pooler=False`.
+    Raises:
+        ValueError: the backbone has a pooler.
+    Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert, run_squad.py, `create_model`.
+    """
+
+    default_loss_weights = {"start": 0.5, "end": 0.5}
+
+    def __init__(self, backbone, name="bert_question_answerer"):
+        refuse_pooler(backbone)
+        inputs = make_inputs()
+        logits = project(backbone, encode(backbone, inputs)["sequence_output"], 2, "span")
+        scores = SpanScores(dtype="float32", name="span_scores")(logits, inputs["padding_mask"])
+        super().__init__(backbone, inputs, scores, name)
+
+    def make_losses(self):
+        return {"start": token_loss(), "end": token_loss()}
+
+    def make_metrics(self):
+        return {"start": [token_accuracy()], "end": [token_accuracy()]}

@@ -1,0 +1,35 @@
+"""Give texts a number."""
+
+import keras
+
+from keras_bert_flow.models.backbone import require_pooler
+from keras_bert_flow.models.base import BertWithHead, classify, encode, make_inputs
+from keras_bert_flow.models.losses import SquaredError
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class BertTextRegressor(BertWithHead):
+    """Give a number to each text or pair of texts, such as a likeness: pooled output, dropout, dense.
+
+    Inputs: those of the backbone. Output: float32, (batch,). `compile()` without a loss takes the mean squared error.
+
+    Raises:
+        ValueError: the backbone has no pooler.
+    Source: Devlin et al. 2019, section 4.1 (STS-B).
+    """
+
+    def __init__(self, backbone, dropout_rate=0.1, name="bert_text_regressor"):
+        require_pooler(backbone)
+        inputs = make_inputs()
+        numbers = classify(backbone, encode(backbone, inputs)["pooled_output"], 1, dropout_rate)
+        super().__init__(backbone, inputs, numbers[:, 0], name)
+        self.dropout_rate = dropout_rate
+
+    def make_losses(self):
+        return SquaredError()
+
+    def make_metrics(self):
+        return [keras.metrics.RootMeanSquaredError()]
+
+    def get_config(self):
+        return super().get_config() | {"dropout_rate": self.dropout_rate}

