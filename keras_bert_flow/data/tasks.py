@@ -43,9 +43,9 @@ class TaskBatches:
         self.seed = seed
         self.widths = choose_widths(features.lengths, max_widths)
         self.steps_per_epoch = -(-len(features) // batch_size)
-        positions = sum(width for _, width in self._plan_epoch(0)) * batch_size * features.sequences_per_row
-        self.mean_positions = round(positions / self.steps_per_epoch)
         self._plan = lru_cache(maxsize=2)(self._plan_epoch)
+        positions = sum(width for _, width in self._plan(0)) * batch_size * features.sequences_per_row
+        self.mean_positions = round(positions / self.steps_per_epoch)
 
     def __len__(self) -> int:
         return ROWS

@@ -1,14 +1,11 @@
 """Read sentences of tagged words, in columns as at CoNLL or as lines of JSON, and write predictions in columns."""
 
-import gzip
-import json
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from keras_bert_flow.tasks.rows import abridge
+from keras_bert_flow.tasks.rows import abridge, read_lines, read_objects
 from keras_bert_flow.tasks.tagged_words import TaggedWords
 
 DOCUMENT_MARK = "-DOCSTART-"
@@ -114,7 +111,7 @@ def _sentence(path: str, tokens: list[Token]) -> TaggedWords:
 def _parse_columns(path: str, columns: list[int]) -> Iterator[Token | None]:
     """Yield a token for each word, and None where a sentence ends."""
     width = 0
-    for number, line in _read_lines(path):
+    for number, line in read_lines(path):
         values = re.split(f"[{BLANKS}]+", line.strip(BLANKS))
         if values == [""] or values[0] == DOCUMENT_MARK:
             yield None
@@ -145,18 +142,8 @@ def _require_columns(place: str, columns: list[int], values: list[str]) -> None:
 
 
 def _parse_jsonl(path: str, has_labels: bool) -> Iterator[TaggedWords]:
-    for number, line in _read_lines(path):
-        if not line.strip():
-            continue
+    for number, fields in read_objects(path):
         place = f"{path}, row {number}"
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
-            fields = None
-        if not isinstance(fields, dict):
-            raise ValueError(
-                f"{place}: a line of .jsonl must be one JSON object. Received: {abridge([line])}. Correct the line."
-            )
         words = _strings(place, "words", fields)
         tags = _strings(place, "tags", fields) if has_labels else None
         if has_labels and len(tags) != len(words):
@@ -179,21 +166,3 @@ def _strings(place: str, name: str, fields: dict) -> tuple[str, ...]:
     raise ValueError(
         f"{place}: {name!r} must be a list of texts, none of them empty. Received: {received}. Correct or drop the row."
     )
-
-
-def _read_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line; only a line feed ends one, as U+2028 and its like occur inside words."""
-    opener = gzip.open if path.endswith(".gz") else open
-    with opener(path, "rb") as file:
-        try:
-            for number, line in enumerate(file, 1):
-                try:
-                    decoded = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise ValueError(
-                        f"{path}, row {number}: a table must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
-                        "Convert it, for example with iconv -t utf-8."
-                    ) from None
-                yield number, decoded.removesuffix("\n").removesuffix("\r")
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise ValueError(f"A .gz file must be whole gzip. Received: {path}. Fetch or compress it again.") from None

@@ -1,30 +1,12 @@
 import gzip
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_bert_flow.tasks.tables import TaskTable, label_ids, label_names, read_table
-
-DATA = os.environ.get("KBF_TEST_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
-
-
-def write(folder: Path, name: str, content: str | bytes) -> Path:
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
-def message_of(error: type[Exception], call, *args, **kwargs) -> str:
-    with pytest.raises(error) as caught:
-        call(*args, **kwargs)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "Received: " in message
-    return message
+from tests.tasks.files import DATA, message_of, needs_data, write
 
 
 def table_of(*labels: str, path: str = "t.tsv") -> TaskTable:

@@ -194,3 +194,19 @@ def test_finetuning_says_that_it_takes_one_device(place, caplog):
     with pytest.raises(FileNotFoundError):
         finetune(config, place / "none", place / "one-device")
     assert not caplog.text
+
+
+@pytest.mark.any_backend
+def test_run_ends_where_nothing_is_gained_and_the_best_is_published(place):
+    settings = {"seeds": (1,), "compare_random": False, "patience_epochs": 2, "publish": "best"}
+    output = finetune(make_task_config(place, **settings), place / "model", place / "patient", lambda line: None)
+    scores = [line["dev_accuracy"] for line in read_log(output / RUNS[0]) if "dev_accuracy" in line]
+    best = scores.index(max(scores))
+    assert len(scores) == best + 1 + 2 < 12
+    last = finetune(
+        make_task_config(place, **settings | {"publish": "last"}), place / "model", place / "last", lambda line: None
+    )
+    shorter = make_task_config(place, seeds=(1,), compare_random=False, publish="best", patience_epochs=1)
+    again = finetune(shorter, place / "model", place / "again", lambda line: None)
+    assert weights_of(output / RUNS[0]) == weights_of(again / RUNS[0]) != weights_of(last / RUNS[0])
+    assert not (output / RUNS[0] / "best").exists()

@@ -1,0 +1,61 @@
+"""A task that was written beside a model is the same when it is read; items become examples of it."""
+
+import json
+
+import pytest
+
+from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.stored import read_task, write_task
+
+TASKS = [
+    make_task("classification", labels=("no", "yes"), text_pair="b", text="a"),
+    make_task("regression", lowest=0.0, highest=5.0),
+    make_task("multi_label", labels=("x", "y"), threshold=0.3),
+    make_task("multiple_choice"),
+    make_task("token_classification", scheme="IOB2", labels=("O", "B-PER", "I-PER"), stride=7),
+    make_task("question_answering", null_threshold=-0.5),
+]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.kind)
+def test_stored_task_is_the_same(tmp_path, task):
+    write_task(tmp_path, task, 96)
+    assert read_task(tmp_path) == (task, 96)
+
+
+def test_folder_without_a_task_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"must hold task\.json .* Received: "):
+        read_task(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"kind": "classification"}', '{"kind": "odd", "sequence_length": 8}'])
+def test_damaged_task_is_one_line(tmp_path, content):
+    (tmp_path / "task.json").write_text(content)
+    with pytest.raises(ValueError, match=r"task\.json: .*Received: ") as caught:
+        read_task(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_items_become_examples():
+    pair, number, _, choice, tags, answer = TASKS
+    for item in (["one", "two"], {"text": "one", "text_pair": "two"}):
+        example = pair.pose(item)
+        assert (example.text, example.text_pair, example.label) == ("one", "two", None)
+    assert number.pose("one").text == "one"
+    chosen = choice.pose({"context": "c", "question": "q", "choices": ["a", "b"]})
+    assert (chosen.context, chosen.question, chosen.choices, chosen.label) == ("c", "q", ("a", "b"), None)
+    assert tags.pose("Jan woont.").words == ("Jan", "woont", ".")
+    assert tags.pose(["Jan", "woont."]).words == ("Jan", "woont.")
+    for item in (["q", "c"], {"question": "q", "context": "c"}):
+        assert (answer.pose(item).question, answer.pose(item).context) == ("q", "c")
+
+
+@pytest.mark.parametrize(
+    ("place", "item"),
+    [(0, "one"), (0, ["one", " "]), (0, {"text": "one"}), (1, ["a", "b"]), (1, 3), (3, "a"), (4, [1]), (5, "q")]
+    + [(3, {"context": "c", "question": "q", "choices": "ab"}), (3, {"context": "c", "question": "q"})],
+)
+def test_other_items_are_refused(place, item):
+    with pytest.raises(ValueError, match="An item for this task must .* Received: ") as caught:
+        TASKS[place].pose(item)
+    assert "\n" not in str(caught.value) and json.dumps(item)
