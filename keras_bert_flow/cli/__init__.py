@@ -1,0 +1,29 @@
+"""The `kbf` command: every step of the walk alone, and all of them at once.
+
+Each command imports what it needs when it runs: `kbf vocab` never loads Keras, and a backend is chosen before Keras is
+imported. A user's mistake is one line and status 2; status 75 says that training stopped at a checkpoint.
+"""
+
+import os
+import sys
+
+import typer
+
+from keras_bert_flow import exit_status
+from keras_bert_flow.cli import data_commands, model_commands, question_commands  # noqa: F401  each adds its commands
+from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.mistakes import explain
+
+
+def main() -> None:
+    """Run `kbf`, turning a user's mistake into one line."""
+    try:
+        status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
+    except typer.Abort:
+        status = exit_status.INTERRUPTED
+    except Exception as error:
+        if os.environ.get("KBF_DEBUG"):
+            raise
+        status = explain(error)
+    if status:
+        sys.exit(status)

@@ -1,0 +1,134 @@
+"""Commands from text to records, and those that look at either."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow import exit_status
+from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.options import ConfigFile, Inputs, Output, Overrides, SkipBadInputs, load
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.settings import BUILTIN
+
+PASS_TO_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(context_settings=PASS_TO_BEAM)
+def vocab(
+    context: typer.Context,
+    output: Output,
+    input: Inputs = None,
+    size: Annotated[int | None, typer.Option(help="Pieces in the vocabulary.")] = None,
+    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Keep case and accents.")] = None,
+    strict: Annotated[bool | None, typer.Option("--strict", help="Refuse lines that cannot be used.")] = None,
+    skip_bad_inputs: SkipBadInputs = None,
+    config: ConfigFile = None,
+    set: Overrides = None,
+) -> None:
+    """Learn a WordPiece vocabulary. Further options, such as --runner, go to Apache Beam."""
+    flags = {
+        "vocabulary.size": size,
+        "vocabulary.cased": cased,
+        "corpus.strict": strict,
+        "corpus.skip_bad_inputs": skip_bad_inputs,
+    }
+    settings = fill_builtin(load(config, set, flags, input), output)
+    from beam_jobs.build_vocabulary import build_vocabulary
+
+    print(build_vocabulary(settings.corpus, settings.vocabulary, output, (*settings.beam, *context.args)) / "vocab.txt")
+
+
+@app.command(context_settings=PASS_TO_BEAM)
+def records(
+    context: typer.Context,
+    vocab: Annotated[Path, typer.Option(help="The vocab.txt to encode with.")],
+    output: Output,
+    input: Inputs = None,
+    sequence_length: Annotated[int | None, typer.Option(help="Tokens of an instance.")] = None,
+    max_predictions: Annotated[int | None, typer.Option(help="Most masked tokens of an instance.")] = None,
+    duplication: Annotated[int | None, typer.Option(help="Times each document is used.")] = None,
+    objective: Annotated[str | None, typer.Option(help="mlm_nsp (BERT), mlm (RoBERTa) or mlm_sop (ALBERT).")] = None,
+    mask_unit: Annotated[str | None, typer.Option(help="token, word or span.")] = None,
+    shards: Annotated[int | None, typer.Option(help="Files of training records; by the text if left out.")] = None,
+    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="The vocabulary keeps case.")] = None,
+    strict: Annotated[bool | None, typer.Option("--strict", help="Refuse lines that cannot be used.")] = None,
+    skip_bad_inputs: SkipBadInputs = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    config: ConfigFile = None,
+    set: Overrides = None,
+) -> None:
+    """Make masked pre-training records. Further options, such as --runner, go to Apache Beam."""
+    flags = {
+        "records.sequence_length": sequence_length,
+        "records.max_predictions": max_predictions,
+        "records.duplication": duplication,
+        "records.objective": objective,
+        "records.mask_unit": mask_unit,
+        "records.shards": shards,
+        "vocabulary.cased": cased,
+        "corpus.strict": strict,
+        "corpus.skip_bad_inputs": skip_bad_inputs,
+        "seed": seed,
+    }
+    settings = fill_builtin(load(config, set, flags, input), output)
+    from beam_jobs.build_records import build_records
+
+    options = (*settings.beam, *context.args)
+    print(
+        build_records(
+            settings.corpus, settings.records, vocab, settings.vocabulary.cased, output, settings.seed, options
+        )
+    )
+
+
+@app.command()
+def corpus(output: Output) -> None:
+    """Write out the built-in corpus and task: the docstrings of the packages installed here."""
+    from keras_bert_flow.builtin import publish_builtin
+
+    print(publish_builtin(output))
+
+
+@app.command()
+def doctor(
+    path: Annotated[str, typer.Argument(help="A corpus (file, folder or glob), a vocab.txt or a folder of records.")],
+    vocab: Annotated[Path | None, typer.Option(help="Count the tokens of a corpus with this vocab.txt.")] = None,
+    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="The vocabulary keeps case.")] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Read at most so many records.")] = 100_000,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    config: ConfigFile = None,
+    set: Overrides = None,
+) -> None:
+    """Examine a corpus, a vocabulary or records: a verdict a line, with the remedy. Status 1 says: errors found."""
+    settings = load(config, set)
+    from keras_bert_flow.doctor.diagnose import diagnose
+    from keras_bert_flow.doctor.findings import as_json, as_text
+
+    diagnosis = diagnose(path, settings.corpus, vocab, cased, sample)
+    print(as_json(diagnosis) if json else as_text(diagnosis))
+    if diagnosis.verdict == "error":
+        sys.exit(exit_status.ERRORS_FOUND)
+
+
+@app.command()
+def inspect(
+    records: Annotated[Path, typer.Argument(help="What `kbf records` made.")],
+    number: Annotated[int, typer.Option("-n", min=1, help="Examples to print.")] = 3,
+    part: Annotated[str, typer.Option(help="train or held_out.")] = "train",
+) -> None:
+    """Print pre-training records as text, with their masks shown."""
+    from keras_bert_flow.doctor.examples import show_examples
+
+    print(show_examples(records, number, part))
+
+
+def fill_builtin(settings: PipelineConfig, output: Path) -> PipelineConfig:
+    """Write out the built-in corpus beside the output, where it is asked for."""
+    if BUILTIN not in settings.corpus.input:
+        return settings
+    from keras_bert_flow.builtin import publish_builtin
+    from keras_bert_flow.keys import corpus_key, resolve_builtin
+
+    return resolve_builtin(settings, publish_builtin(output.absolute().parent / "corpus" / corpus_key()))

@@ -1,0 +1,38 @@
+"""Turn a user's mistake into one line and a status."""
+
+import sys
+
+from keras_bert_flow import exit_status
+
+EXTRAS = {
+    "apache_beam": "beam",
+    "prefect": "flows",
+    "jax": "jax",
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+    "matplotlib": "plots",
+    "pyarrow": "beam",
+    "zstandard": "beam",
+}
+
+
+def explain(error: Exception) -> int:
+    """Print what went wrong on one line and return the exit status; what no user can cause is raised."""
+    message = " ".join(str(error).split())
+    if type(error).__name__ == "Interrupted":  # its module would import Keras
+        status = exit_status.CHECKPOINTED
+    elif isinstance(error, ModuleNotFoundError):
+        status, package = exit_status.USER_ERROR, (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise error
+        message = f"This needs {package}, which is not installed. pip install 'keras-bert-flow[{EXTRAS[package]}]'"
+    elif hasattr(error, "format_message"):  # typer's own, of a wrong option
+        status, message = exit_status.USER_ERROR, error.format_message()
+    elif isinstance(error, ValueError | OSError):
+        status = exit_status.USER_ERROR
+    elif type(error).__name__ == "StageError":
+        status = 1
+    else:
+        raise error
+    print(f"kbf: {message}", file=sys.stderr, flush=True)
+    return status

@@ -1,0 +1,111 @@
+"""Commands from records to the report, and the one that runs the whole walk."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.options import (
+    ChosenBackend,
+    ConfigFile,
+    Output,
+    Overrides,
+    choose_backend,
+    load,
+    stopping_for_later,
+)
+
+
+@app.command()
+def pretrain(
+    records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
+    output: Output,
+    initial_model: Annotated[
+        Path | None, typer.Option(help="Model directory to go on from, ours or Hugging Face's.")
+    ] = None,
+    config: ConfigFile = None,
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Pre-train a model; a run that was killed goes on from its newest checkpoint."""
+    with stopping_for_later():
+        settings = choose_backend(load(config, set), backend)
+        from keras_bert_flow.progress import training_progress
+        from keras_bert_flow.training.memory import keep_freed_memory
+        from keras_bert_flow.training.pretrain import pretrain as run
+
+        keep_freed_memory()
+        with training_progress(settings.pretraining.total_steps) as report:
+            print(run(settings, records, output, report, initial_model=initial_model))
+
+
+@app.command()
+def finetune(
+    model: Annotated[Path, typer.Option(help="Model directory, ours or Hugging Face's.")],
+    task: Annotated[Path, typer.Option(help="Configuration file with the sections `task` and `finetuning`.")],
+    output: Output,
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Fine-tune a model on a task, once a seed, and the same shape from random weights beside it."""
+    with stopping_for_later():
+        settings = choose_backend(load(task, set), backend)
+        from keras_bert_flow.progress import training_progress
+        from keras_bert_flow.training.finetune import finetune as run
+        from keras_bert_flow.training.memory import keep_freed_memory
+
+        keep_freed_memory()
+
+        with training_progress() as report:
+            print(run(settings, model, output, report))
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Option(help="A fine-tuned model directory.")],
+    task: Annotated[Path, typer.Option(help="Configuration file with the section `task`.")],
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Score one fine-tuned model on the task's dev table."""
+    settings = choose_backend(load(task, set), backend)
+    from keras_bert_flow.evaluation.evaluate import evaluate_model
+
+    for name, value in evaluate_model(settings, model).items():
+        print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value}")
+
+
+@app.command()
+def report(
+    finetuned: Annotated[Path, typer.Option(help="What `kbf finetune` made.")],
+    pretrained: Annotated[Path, typer.Option(help="What `kbf pretrain` made.")],
+    records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
+    output: Output,
+    first_phase: Annotated[
+        Path | None, typer.Option(help="What `kbf pretrain` made before, with shorter sequences.")
+    ] = None,
+    config: ConfigFile = None,
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Measure every fine-tuned model and write metrics.json and report.html."""
+    settings = choose_backend(load(config, set), backend)
+    from keras_bert_flow.evaluation.evaluate import write_evaluation
+
+    print(write_evaluation(settings, finetuned, pretrained, records, output, first_phase) / "report.html")
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="Configuration file; see configs/.")],
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Run the whole pipeline, from text to report, as the Prefect flow; finished stages are not run again."""
+    chosen = choose_backend(load(config, set), backend).backend
+    from flows.local import run_locally
+
+    path = run_locally(config, set or (), chosen, lambda line: print(line, flush=True))
+    print((path.parent / "report.md").read_text(encoding="utf-8"))
+    print(f"Report: {path}")

@@ -1,0 +1,68 @@
+"""Share what several commands are told, and what each of them makes of it."""
+
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow import exit_status
+from keras_bert_flow.config import Backend, CorpusConfig, PipelineConfig
+from keras_bert_flow.config_file import load_config
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see configs/.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Replace a setting: key.sub=value. May be repeated.")
+]
+Output = Annotated[Path, typer.Option(help="New folder for the result.")]
+Inputs = Annotated[list[str] | None, typer.Option("--input", help="File, folder or glob of text. May be repeated.")]
+ChosenBackend = Annotated[
+    str | None, typer.Option(help="jax, tensorflow or torch; default $KERAS_BACKEND, then the file.")
+]
+SkipBadInputs = Annotated[
+    bool | None, typer.Option("--skip-bad-inputs", help="Leave out and name files that cannot be read to their end.")
+]
+
+
+def load(
+    config: Path | None, overrides: list[str] | None, flags: dict | None = None, inputs: list[str] | None = None
+) -> PipelineConfig:
+    """Load a configuration; `--set` and an option's own flag replace what the file says."""
+    given = [f"{name}={value}" for name, value in (flags or {}).items() if value is not None]
+    settings = load_config(config, (*(overrides or ()), *given))
+    if inputs:
+        corpus = CorpusConfig(**settings.corpus.model_dump() | {"input": inputs})
+        settings = settings.model_copy(update={"corpus": corpus})
+    return settings
+
+
+def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineConfig:
+    """Fix the backend before Keras is imported: --backend, else $KERAS_BACKEND, else the configuration."""
+    chosen = backend or os.environ.get("KERAS_BACKEND") or settings.backend
+    known = Backend.__args__
+    if chosen not in known:
+        raise ValueError(f"The backend must be one of {', '.join(known)}. Received: {chosen}.")
+    if importlib.util.find_spec(chosen) is None:
+        raise ModuleNotFoundError(f"No module named '{chosen}'", name=chosen)
+    os.environ["KERAS_BACKEND"] = chosen
+    return settings.model_copy(update={"backend": chosen})
+
+
+@contextmanager
+def stopping_for_later() -> Iterator[None]:
+    """Let SIGTERM end a command that can go on with the status that says so, also before and after training."""
+
+    def leave(number, frame):
+        os.write(2, b"kbf: Stopped between two steps of its work; run the same command again to go on.\n")
+        sys.exit(exit_status.CHECKPOINTED)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

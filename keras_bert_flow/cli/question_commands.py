@@ -1,0 +1,36 @@
+"""Commands that ask a model."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.options import ChosenBackend, choose_backend
+from keras_bert_flow.config import PipelineConfig
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Option(help="A fine-tuned model directory.")],
+    texts: Annotated[list[str] | None, typer.Argument(help="What to ask; left out, lines of standard input.")] = None,
+    input: Annotated[Path | None, typer.Option(help="A file in the task's format, with or without labels.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File for the predictions; left out, standard output.")] = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Ask a fine-tuned model, and print a line of JSON for each answer.
+
+    A pair of texts is given with a tab between them, and what has more parts as a JSON object.
+    """
+    choose_backend(PipelineConfig(), backend)
+    from keras_bert_flow.prediction.lines import read_items, write_lines
+    from keras_bert_flow.prediction.predictor import Predictor
+
+    predictor = Predictor(model)
+    if input is not None:
+        write_lines(predictor.predict_examples(predictor.task.read(input, has_labels=False)), output)
+    elif texts:
+        write_lines(predictor.predict(list(read_items(texts))), output)
+    else:
+        write_lines(predictor.predict_stream(read_items(sys.stdin), at_once=1), output)
