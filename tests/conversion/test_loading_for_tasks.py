@@ -44,6 +44,7 @@ def test_kinds_are_those_of_tasks():
         assert model_class is CASES[kind].make.func
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("kind", KINDS)
 def test_new_head_stands_on_the_encoder_of_a_pretrainer(pretrained, kind):
     folder, weights = pretrained
@@ -70,6 +71,7 @@ def test_task_model_round_trip(tmp_path, kind):
     assert_same(values_of(type(model).from_preset(tmp_path)), values_of(model))
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "embedding"])
 def test_head_of_another_task_is_not_taken(tmp_path, kind):
     for other in KINDS:
@@ -82,6 +84,7 @@ def test_head_of_another_task_is_not_taken(tmp_path, kind):
             assert getattr(model, "labels", None) == (labels or None)
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("kind", ["classification", "regression", "multiple_choice"])
 def test_new_pooler_stands_on_an_encoder_without_one(tmp_path, kind):
     token_model = make_task_model("token_classification")
@@ -94,6 +97,7 @@ def test_new_pooler_stands_on_an_encoder_without_one(tmp_path, kind):
     assert values_of(model)["pooler/dense/kernel"].any()
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("kind", LABELLED)
 def test_new_classes_must_be_named_or_counted(pretrained, kind):
     folder, _ = pretrained
@@ -102,6 +106,7 @@ def test_new_classes_must_be_named_or_counted(pretrained, kind):
     assert load_task_model(kind, folder, num_classes=4).num_classes == 4
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("kind", LABELLED)
 def test_classes_of_a_directory_stay(tmp_path, kind):
     model = make_task_model(kind)
@@ -113,6 +118,7 @@ def test_classes_of_a_directory_stay(tmp_path, kind):
         load_task_model(kind, tmp_path, num_classes=2)
 
 
+@pytest.mark.any_backend
 def test_problem_that_nobody_wrote_down_goes_by_its_outputs(tmp_path):
     """`transformers` has one class for three problems, and writes down which one only when it was told or trained."""
     for kind, fits in (("classification", {"classification", "multi_label"}), ("regression", {"regression"})):
@@ -128,6 +134,7 @@ def test_problem_that_nobody_wrote_down_goes_by_its_outputs(tmp_path):
                 load_task_model(asked, tmp_path / kind, needs_head=True)
 
 
+@pytest.mark.any_backend
 def test_head_of_a_directory_without_its_name_is_taken(tmp_path):
     """Some save a head and leave the name of the model that they began with, or none."""
     model = make_task_model("token_classification")
@@ -138,6 +145,7 @@ def test_head_of_a_directory_without_its_name_is_taken(tmp_path):
         assert_same(values_of(load_task_model("token_classification", tmp_path, needs_head=True)), values_of(model))
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("kind", "arguments", "message"),
     [
@@ -154,6 +162,7 @@ def test_arguments_that_do_not_fit_are_refused(pretrained, kind, arguments, mess
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.any_backend
 def test_new_head_that_nobody_spoke_of_is_warned_of(pretrained, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         load_task_model("question_answering", pretrained[0])

@@ -65,6 +65,7 @@ def test_pretrainer_round_trip(folder, pretrainer):
     assert ours == theirs
 
 
+@pytest.mark.any_backend
 def test_overrides_change_rates_and_precision_only(folder, pretrainer):
     again = BertPretrainer.from_preset(folder, dropout_rate=0.0, attention_dropout_rate=0.3, dtype="mixed_bfloat16")
     backbone = again.backbone
@@ -87,6 +88,7 @@ def test_classifier_starts_new_head_on_pretrainer(folder, pretrainer):
         BertTextClassifier.from_preset(folder)
 
 
+@pytest.mark.any_backend
 def test_classifier_refuses_other_classes(tmp_path):
     BertTextClassifier(BertBackbone(**SMALL), 2, labels=["no", "yes"]).save_to_preset(tmp_path)
     assert BertTextClassifier.from_preset(tmp_path).labels == ("no", "yes")
@@ -96,12 +98,14 @@ def test_classifier_refuses_other_classes(tmp_path):
         BertTextClassifier.from_preset(tmp_path, labels=["yes", "no"])
 
 
+@pytest.mark.any_backend
 def test_unnamed_labels_stay_unnamed(tmp_path):
     BertTextClassifier(BertBackbone(**SMALL), 3).save_to_preset(tmp_path)
     assert BertTextClassifier.from_preset(tmp_path).labels is None
     assert BertTextClassifier.from_preset(tmp_path, labels=["a", "b", "c"]).labels == ("a", "b", "c")
 
 
+@pytest.mark.any_backend
 def test_old_spellings_load(folder, pretrainer):
     def age(tensors):
         renamed = {}
@@ -114,6 +118,7 @@ def test_old_spellings_load(folder, pretrainer):
     assert_same_weights(BertPretrainer.from_preset(folder).get_weights(), pretrainer.get_weights())
 
 
+@pytest.mark.any_backend
 def test_half_precision_loads(folder, pretrainer):
     edit_tensors(
         folder / "model.safetensors", lambda tensors: {name: value.astype("float16") for name, value in tensors.items()}
@@ -202,11 +207,13 @@ def test_tensor_of_other_shape_is_named(folder):
     assert_one_line(lambda: BertBackbone.from_preset(folder), "model.safetensors: ", message, "Received: (24, 40)")
 
 
+@pytest.mark.any_backend
 def test_backbone_directory_is_no_pretrainer(tmp_path):
     BertBackbone(**SMALL).save_to_preset(tmp_path)
     assert_one_line(lambda: BertPretrainer.from_preset(tmp_path), "there is no tensor `cls.", "BertPretrainer")
 
 
+@pytest.mark.any_backend
 def test_classifier_gets_a_new_pooler_on_a_masked_lm(tmp_path):
     model = BertMaskedLM(BertBackbone(**SMALL, use_pooler=False))
     model.save_to_preset(tmp_path)
@@ -224,6 +231,7 @@ def test_classifier_gets_a_new_pooler_on_a_masked_lm(tmp_path):
     assert_same_weights(again.get_weights(), classifier.get_weights())
 
 
+@pytest.mark.any_backend
 def test_backbone_of_a_masked_lm_has_no_pooler(tmp_path):
     BertMaskedLM(BertBackbone(**SMALL, use_pooler=False)).save_to_preset(tmp_path)
     backbone = BertBackbone.from_preset(tmp_path)

@@ -7,6 +7,8 @@ import pytest
 
 from keras_bert_flow.data.lengths import WIDTH_STEP, choose_widths, plan_epoch, plan_in_order
 
+pytestmark = pytest.mark.any_backend
+
 CASES = range(300)
 
 

@@ -172,7 +172,8 @@ def checkpoints_of(output):
     return sorted(path for path in folder.glob("step-*"))
 
 
-@pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.any_backend)])
+@pytest.mark.any_backend
+@pytest.mark.parametrize("parts", [1, 2])
 def test_run_stops_at_the_step_and_keeps_what_was_good(records, tmp_path, monkeypatch, parts):
     config = make_tiny_config(**STEPS, batch_size=4, accumulate_batches=parts)
     output, lines = tmp_path / "out", []
@@ -207,7 +208,8 @@ def test_run_skips_steps_and_counts_them(records, tmp_path, monkeypatch, parts):
     assert all(np.isfinite(values).all() for values in model.values())
 
 
-@pytest.mark.parametrize("fault", [pytest.param("rate", marks=pytest.mark.any_backend), "weight", "batches"])
+@pytest.mark.any_backend
+@pytest.mark.parametrize("fault", ["rate", "weight", "batches"])
 def test_run_skips_no_more_in_a_row_than_it_may(records, tmp_path, monkeypatch, fault):
     settings = STEPS | {"non_finite": "skip", "max_skipped_steps": 2, "batch_size": 4}
     if fault == "rate":

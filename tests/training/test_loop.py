@@ -112,6 +112,7 @@ def test_loop_logs_the_mean_loss_of_a_stretch_alone(model, records, tmp_path):
     assert twin_lines[1]["loss"] == pytest.approx(np.mean(losses[3:]), abs=2e-6)
 
 
+@pytest.mark.any_backend
 def test_loop_stops_on_sigterm_and_goes_on(model, records, tmp_path):
     folder, lines = tmp_path / "run", []
 

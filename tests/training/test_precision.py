@@ -74,6 +74,7 @@ def test_loss_keeps_digits_and_ids_that_half_precision_loses(precision):
     assert found == pytest.approx(wanted, rel=5e-5)  # float32 sums of 30,522 terms; float16 is off by 2e-4
 
 
+@pytest.mark.any_backend
 def test_float16_run_scales_its_loss_and_goes_on_to_the_same_bits(records, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass

@@ -81,6 +81,7 @@ def test_killed_runs_end_in_the_same_bits(records, finished, killer):
     assert [path.name for path in records.parent.glob(".killed*")] == []
 
 
+@pytest.mark.any_backend
 def test_stopped_runs_end_in_the_same_bits(records, finished, killer):
     output = records.parent / "stopped"
     status, done, _ = killer.run(output, "step:4")  # after step 4, of a stretch from 3 to 6
@@ -123,6 +124,7 @@ def test_full_disk_is_one_line_and_the_run_goes_on(records, finished):
     assert without_times(output) == without_times(finished)
 
 
+@pytest.mark.any_backend
 def test_all_damaged_is_one_line(records, finished, monkeypatch):
     output = records.parent / "all damaged"
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
