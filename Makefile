@@ -16,14 +16,14 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
 
-# Two processes at a time, a thread each, since they share the cores; what one prints comes when it is done. `make test`
-# has XLA compile quickly rather than well: a step runs a few times there.
+# Three processes at a time, a thread each: two cores are then busy while one of them waits for a server or a kill. What
+# one prints comes when it is done. `make test` has XLA compile quickly rather than well: a step runs a few times there.
 test: SELECTED := -m "not slow"
 test: export XLA_FLAGS = --xla_backend_optimization_level=0
 test test-all: $(VENV)/.installed-all lint
-	@echo "Testing: two processes at a time, four in all; this takes many minutes without a word."
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=target \
-		.test-rest .test-jax .test-tensorflow .test-torch SELECTED='$(SELECTED)'
+	@echo "Testing: three processes at a time, four in all; this takes many minutes without a word."
+	$(MAKE) --no-print-directory --jobs 3 --output-sync=target \
+		.test-rest .test-tensorflow .test-jax .test-torch SELECTED='$(SELECTED)'
 
 .test-%: export OMP_NUM_THREADS = 1
 .test-%: export TF_NUM_INTRAOP_THREADS = 1

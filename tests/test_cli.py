@@ -140,7 +140,10 @@ def test_unknown_backend(tmp_path):
     assert_refused(kbf("pretrain", "--records", tmp_path, "--output", tmp_path / "p", "--backend", "theano"), "theano")
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
+SLOW_DAMAGES = [pytest.param(name, marks=pytest.mark.slow) for name in ("cut", "missing")]  # tests/data has them all
+
+
+@pytest.mark.parametrize("damage", ["flip", *SLOW_DAMAGES])
 def test_damaged_records(tmp_path, damage):
     records = write_tiny_records(tmp_path / "records")
     shard = next(path for path in sorted(records.iterdir()) if path.suffix == ".tfrecord")
