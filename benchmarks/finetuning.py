@@ -16,7 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+
+from keras_bert_flow.config_file import load_config
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,6 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="model directory, of Hugging Face's layout")
     parser.add_argument("--backend", nargs="+", default=("jax", "tensorflow", "torch"))
     parser.add_argument("--seeds", nargs="+", type=int, default=(1, 2, 3))
+    parser.add_argument("--metrics", nargs="+", help="what to print; left out, the one by which runs are compared")
     parser.add_argument("--threads", type=int, default=1, help="of the processor")
     return parser.parse_args()
 
@@ -44,8 +48,8 @@ def run_child(command: list[str], threads: int, **environment: str) -> tuple[str
     return done.stdout, time.perf_counter() - started_at
 
 
-def finetune_ours(arguments: argparse.Namespace, backend: str, seed: int) -> tuple[float, float]:
-    """Return the score after the last epoch, and the seconds."""
+def finetune_ours(arguments: argparse.Namespace, backend: str, seed: int) -> tuple[dict[str, float], float]:
+    """Return the scores after the last epoch, and the seconds."""
     with tempfile.TemporaryDirectory() as folder:
         changes = [*arguments.set, f"finetuning.seeds=[{seed}]", "finetuning.compare_random=false"]
         sets = [part for change in changes for part in ("--set", change)]
@@ -53,43 +57,44 @@ def finetune_ours(arguments: argparse.Namespace, backend: str, seed: int) -> tup
         command = ["-m", "keras_bert_flow", "finetune", "--task", arguments.config, "--model", arguments.model]
         command = [sys.executable, *command, "--output", str(output), *sets]
         _, seconds = run_child(command, arguments.threads, KERAS_BACKEND=backend)
-        run = output / "pretrained" / f"seed-{seed}"
-        task = json.loads((run / "model" / "task.json").read_text())
-        lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-        return lines[-1][f"dev_{task['main_metric']}"], seconds
+        last = (output / "pretrained" / f"seed-{seed}" / "log.jsonl").read_text().splitlines()[-1]
+        return {name.removeprefix("dev_"): value for name, value in json.loads(last).items()}, seconds
 
 
-def finetune_theirs(arguments: argparse.Namespace, seed: int) -> tuple[float, float]:
+def finetune_theirs(arguments: argparse.Namespace, seed: int) -> tuple[dict[str, float], float]:
     command = ["-m", "benchmarks.peers.finetune_transformers", arguments.config, arguments.model, str(seed)]
     printed, seconds = run_child([sys.executable, *command, *arguments.set], arguments.threads)
-    return json.loads(printed.splitlines()[-1])["score"], seconds
+    return json.loads(printed.splitlines()[-1]), seconds
 
 
-def print_row(name: str, runs: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> None:
+def print_rows(name: str, runs: list, theirs: list, metrics: list[str]) -> None:
     scores, seconds = zip(*runs, strict=True)
-    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
     ratio = statistics.median(seconds) / statistics.median([second for _, second in theirs])
-    each = ", ".join(f"{score:.4f}" for score in scores)
-    print(
-        f"| {name} | {statistics.mean(scores):.4f} ± {spread:.4f} | {each} | {statistics.median(seconds):,.1f} "
-        f"| {ratio:.2f} |",
-        flush=True,
-    )
+    for metric in metrics:
+        found = [score[metric] for score in scores]
+        spread = statistics.stdev(found) if len(found) > 1 else 0.0
+        each = ", ".join(f"{score:.4f}" for score in found)
+        print(
+            f"| {name} | {metric} | {statistics.mean(found):.4f} ± {spread:.4f} | {each} "
+            f"| {statistics.median(seconds):,.1f} | {ratio:.2f} |",
+            flush=True,
+        )
 
 
 def main() -> None:
     arguments = parse_arguments()
-    ours: dict[str, list] = {backend: [] for backend in arguments.backend}
-    theirs = []
+    sides = {"transformers": partial(finetune_theirs, arguments)}
+    sides |= {backend: partial(finetune_ours, arguments, backend) for backend in arguments.backend}
+    runs: dict[str, list] = {name: [] for name in sides}
     for seed in arguments.seeds:
-        theirs.append(finetune_theirs(arguments, seed))
-        for backend, runs in ours.items():
-            runs.append(finetune_ours(arguments, backend, seed))
-    print("| | score, mean ± standard deviation | each seed | seconds, median | seconds / transformers |")
-    print("|---|---:|---|---:|---:|")
-    print_row("transformers", theirs, theirs)
-    for backend, runs in ours.items():
-        print_row(backend, runs, theirs)
+        for name, finetune in sides.items():
+            runs[name].append(finetune(seed))
+            print(f"{name}, seed {seed}: {runs[name][-1]}", file=sys.stderr, flush=True)
+    metrics = arguments.metrics or [load_config(arguments.config, arguments.set).task.main_metric]
+    print("| | metric | mean ± standard deviation | each seed | seconds, median | seconds / transformers |")
+    print("|---|---|---:|---|---:|---:|")
+    for name in sides:
+        print_rows(name, runs[name], runs["transformers"], metrics)
 
 
 if __name__ == "__main__":
