@@ -37,11 +37,13 @@ def test_objectives_have_the_same_bytes_with_several_workers(workers, one_object
     assert read_folder(one) == read_folder(tmp_path / "more")
 
 
-def test_objectives_have_the_same_bytes_replayed_and_under_another_name(objective, corpus, vocabulary_file, tmp_path):
-    one = build(corpus, vocabulary_file, tmp_path / "one", objective=objective)
+def test_objectives_have_the_same_bytes_replayed_and_under_another_name(
+    one_objective, corpus, vocabulary_file, tmp_path
+):
+    one = build(corpus, vocabulary_file, tmp_path / "one", objective=one_objective)
     other = make_corpus(tmp_path / "other" / "z.txt")
     options = ["--direct_runner_bundle_repeat=1"]
-    replayed = build(other, vocabulary_file, tmp_path / "replayed", objective=objective, options=options)
+    replayed = build(other, vocabulary_file, tmp_path / "replayed", objective=one_objective, options=options)
     assert read_folder(one) == read_folder(replayed)
 
 

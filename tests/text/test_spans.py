@@ -39,7 +39,10 @@ def test_spans_of_a_long_text_have_these_lengths():
     assert np.all(np.abs(shares - shares_by_scipy()) < error + 0.02)
 
 
-@pytest.mark.parametrize("budget", [1, 2, 7, 30, 10_000])
+SLOW_BUDGETS = [pytest.param(budget, marks=pytest.mark.slow) for budget in (7, 10_000)]
+
+
+@pytest.mark.parametrize("budget", [1, 2, 30, *SLOW_BUDGETS])
 def test_spans_are_whole_neighbouring_words(budget):
     rng = np.random.default_rng(2)
     for _ in range(200):
