@@ -29,7 +29,8 @@ def one_objective(request):
     return request.param
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
 def test_objectives_have_the_same_bytes_with_several_workers(workers, one_objective, corpus, vocabulary_file, tmp_path):
     one = build(corpus, vocabulary_file, tmp_path / "one", objective=one_objective)
     options = [f"--direct_num_workers={workers}", "--direct_running_mode=multi_processing"]

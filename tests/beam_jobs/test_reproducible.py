@@ -106,6 +106,7 @@ def test_killed_job_leaves_nothing_that_looks_finished(after_seconds, built, cor
     assert names_in(output.parent) == ["r"]
 
 
+@pytest.mark.slow
 def test_documents_of_one_file_are_spread_over_two_workers(tmp_path):
     long = [[sentence * 1000 for sentence in sentences] for sentences in make_documents()]  # several chunks
     corpus = make_corpus(tmp_path / "a.txt", as_text(long))

@@ -35,6 +35,7 @@ def test_built_records_are_all_ok_but_for_their_unknown_word(built):
     assert "counters" in {finding.what for finding in diagnosis.findings}
 
 
+@pytest.mark.slow
 def test_built_records_are_counted_as_tensorflow_counts_them(built):
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("tensorflow is not installed")

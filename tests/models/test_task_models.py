@@ -30,6 +30,7 @@ def select_real(kind, outputs, mask):
     return outputs
 
 
+@pytest.mark.any_backend
 @EVERY_KIND
 def test_task_model_gives_float32_of_its_shape(kind):
     model = make_task_model(kind, dtype="mixed_bfloat16")
@@ -55,6 +56,7 @@ def test_task_model_ignores_content_of_padding(kind):
         np.testing.assert_array_equal(before[name], after[name])
 
 
+@pytest.mark.any_backend
 @EVERY_KIND
 def test_task_model_does_not_depend_on_padded_length(kind):
     model = make_task_model(kind)
