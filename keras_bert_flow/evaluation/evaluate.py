@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.evaluation.grid_table import grid_markdown, other_seconds, read_grid
 from keras_bert_flow.evaluation.predictions import write_predictions
 from keras_bert_flow.evaluation.report import Report, write_report
 from keras_bert_flow.evaluation.results import PRETRAINED, RunPredictions, build_results, worst_errors
@@ -67,8 +68,10 @@ def write_evaluation(
         results = build_results(config.task.name, task, training, dev, runs, figures[-1])
         if first_phase is not None:
             results["first_phase"] = figures[0]
+        if grid := read_grid(finetuned):
+            results["grid"] = grid
         (work / "metrics.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-        (work / "report.md").write_text(results_markdown(results), encoding="utf-8")
+        (work / "report.md").write_text(_write_tables(results), encoding="utf-8")
         report = Report(
             title=config.name,
             results=results,
@@ -116,6 +119,11 @@ def _require_kind(task: Task, predictor: Predictor, model: str | Path) -> None:
         )
 
 
+def _write_tables(results: Mapping[str, Any]) -> str:
+    tables = [results_markdown(results)] + ([grid_markdown(results["grid"])] if "grid" in results else [])
+    return "\n\n".join(tables)
+
+
 def _read_curves(finetuned: Path, phases: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
     names = ("Pre-training, first phase", "pretraining")[-len(phases) :]
     logs = {name: phase / "log.jsonl" for name, phase in zip(names, phases, strict=True)}
@@ -132,7 +140,7 @@ def _describe_stages(
     runs: Mapping[str, list],
 ) -> list[dict[str, Any]]:
     seconds = {phase: figure["seconds"] for phase, figure in zip(phases, figures, strict=True)} | {
-        finetuned: sum(run.seconds for group in runs.values() for run in group),
+        finetuned: sum(run.seconds for group in runs.values() for run in group) + other_seconds(read_grid(finetuned)),
     }
     rows = []
     for folder in (records, *phases, finetuned):

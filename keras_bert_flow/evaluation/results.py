@@ -12,6 +12,7 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
         next_sentence_loss and next_sentence_accuracy (or sentence_order_…, or neither: by the objective), steps,
         tokens, tokens_per_second, seconds; taken as given
     first_phase: the same of a pre-training before that, where there was one
+    grid: what `search_grid` keeps in `grid.json`, where fine-tuning had a grid
     interval: of the main metric of the first pre-trained run, over the dev examples: metric, seed, value, low, high,
         level, resamples; see `keras_bert_flow.evaluation.interval`
     classes: class, label or type of span → gold, predicted and correct, counts summed over the pre-trained runs, and

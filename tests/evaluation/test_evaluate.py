@@ -5,11 +5,13 @@ import pytest
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.evaluation.evaluate import evaluate_model, write_evaluation
+from keras_bert_flow.evaluation.grid_table import grid_markdown
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.tasks.conll import read_tagged_words
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.stored import write_task
+from tests.evaluation.test_grid_table import GRID
 from tests.tasks.kinds import LETTERS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
@@ -131,6 +133,16 @@ def test_columns_are_written_beside_the_lines(make_folders, tmp_path):
     predicted = read_tagged_words(output / "random-seed-1.conll", tag_column=2)
     assert [one.tags for one in gold] == [("B-X", "I-X"), ("O",)]
     assert [list(one.tags) for one in predicted] == [line["tags"] for line in lines]
+
+
+def test_grid_of_the_fine_tuning_is_told(make_folders, tmp_path):
+    folders = make_folders("classification")
+    (folders["finetuned"] / "grid.json").write_text(json.dumps(GRID))
+    write_manifest(folders["finetuned"], "finetuning", "0", {}, {}, {})
+    output = write_evaluation(**folders, output=tmp_path / "out")
+    assert json.loads((output / "metrics.json").read_text())["grid"] == GRID
+    assert grid_markdown(GRID) in (output / "report.md").read_text()
+    assert "1,239.0" in (output / "report.html").read_text()  # three runs of 1.5 s and the point that was not chosen
 
 
 def test_a_model_of_another_kind_is_refused(make_folders):
