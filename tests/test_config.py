@@ -175,6 +175,8 @@ def test_wrong_value_is_refused_by_name(text, parts, tmp_path):
         ),
         ("finetuning: {sequence_length: 600}", ("`finetuning.sequence_length` must be at most `model.max_positions`",)),
         ("finetuning: {grid: {epochs: [2, 3, 2]}}", ("`finetuning.grid`", "each value once", "epochs=[2, 3, 2]")),
+        ("task: {extra_dev: {a/b: c.tsv}}", ("`extra_dev` must be of letters", "'a/b'")),
+        ("task: {extra_dev: {dev: c.tsv}}", ("and not `dev`", "'dev'")),
         ("task: {train: a.tsv}", ("both files or both `builtin`", "train=a.tsv, dev=builtin")),
     ],
 )

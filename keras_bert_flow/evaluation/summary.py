@@ -23,6 +23,12 @@ def results_text(results: Mapping[str, Any]) -> str:
     return align(result_rows(results))
 
 
+def extra_results(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the results on each further dev file, as if it were the one, for the tables here."""
+    extra = results.get("extra_dev", {})
+    return {name: {"task": results["task"], "models": found["models"]} for name, found in extra.items()}
+
+
 def as_markdown(rows: Sequence[Sequence[str]]) -> str:
     """Write rows, of which the first is the header, as a table in Markdown; all but the first column are numbers."""
     header, *others = rows

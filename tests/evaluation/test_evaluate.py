@@ -135,6 +135,33 @@ def test_columns_are_written_beside_the_lines(make_folders, tmp_path):
     assert [list(one.tags) for one in predicted] == [line["tags"] for line in lines]
 
 
+@pytest.mark.parametrize("kind", ["classification", "question_answering"])
+def test_further_dev_files_are_measured_each_by_itself(kind, make_folders, tmp_path):
+    folders = make_folders(kind)
+    ending, training, _, count, official = FILES[kind]
+    other = tmp_path / f"other{ending}"
+    other.write_text(training)  # two examples, of which all is known
+    config = folders["config"]
+    task = config.task.model_copy(update={"extra_dev": {"far-off": str(other)}})
+    folders["config"] = config.model_copy(update={"task": task})
+    output = write_evaluation(**folders, output=tmp_path / "out")
+    results = json.loads((output / "metrics.json").read_text())
+    assert results["task"]["dev_examples"] == count
+    assert results["extra_dev"]["far-off"]["examples"] == 2 != count
+    model = folders["finetuned"] / "pretrained/seed-2/model"
+    alone = config.task.model_copy(update={"dev": str(other)})
+    wanted = evaluate_model(config.model_copy(update={"task": alone}), model)
+    run = results["extra_dev"]["far-off"]["models"]["pretrained"]["runs"][1]
+    assert {name: run[name] for name in wanted} == pytest.approx(wanted)
+    scores = evaluate_model(folders["config"], model)
+    assert scores == evaluate_model(config, model) | {f"far-off_{name}": value for name, value in wanted.items()}
+    names = {path.name for path in (output / "predictions").glob("random*")}
+    assert names == {f"random-seed-1{which}{end}" for which in ("", "-far-off") for end in (".jsonl", *official)}
+    html, text = ((output / f"report.{kind}").read_text() for kind in ("html", "md"))
+    assert html.count("Other dev sets") == 1 and "2 examples of far-off, which have no part" in html
+    assert text.count("| pre-trained |") == 2 and "\n\nOn far-off:\n\n| model |" in text
+
+
 def test_grid_of_the_fine_tuning_is_told(make_folders, tmp_path):
     folders = make_folders("classification")
     (folders["finetuned"] / "grid.json").write_text(json.dumps(GRID))
