@@ -121,10 +121,19 @@ def folder_digest(folder: Path) -> str:
 
 
 def folder_files(folder: Path) -> dict[str, str]:
-    """Return the sha256 of each file of a folder, from its manifest where it has one."""
-    if (Path(folder) / MANIFEST).is_file():
+    """Return the sha256 of each file of a folder, from its manifest where it has one.
+
+    Files in folders within count, such as `1_Pooling/config.json`, by which a model of sentence-transformers makes its
+    vectors; those in hidden ones, such as `.git` and `.cache`, do not.
+    """
+    folder = Path(folder)
+    if (folder / MANIFEST).is_file():
         return {file.name: file.sha256 for file in read_manifest(folder).files}
-    return {path.name: file_digest(path) for path in sorted(Path(folder).iterdir()) if path.is_file()}
+    if not folder.is_dir():
+        raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is none. Check the path.")
+    places = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+    seen = [place for place in places if not any(part.startswith(".") for part in place.parts[:-1])]
+    return {place.as_posix(): file_digest(folder / place) for place in seen}
 
 
 def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConfig:
