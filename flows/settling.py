@@ -39,11 +39,13 @@ def settle_config(
 def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
     """Pin the paths to the present working directory, so that they mean the same in every child process."""
     corpus, task, vocabulary = config.corpus, config.task, config.vocabulary
+    files = {"train": _absolute(task.train), "dev": _absolute(task.dev)}
+    files["extra_dev"] = {name: _absolute(path) for name, path in task.extra_dev.items()}
     return config.model_copy(
         update={
             "runs": os.path.abspath(config.runs),
             "corpus": corpus.model_copy(update={"input": tuple(_absolute(item) for item in corpus.input)}),
-            "task": task.model_copy(update={"train": _absolute(task.train), "dev": _absolute(task.dev)}),
+            "task": task.model_copy(update=files),
             "vocabulary": vocabulary.model_copy(update={"file": vocabulary.file and _absolute(vocabulary.file)}),
         }
     )

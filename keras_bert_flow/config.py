@@ -1,6 +1,6 @@
 """Say everything that a run can be told: one frozen model a stage, for YAML, `--set`, the CLI and the Prefect form."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -176,6 +176,29 @@ class SecondPhaseConfig(Settings):
         return self
 
 
+class GridConfig(Settings):
+    """Settings of fine-tuning to try, each with each. Defaults: Devlin et al. 2019, appendix A.3."""
+
+    learning_rate: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (5e-5, 3e-5, 2e-5), min_length=1, description="Highest learning rates, in place of that of `finetuning`."
+    )
+    epochs: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (2, 3, 4), min_length=1, description="Passes over the training table, each number a run of its own."
+    )
+    batch_size: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (16, 32), min_length=1, description="Examples of a step."
+    )
+
+    @model_validator(mode="after")
+    def _check_distinct(self):
+        for name, values in self:
+            if len({*values}) < len(values):
+                raise ValueError(
+                    f"A grid must name each value once. Received: {name}={list(values)}. Leave out the second."
+                )
+        return self
+
+
 class FinetuningConfig(Settings):
     """How a pre-trained model learns a task. Defaults: Devlin et al. 2019, appendix A.3."""
 
@@ -221,6 +244,10 @@ class FinetuningConfig(Settings):
     )
     seeds: tuple[int, ...] = Field((1, 2, 3), min_length=1, description="One run each; the report gives their mean.")
     compare_random: bool = Field(True, description="Also fine-tune the same model from random weights.")
+    grid: GridConfig | None = Field(
+        None,
+        description="Learning rates, epochs and batch sizes to choose from by the dev score; left out, none are tried.",
+    )
 
 
 class DistributionConfig(Settings):
@@ -289,6 +316,12 @@ class PipelineConfig(Settings):
 
         sections = {"records": replace(self.records), "pretraining": replace(self.pretraining)}
         return (self, self.model_copy(update=sections | {"second_phase": None}))
+
+
+def with_grid(config: PipelineConfig) -> PipelineConfig:
+    """Return a configuration that tries a grid: its own, or where it has none that of the paper."""
+    grid = config.finetuning.grid or GridConfig()
+    return config.model_copy(update={"finetuning": config.finetuning.model_copy(update={"grid": grid})})
 
 
 def _check_steps(settings: "PretrainingConfig | SecondPhaseConfig") -> None:

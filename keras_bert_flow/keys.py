@@ -92,7 +92,8 @@ def finetuning_key(config: PipelineConfig, model: Path) -> str:
 
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path) -> str:
     settings = _without_paths(config.model_dump(exclude={"runs", "beam", "distribution"}))
-    inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | task_digests(config)
+    extra = {f"extra_dev {name}": _digest_table(Path(path)) for name, path in config.task.extra_dev.items()}
+    inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | task_digests(config) | extra
     rooms = ("keras_bert_flow/evaluation", "keras_bert_flow/prediction", *TRAINING_ROOMS)
     return content_key("evaluation", settings, inputs, rooms)
 
@@ -108,7 +109,7 @@ def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, 
 
 
 def task_digests(config: PipelineConfig) -> dict[str, str]:
-    """Digest what the task is read from: files, or folders of files as RACE has them."""
+    """Digest what the task is learnt from and chosen by: files, or folders of files as RACE has them."""
     return {name: _digest_table(Path(getattr(config.task, name))) for name in ("train", "dev")}
 
 
@@ -120,10 +121,19 @@ def folder_digest(folder: Path) -> str:
 
 
 def folder_files(folder: Path) -> dict[str, str]:
-    """Return the sha256 of each file of a folder, from its manifest where it has one."""
-    if (Path(folder) / MANIFEST).is_file():
+    """Return the sha256 of each file of a folder, from its manifest where it has one.
+
+    Files in folders within count, such as `1_Pooling/config.json`, by which a model of sentence-transformers makes its
+    vectors; those in hidden ones, such as `.git` and `.cache`, do not.
+    """
+    folder = Path(folder)
+    if (folder / MANIFEST).is_file():
         return {file.name: file.sha256 for file in read_manifest(folder).files}
-    return {path.name: file_digest(path) for path in sorted(Path(folder).iterdir()) if path.is_file()}
+    if not folder.is_dir():
+        raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is none. Check the path.")
+    places = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+    seen = [place for place in places if not any(part.startswith(".") for part in place.parts[:-1])]
+    return {place.as_posix(): file_digest(folder / place) for place in seen}
 
 
 def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConfig:
@@ -166,7 +176,7 @@ def _corpus_settings(corpus: CorpusConfig) -> dict:
 
 def _without_paths(settings: dict) -> dict:
     """Drop where inputs lie; what they hold is digested apart."""
-    paths = {"corpus": {"input"}, "task": {"train", "dev"}, "vocabulary": {"file"}}
+    paths = {"corpus": {"input"}, "task": {"train", "dev", "extra_dev"}, "vocabulary": {"file"}}
     return {
         section: {name: value for name, value in values.items() if name not in paths[section]}
         if section in paths

@@ -1,5 +1,6 @@
 """Say everything that a task can be told: one frozen model a kind of task; `kind` chooses."""
 
+import re
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal
@@ -15,6 +16,9 @@ class TaskConfig(Settings):
     name: str = Field(BUILTIN, description="Name shown in the report; `builtin` is the docstring task.")
     train: str = Field(BUILTIN, description="File to learn from, or `builtin`.")
     dev: str = Field(BUILTIN, description="File to be measured on, in the same format; or `builtin`.")
+    extra_dev: dict[str, str] = Field(
+        {}, description="Name → file to be measured on as well, at the end; `dev` alone chooses among models."
+    )
 
     @model_validator(mode="after")
     def _check_builtin(self):
@@ -25,10 +29,20 @@ class TaskConfig(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_extra_dev(self):
+        for name in self.extra_dev:
+            if name == "dev" or not re.fullmatch("[A-Za-z0-9_-]+", name):  # it becomes part of the names of files
+                raise ValueError(
+                    f"A name in `extra_dev` must be of letters, digits, - and _, and not `dev`. Received: {name!r}. "
+                    "Rename it"
+                )
+        return self
+
     @property
     def arguments(self) -> dict[str, Any]:
         """The kind of the task and its fields, as arguments of `make_task`."""
-        return self.model_dump(exclude={"name", "train", "dev"})
+        return self.model_dump(exclude={"name", "train", "dev", "extra_dev"})
 
 
 class TableConfig(TaskConfig):

@@ -7,10 +7,12 @@ from pydantic import BaseModel
 from keras_bert_flow import config
 from keras_bert_flow.config import (
     CorpusConfig,
+    GridConfig,
     PipelineConfig,
     PretrainingConfig,
     RecordsConfig,
     Settings,
+    with_grid,
 )
 from keras_bert_flow.config_file import load_config, make_config
 
@@ -124,6 +126,7 @@ def test_override_is_read_as_yaml(override, value):
         ("sead: 1", "`sead`", PipelineConfig),
         ("pretraining: {steps: 1}", "`pretraining.steps`", PretrainingConfig),
         ("records: {seq_length: 1}", "`records.seq_length`", RecordsConfig),
+        ("finetuning: {grid: {rate: 1}}", "`finetuning.grid.rate`", GridConfig),
     ],
 )
 def test_unknown_key_is_refused_with_the_valid_names(text, wrong, valid, tmp_path):
@@ -145,6 +148,10 @@ def test_unknown_key_is_refused_with_the_valid_names(text, wrong, valid, tmp_pat
         ("model: {size: huge}", ("`model.size`", "'tiny'", "'huge'")),
         ("finetuning: {seeds: [1, a]}", ("`finetuning.seeds.1`", "'a'")),
         ("finetuning: {seeds: []}", ("`finetuning.seeds`", "at least 1")),
+        ("finetuning: {grid: {epochs: []}}", ("`finetuning.grid.epochs`", "at least 1")),
+        ("finetuning: {grid: {learning_rate: [1e-5, 0]}}", ("`finetuning.grid.learning_rate.1`", "greater than 0")),
+        ("finetuning: {grid: {batch_size: 16}}", ("`finetuning.grid.batch_size`", "tuple", "16")),
+        ("finetuning: {grid: true}", ("`finetuning.grid`", "Received: True")),
         ("corpus: 3", ("`corpus`", "Received: 3")),
         ("vocabulary: {cased: perhaps}", ("`vocabulary.cased`", "boolean")),
         ("seed: x\nbackend: y", ("`seed`", "; ", "`backend`")),
@@ -167,12 +174,26 @@ def test_wrong_value_is_refused_by_name(text, parts, tmp_path):
             ("`records.sequence_length` must be at most `model.max_positions`", "=512"),
         ),
         ("finetuning: {sequence_length: 600}", ("`finetuning.sequence_length` must be at most `model.max_positions`",)),
+        ("finetuning: {grid: {epochs: [2, 3, 2]}}", ("`finetuning.grid`", "each value once", "epochs=[2, 3, 2]")),
+        ("task: {extra_dev: {a/b: c.tsv}}", ("`extra_dev` must be of letters", "'a/b'")),
+        ("task: {extra_dev: {dev: c.tsv}}", ("and not `dev`", "'dev'")),
         ("task: {train: a.tsv}", ("both files or both `builtin`", "train=a.tsv, dev=builtin")),
     ],
 )
 def test_contradiction_is_refused(text, parts, tmp_path):
     message = message_of(load, tmp_path, text)
     assert all(part in message for part in ("run.yaml", *parts)), message
+
+
+def test_grid_is_that_of_the_paper_where_none_is_given():
+    paper = GridConfig(learning_rate=(5e-5, 3e-5, 2e-5), epochs=(2, 3, 4), batch_size=(16, 32))
+    assert load_config(None).finetuning.grid is None
+    asked = load_config(None, ["finetuning.grid={}"])
+    assert with_grid(load_config(None)) == asked == with_grid(asked)
+    assert asked.finetuning.grid == paper
+    own = load_config(None, ["finetuning.grid.epochs=[9]"])
+    assert with_grid(own) == own
+    assert own.finetuning.grid == paper.model_copy(update={"epochs": (9,)})
 
 
 def test_limits_may_be_met_exactly(tmp_path):

@@ -65,6 +65,39 @@ def test_devices_are_in_no_key(tmp_path):
     assert keys.finetuning_key(one, records) == keys.finetuning_key(many, records)
 
 
+def test_model_is_digested_with_the_folders_in_it(tmp_path):
+    def digest_after(name, content):
+        path = tmp_path / "model" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        return keys.folder_digest(tmp_path / "model")
+
+    plain = digest_after("config.json", "{}")
+    mean, best = (digest_after("1_Pooling/config.json", mode) for mode in ("mean", "max"))
+    assert len({plain, mean, best}) == 3
+    assert digest_after(".git/index", "any") == digest_after(".cache/huggingface/x/y", "any") == best
+    assert list(keys.folder_files(tmp_path / "model")) == ["1_Pooling/config.json", "config.json"]
+    for none in ("nowhere", "model/config.json"):
+        with pytest.raises(FileNotFoundError, match=f"must be a folder. Received: .*{none}, which is none"):
+            keys.folder_digest(tmp_path / none)
+
+
+def test_further_dev_files_are_of_the_evaluation_and_not_of_the_fine_tuning(tmp_path):
+    for name in ("table", "other", "copy"):
+        (tmp_path / name).write_text("a" if name == "table" else "b")
+
+    def keys_of(extra=None):
+        files = dict.fromkeys(("train", "dev"), str(tmp_path / "table"))
+        config = PipelineConfig(task=files | {"extra_dev": {"far": str(tmp_path / extra)} if extra else {}})
+        return keys.finetuning_key(config, tmp_path / "model"), keys.evaluation_key(config, *[tmp_path / "model"] * 2)
+
+    (tmp_path / "model").mkdir()
+    none, table, other, copy = map(keys_of, (None, "table", "other", "copy"))
+    assert none[0] == table[0] == other[0]
+    assert len({none[1], table[1], other[1]}) == 3
+    assert copy[1] == other[1]
+
+
 def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(tmp_path):
     (tmp_path / "vocab.txt").write_text("a")
     write_manifest(tmp_path, "records", "key", {}, {}, {})

@@ -10,7 +10,12 @@ import sys
 import typer
 
 from keras_bert_flow import exit_status
-from keras_bert_flow.cli import data_commands, model_commands, question_commands  # noqa: F401  each adds its commands
+from keras_bert_flow.cli import (  # noqa: F401  each adds its commands
+    data_commands,
+    model_commands,
+    question_commands,
+    submission_commands,
+)
 from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.mistakes import explain
 

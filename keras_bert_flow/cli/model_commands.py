@@ -15,6 +15,7 @@ from keras_bert_flow.cli.options import (
     load,
     stopping_for_later,
 )
+from keras_bert_flow.config import with_grid
 
 
 @app.command()
@@ -45,12 +46,18 @@ def finetune(
     model: Annotated[Path, typer.Option(help="Model directory, ours or Hugging Face's.")],
     task: Annotated[Path, typer.Option(help="Configuration file with the sections `task` and `finetuning`.")],
     output: Output,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Choose rate, epochs and batch size by the dev score: `finetuning.grid`.")
+    ] = False,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
     """Fine-tune a model on a task, once a seed, and the same shape from random weights beside it."""
     with stopping_for_later():
         settings = choose_backend(load(task, set), backend)
+        if grid:
+            settings = with_grid(settings)
+        from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
         from keras_bert_flow.progress import training_progress
         from keras_bert_flow.training.finetune import finetune as run
         from keras_bert_flow.training.memory import keep_freed_memory
@@ -58,7 +65,10 @@ def finetune(
         keep_freed_memory()
 
         with training_progress() as report:
-            print(run(settings, model, output, report))
+            folder = run(settings, model, output, report)
+        if table := read_grid(folder):
+            print(grid_text(table))
+        print(folder)
 
 
 @app.command()

@@ -8,26 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.evaluation.grid_table import grid_markdown, other_seconds, read_grid
 from keras_bert_flow.evaluation.predictions import write_predictions
 from keras_bert_flow.evaluation.report import Report, write_report
-from keras_bert_flow.evaluation.results import PRETRAINED, RunPredictions, build_results, worst_errors
-from keras_bert_flow.evaluation.summary import results_markdown
+from keras_bert_flow.evaluation.results import PRETRAINED, RunPredictions, build_results, score_models, worst_errors
+from keras_bert_flow.evaluation.summary import extra_results, results_markdown
 from keras_bert_flow.keys import evaluation_key, folder_digest
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.training.task_data import read_examples
+from keras_bert_flow.training.task_data import read_examples, read_extra_dev
 
+DEV = "dev"
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")
 
 
 def evaluate_model(config: PipelineConfig, model: str | Path) -> dict[str, float]:
-    """Score one fine-tuned model directory on the task's dev file; see `score` of its task.
+    """Score one fine-tuned model directory on the task's dev file, and on further ones; see `score` of its task.
 
-    Where and how the file is read says the configuration; what the labels are says the model.
+    Where and how the files are read says the configuration; what the labels are says the model.
 
+    Returns:
+        Metric → value on the dev file; the metrics on another file begin with its name, as in `mismatched_accuracy`.
     Raises:
         FileNotFoundError: the file or the model is missing.
         ValueError: the file or the model is unusable, or of another kind of task.
@@ -35,8 +39,11 @@ def evaluate_model(config: PipelineConfig, model: str | Path) -> dict[str, float
     predictor = Predictor(model)
     task = make_task(**config.task.arguments)
     _require_kind(task, predictor, model)
-    examples = task.read(config.task.dev)
-    return predictor.task.score(examples, predictor.predict_examples(examples))
+    scores = {}
+    for name, examples in ({DEV: task.read(config.task.dev)} | read_extra_dev(config, task)).items():
+        found = predictor.task.score(examples, predictor.predict_examples(examples))
+        scores |= found if name == DEV else {f"{name}_{metric}": value for metric, value in found.items()}
+    return scores
 
 
 def write_evaluation(
@@ -62,13 +69,20 @@ def write_evaluation(
 
     def build(work: Path) -> Contents:
         task, training, dev = read_examples(config)
-        runs = _predict_runs(task, finetuned, dev, work / "predictions")
+        extra = read_extra_dev(config, task)
+        predicted = _predict_runs(task, finetuned, {DEV: dev} | extra, work / "predictions")
+        runs = predicted[DEV]
         figures = [json.loads((phase / "metrics.json").read_text(encoding="utf-8")) for phase in phases]
         results = build_results(config.task.name, task, training, dev, runs, figures[-1])
+        for name, examples in extra.items():
+            models = score_models(task, training, examples, predicted[name])
+            results.setdefault("extra_dev", {})[name] = {"examples": len(examples), "models": models}
         if first_phase is not None:
             results["first_phase"] = figures[0]
+        if grid := read_grid(finetuned):
+            results["grid"] = grid
         (work / "metrics.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-        (work / "report.md").write_text(results_markdown(results), encoding="utf-8")
+        (work / "report.md").write_text(_write_tables(results), encoding="utf-8")
         report = Report(
             title=config.name,
             results=results,
@@ -87,23 +101,28 @@ def write_evaluation(
     return publish(output, "evaluation", evaluation_key(config, finetuned, records), build)
 
 
-def _predict_runs(task: Task, finetuned: Path, dev: Sequence[Any], folder: Path) -> dict[str, list[RunPredictions]]:
-    """Ask every fine-tuned model, and keep what each answered beside the results."""
+def _predict_runs(
+    task: Task, finetuned: Path, dev_sets: Mapping[str, Sequence[Any]], folder: Path
+) -> dict[str, dict[str, list[RunPredictions]]]:
+    """Ask every fine-tuned model, and keep what each answered beside the results; return dev set → start → runs."""
     folder.mkdir()
-    runs: dict[str, list[RunPredictions]] = {}
+    predicted: dict[str, dict[str, list[RunPredictions]]] = {name: {} for name in dev_sets}
     for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
         run = json.loads(run_file.read_text(encoding="utf-8"))
-        predictions = _ask(task, run_file.parent / "model", dev)
-        runs.setdefault(run["start"], []).append(RunPredictions(run["seed"], predictions, run["seconds"]))
-        write_predictions(folder, f"{run['start']}-seed-{run['seed']}", task, dev, predictions)
-    return runs
+        predictor = Predictor(run_file.parent / "model")
+        _require_kind(task, predictor, run_file.parent / "model")
+        for name, examples in dev_sets.items():
+            predictions = _ask(predictor, run_file.parent / "model", examples)
+            found = RunPredictions(run["seed"], predictions, run["seconds"])
+            predicted[name].setdefault(run["start"], []).append(found)
+            ending = "" if name == DEV else f"-{name}"
+            write_predictions(folder, f"{run['start']}-seed-{run['seed']}{ending}", task, examples, predictions)
+    return predicted
 
 
-def _ask(task: Task, model: Path, dev: Sequence[Any]) -> list[Prediction]:
-    predictor = Predictor(model)
-    _require_kind(task, predictor, model)
+def _ask(predictor: Predictor, model: Path, examples: Sequence[Any]) -> list[Prediction]:
     try:
-        return predictor.predict_examples(dev)
+        return predictor.predict_examples(examples)
     except ValueError as error:
         raise ValueError(f"{model}: {error}") from None
 
@@ -114,6 +133,13 @@ def _require_kind(task: Task, predictor: Predictor, model: str | Path) -> None:
             f"A model must be asked about the kind of task that it was fine-tuned on. Received: {model} of "
             f"{predictor.task.kind}, task.kind={task.kind}. Set task.kind, or choose another model."
         )
+
+
+def _write_tables(results: Mapping[str, Any]) -> str:
+    tables = [results_markdown(results)]
+    tables += [f"On {name}:\n\n{results_markdown(other)}" for name, other in extra_results(results).items()]
+    tables += [grid_markdown(results["grid"])] if "grid" in results else []
+    return "\n\n".join(tables)
 
 
 def _read_curves(finetuned: Path, phases: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
@@ -132,7 +158,7 @@ def _describe_stages(
     runs: Mapping[str, list],
 ) -> list[dict[str, Any]]:
     seconds = {phase: figure["seconds"] for phase, figure in zip(phases, figures, strict=True)} | {
-        finetuned: sum(run.seconds for group in runs.values() for run in group),
+        finetuned: sum(run.seconds for group in runs.values() for run in group) + other_seconds(read_grid(finetuned)),
     }
     rows = []
     for folder in (records, *phases, finetuned):

@@ -10,11 +10,13 @@ import yaml
 
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.evaluation.curves import Panel, describe_panel, draw_panel, last_values, loss_panels
+from keras_bert_flow.evaluation.grid_table import NOTE, grid_rows
 from keras_bert_flow.evaluation.page import details, figure, page, paragraph, section, table
 from keras_bert_flow.evaluation.result_sections import (
     describe_classes,
     describe_confusion,
     describe_errors,
+    describe_extra_dev,
     describe_results,
 )
 from keras_bert_flow.evaluation.summary import verdict
@@ -77,6 +79,8 @@ def render_report(report: Report) -> str:
         [
             paragraph(verdict(report.results), "verdict"),
             section("Result", *describe_results(report.results)),
+            section("Other dev sets", *describe_extra_dev(report.results)),
+            section("Grid", *_describe_grid(report.results.get("grid"))),
             section("Pre-training, first phase", _describe_pretraining(report.results.get("first_phase", {}))),
             section("Pre-training", _describe_pretraining(report.pretraining or report.results.get("pretraining", {}))),
             section("Losses", *_describe_curves(loss_panels(report.curves))),
@@ -92,6 +96,13 @@ def render_report(report: Report) -> str:
             section("Configuration", details("Resolved configuration, as YAML", _write_yaml(report.config))),
         ],
     )
+
+
+def _describe_grid(grid: Mapping[str, Any] | None) -> list[str]:
+    if grid is None:
+        return []
+    header, *rows = grid_rows(grid)
+    return [table(header, rows, [*["number"] * (len(header) - 1), ""]), paragraph(NOTE, "note")]
 
 
 def _describe_pretraining(pretraining: Mapping[str, Any]) -> str:

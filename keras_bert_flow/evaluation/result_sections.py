@@ -5,7 +5,7 @@ from typing import Any
 
 from keras_bert_flow.evaluation.headings import format_metric, name_models, shown_metrics
 from keras_bert_flow.evaluation.page import paragraph, shaded_table, table
-from keras_bert_flow.evaluation.summary import interval_sentence, result_rows
+from keras_bert_flow.evaluation.summary import extra_results, interval_sentence, result_rows
 
 MAX_CLASSES = 40  # a wider confusion matrix, or a longer table, is no longer read
 MAX_TEXT = 500  # characters of a shown example
@@ -40,6 +40,17 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
     kinds = ["", *["number"] * (len(columns) - 2), ""]
     notes = [paragraph(note, "note"), paragraph(interval_sentence(results), "note")]
     return [table(header, rows), *notes, table(columns, runs, kinds)]
+
+
+def describe_extra_dev(results: Mapping[str, Any]) -> list[str]:
+    """Return a table of models for each further dev file; nothing where there is none."""
+    parts = []
+    for name, other in extra_results(results).items():
+        header, *rows = result_rows(other)
+        count = results["extra_dev"][name]["examples"]
+        note = f"{count:,} examples of {name}, which have no part in choosing epochs or settings."
+        parts += [table([name, *header[1:]], rows), paragraph(note, "note")]
+    return parts
 
 
 def describe_classes(results: Mapping[str, Any]) -> list[str]:

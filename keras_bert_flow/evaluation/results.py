@@ -8,10 +8,12 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
         every metric that the task's `score` gives: mean, standard_deviation, minimum, maximum over the runs
         runs: list of seed, every such metric, collapsed (all predictions are the same, though the labels are not),
             seconds; the baseline is one run, of seed null and 0.0 seconds
+    extra_dev: name of each further dev file → examples, and models as above; absent where there is none
     pretraining: masked_lm_loss, masked_lm_accuracy, masked_lm_perplexity, unigram_accuracy,
         next_sentence_loss and next_sentence_accuracy (or sentence_order_…, or neither: by the objective), steps,
         tokens, tokens_per_second, seconds; taken as given
     first_phase: the same of a pre-training before that, where there was one
+    grid: what `search_grid` keeps in `grid.json`, where fine-tuning had a grid
     interval: of the main metric of the first pre-trained run, over the dev examples: metric, seed, value, low, high,
         level, resamples; see `keras_bert_flow.evaluation.interval`
     classes: class, label or type of span → gold, predicted and correct, counts summed over the pre-trained runs, and
@@ -70,13 +72,7 @@ def build_results(
     Raises:
         ValueError: a model is missing or unknown, or predictions are not as many as examples.
     """
-    _check_runs(runs, len(dev))
-    guessed = {BASELINE: [RunPredictions(None, task.guess(training, dev), 0.0)]}
-    models = {
-        model: _summarise(task, dev, found)
-        for model, found in (guessed | {RANDOM: runs.get(RANDOM, ()), PRETRAINED: runs[PRETRAINED]}).items()
-        if found
-    }
+    models = score_models(task, training, dev, runs)
     results = {
         "task": {
             "name": name,
@@ -95,6 +91,16 @@ def build_results(
     if task.kind == "classification":
         results["confusion"] = _count_confusion(task, dev, runs[PRETRAINED])
     return results
+
+
+def score_models(
+    task: Task, training: Sequence[Any], dev: Sequence[Any], runs: Mapping[str, Sequence[RunPredictions]]
+) -> dict[str, dict[str, Any]]:
+    """Score the baseline and every run on one dev file, and summarise them: `models` of the results; see there."""
+    _check_runs(runs, len(dev))
+    guessed = {BASELINE: [RunPredictions(None, task.guess(training, dev), 0.0)]}
+    found = guessed | {RANDOM: runs.get(RANDOM, ()), PRETRAINED: runs[PRETRAINED]}
+    return {model: _summarise(task, dev, of_model) for model, of_model in found.items() if of_model}
 
 
 def worst_errors(

@@ -1,6 +1,6 @@
 """Say what the results mean: one sentence, and one small table in text or Markdown."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_bert_flow.evaluation.headings import (
@@ -15,14 +15,29 @@ from keras_bert_flow.evaluation.headings import (
 
 def results_markdown(results: Mapping[str, Any]) -> str:
     """Write the result table in Markdown, for Prefect's interface."""
-    header, *rows = result_rows(results)
-    ruler = ["---"] + ["---:"] * (len(header) - 1)
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, ruler, *rows))
+    return as_markdown(result_rows(results))
 
 
 def results_text(results: Mapping[str, Any]) -> str:
     """Write the result table in aligned plain text, for the terminal."""
-    rows = result_rows(results)
+    return align(result_rows(results))
+
+
+def extra_results(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the results on each further dev file, as if it were the one, for the tables here."""
+    extra = results.get("extra_dev", {})
+    return {name: {"task": results["task"], "models": found["models"]} for name, found in extra.items()}
+
+
+def as_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Write rows, of which the first is the header, as a table in Markdown; all but the first column are numbers."""
+    header, *others = rows
+    ruler = ["---"] + ["---:"] * (len(header) - 1)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, ruler, *others))
+
+
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Write rows in aligned plain text; all but the first column to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows

@@ -49,8 +49,16 @@ def join_texts(
 
     Returns:
         The token ids, int32, (length,), and how many of them are of segment 0.
+    Raises:
+        ValueError: there is no room for the special tokens.
     Source: google-research/bert, run_classifier.py, `convert_single_example`.
     """
+    num_special = 2 if second is None else 3
+    if sequence_length < num_special:
+        raise ValueError(
+            f"`sequence_length` must be at least {num_special}, for [CLS] and a [SEP] behind each text. "
+            f"Received: {sequence_length}. Give more."
+        )
     if second is None:
         token_ids = np.concatenate([[tokenizer.cls_id], first[: sequence_length - 2], [tokenizer.sep_id]])
         return token_ids.astype(np.int32), len(token_ids)

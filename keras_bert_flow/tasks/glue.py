@@ -7,14 +7,16 @@ A folder of GLUE is named as in `GLUE` and holds train.tsv, the dev files and th
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.rows import abridge, pick_fields, read_objects, spell_label
-from keras_bert_flow.tasks.task import Task
+from keras_bert_flow.tasks.rows import abridge, pick_fields, read_objects, read_rows, require_ending, spell_label
+from keras_bert_flow.tasks.task import Prediction, Task
 
+COLUMNS = ("index", "prediction")
 BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 LOWEST, HIGHEST = 0.0, 5.0  # similarity of STS-B
@@ -141,12 +143,32 @@ def glue_task(name: str, test: bool = False) -> Task:
     return make_task(task.kind, **columns, **known, header=test or task.header, main_metric=task.metrics[0])
 
 
+def write_glue_table(path: str | Path, predictions: Iterable[Prediction]) -> None:
+    """Write predictions of classes or of numbers as the table of one test file: index, from 0, and prediction.
+
+    Labels and numbers are written as they are. Which GLUE takes, `write_glue_submission` sees to.
+
+    Raises:
+        ValueError: a label holds a tab or a line end.
+    """
+    values = [str(found["label"] if "label" in found else found["score"]) for found in predictions]
+    for index, value in enumerate(values):
+        if any(mark in value for mark in "\t\r\n"):
+            raise ValueError(
+                f"Prediction {index}: a column holds no tab or line end. Received: {abridge([repr(value)])}. "
+                "Write the predictions as lines of JSON."
+            )
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(_format_table(values))
+
+
 def write_glue_submission(path: str | Path, predictions: Mapping[str, str | Path]) -> tuple[str, ...]:
     """Write predictions on the test tables as the .zip that the server of GLUE takes.
 
     Args:
         path: of the .zip; the same predictions give the same bytes.
-        predictions: name in the submission, such as `CoLA.tsv` → .jsonl of predictions, in the order of the test table.
+        predictions: name in the submission, such as `CoLA.tsv` → .jsonl of predictions in the order of the test table,
+            or .tsv as `write_glue_table` writes it.
     Returns:
         Names of the eleven files of a whole submission that were not given; the server takes a whole one only.
     Raises:
@@ -178,26 +200,54 @@ def _format_predictions(name: str, file: str | Path) -> str:
             f"{name} must have {task.tests[name].rows} predictions. Received: {len(lines)}, from {file}. "
             f"Predict the whole of {task.tests[name].file}."
         )
-    return "index\tprediction\n" + "".join(f"{index}\t{line}\n" for index, line in enumerate(lines))
+    return _format_table(lines)
+
+
+def _format_table(values: Iterable[Any]) -> str:
+    header = "\t".join(COLUMNS)
+    return f"{header}\n" + "".join(f"{index}\t{value}\n" for index, value in enumerate(values))
 
 
 def _read_labels(file: str | Path, labels: tuple[str, ...]) -> Iterator[str]:
-    for number, fields in read_objects(file):
-        (label,) = map(spell_label, pick_fields(f"{file}, row {number}", fields, ["label"]))
+    for place, value in _read_values(file, "label"):
+        label = spell_label(value)
         if label not in labels:
             raise ValueError(
-                f"{file}, row {number}: a label must be one of {', '.join(labels)}. "
+                f"{place}: a label must be one of {', '.join(labels)}. "
                 f"Received: {abridge([repr(label)])}. Predict with a model of this task."
             )
         yield label
 
 
 def _read_scores(file: str | Path, _: tuple[str, ...]) -> Iterator[float]:
-    for number, fields in read_objects(file):
-        (score,) = pick_fields(f"{file}, row {number}", fields, ["score"])
+    for place, score in _read_values(file, "score"):
         if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) < math.inf:
             raise ValueError(
-                f"{file}, row {number}: a score must be a finite number. Received: {abridge([repr(score)])}. "
+                f"{place}: a score must be a finite number. Received: {abridge([repr(score)])}. "
                 "Predict with a model of this task."
             )
         yield min(max(score, LOWEST), HIGHEST)
+
+
+def _read_values(file: str | Path, field: str) -> Iterator[tuple[str, Any]]:
+    """Yield the place of each prediction and its value: a field of an object, or what a table has in its place."""
+    if require_ending(file, (".jsonl", ".tsv")) == ".jsonl":
+        for number, fields in read_objects(file):
+            place = f"{file}, row {number}"
+            yield place, *pick_fields(place, fields, [field])
+        return
+    for count, (number, (index, value)) in enumerate(read_rows(file, list(COLUMNS), header=True, num_labels=0)):
+        place = f"{file}, row {number}"
+        if index != str(count):
+            raise ValueError(
+                f"{place}: the column `index` must count the rows from 0. Received: {abridge([index])}, not {count}. "
+                "Predict the whole test table, in its order."
+            )
+        yield place, _parse_number(value) if field == "score" else value
+
+
+def _parse_number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

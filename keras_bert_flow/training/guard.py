@@ -12,6 +12,10 @@ LARGEST_SCALE = 2.0**24  # beyond it the float32 parts of a model gain nothing
 GROWTH_STEPS = 2000
 
 
+class NotFiniteError(ValueError):
+    """A loss, a gradient or a score was NaN or infinite."""
+
+
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class GuardedOptimizer(keras.optimizers.Optimizer):
     """Hand gradients on to another optimizer, unless they are not finite.
@@ -164,11 +168,11 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         """Return what a line of the log says of it: the steps left out up to now, and the scale.
 
         Raises:
-            ValueError: a step, or too many in a row, was not finite.
+            NotFiniteError: a step, or too many in a row, was not finite.
         """
         step = _to_int(self._failed_step)
         if step:
-            raise ValueError(
+            raise NotFiniteError(
                 f"Loss and gradients must be finite. Received: NaN or infinity in {self._describe_failure()} at step "
                 f"{step}{self._describe_row()}. {self._advise()}"
             )

@@ -36,7 +36,7 @@ def pretraining_identity(config: PipelineConfig, records: Path, initial_model: P
 def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
     """Return what must stay as it is while a run of fine-tuning lasts."""
     settings = {
-        "task": config.task.model_dump(mode="json", exclude={"name", "train", "dev"}),
+        "task": config.task.model_dump(mode="json", exclude={"name", "train", "dev", "extra_dev"}),
         "finetuning": config.finetuning.model_dump(mode="json"),
     }
     return settings | {"model": folder_files(model), "tables": task_digests(config), **_software()}

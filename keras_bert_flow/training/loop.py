@@ -18,7 +18,7 @@ import numpy as np
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.training.callbacks import UserCallbacks
 from keras_bert_flow.training.checkpoints import Checkpoints
-from keras_bert_flow.training.guard import check_steps
+from keras_bert_flow.training.guard import NotFiniteError, check_steps
 from keras_bert_flow.training.logs import append_log, rewind_log
 from keras_bert_flow.training.signals import stop_requests
 from keras_bert_flow.training.steps import StepFollower, Stretch
@@ -99,8 +99,8 @@ def train(
     Raises:
         Interrupted: the process got SIGTERM or SIGINT; a checkpoint was saved after the step under way, or after the
             batch of the evaluation.
-        ValueError: the loss is not a number or a step was not finite, and nothing is saved; or the checkpoint lies
-            behind the last step.
+        NotFiniteError: the loss is not a number or a step was not finite, and nothing is saved.
+        ValueError: the checkpoint lies behind the last step.
     """
     model.optimizer.build(model.trainable_variables)
     step, progress = checkpoints.restore(model)
@@ -225,6 +225,6 @@ def _check_total(step: int, total_steps: int) -> None:
 def _check_finite(line: Mapping[str, float]) -> None:
     for name, value in line.items():
         if not np.isfinite(value):
-            raise ValueError(
+            raise NotFiniteError(
                 f"The {name} must be a number. Received: {value} by step {line['step']}. Lower the learning rate."
             )

@@ -1,4 +1,4 @@
-"""Read a task's two files and show them to a model."""
+"""Read a task's files and show them to a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,8 +33,15 @@ def read_examples(config: PipelineConfig) -> tuple[Task, Sequence[Any], Sequence
     return task.learn(training), training, task.read(config.task.dev)
 
 
+def read_extra_dev(config: PipelineConfig, task: Task) -> dict[str, Sequence[Any]]:
+    """Return the examples of each further dev file by its name; errors as of `read_examples`."""
+    return {name: task.read(path) for name, path in config.task.extra_dev.items()}
+
+
 def read_task_data(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData:
-    """Read and encode both files; errors as of `read_examples`."""
+    """Read and encode both files; errors as of `read_examples`, also those of further dev files."""
     task, training, dev = read_examples(config)
     length = config.finetuning.sequence_length
+    for examples in read_extra_dev(config, task).values():
+        task.encode(tokenizer, examples, length)  # what is wrong with them is said now, not after the training
     return TaskData(task, task.encode(tokenizer, training, length), dev, task.encode(tokenizer, dev, length))

@@ -5,11 +5,13 @@ import pytest
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.evaluation.evaluate import evaluate_model, write_evaluation
+from keras_bert_flow.evaluation.grid_table import grid_markdown
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.tasks.conll import read_tagged_words
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.stored import write_task
+from tests.evaluation.test_grid_table import GRID
 from tests.tasks.kinds import LETTERS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
@@ -131,6 +133,43 @@ def test_columns_are_written_beside_the_lines(make_folders, tmp_path):
     predicted = read_tagged_words(output / "random-seed-1.conll", tag_column=2)
     assert [one.tags for one in gold] == [("B-X", "I-X"), ("O",)]
     assert [list(one.tags) for one in predicted] == [line["tags"] for line in lines]
+
+
+@pytest.mark.parametrize("kind", ["classification", "question_answering"])
+def test_further_dev_files_are_measured_each_by_itself(kind, make_folders, tmp_path):
+    folders = make_folders(kind)
+    ending, training, _, count, official = FILES[kind]
+    other = tmp_path / f"other{ending}"
+    other.write_text(training)  # two examples, of which all is known
+    config = folders["config"]
+    task = config.task.model_copy(update={"extra_dev": {"far-off": str(other)}})
+    folders["config"] = config.model_copy(update={"task": task})
+    output = write_evaluation(**folders, output=tmp_path / "out")
+    results = json.loads((output / "metrics.json").read_text())
+    assert results["task"]["dev_examples"] == count
+    assert results["extra_dev"]["far-off"]["examples"] == 2 != count
+    model = folders["finetuned"] / "pretrained/seed-2/model"
+    alone = config.task.model_copy(update={"dev": str(other)})
+    wanted = evaluate_model(config.model_copy(update={"task": alone}), model)
+    run = results["extra_dev"]["far-off"]["models"]["pretrained"]["runs"][1]
+    assert {name: run[name] for name in wanted} == pytest.approx(wanted)
+    scores = evaluate_model(folders["config"], model)
+    assert scores == evaluate_model(config, model) | {f"far-off_{name}": value for name, value in wanted.items()}
+    names = {path.name for path in (output / "predictions").glob("random*")}
+    assert names == {f"random-seed-1{which}{end}" for which in ("", "-far-off") for end in (".jsonl", *official)}
+    html, text = ((output / f"report.{kind}").read_text() for kind in ("html", "md"))
+    assert html.count("Other dev sets") == 1 and "2 examples of far-off, which have no part" in html
+    assert text.count("| pre-trained |") == 2 and "\n\nOn far-off:\n\n| model |" in text
+
+
+def test_grid_of_the_fine_tuning_is_told(make_folders, tmp_path):
+    folders = make_folders("classification")
+    (folders["finetuned"] / "grid.json").write_text(json.dumps(GRID))
+    write_manifest(folders["finetuned"], "finetuning", "0", {}, {}, {})
+    output = write_evaluation(**folders, output=tmp_path / "out")
+    assert json.loads((output / "metrics.json").read_text())["grid"] == GRID
+    assert grid_markdown(GRID) in (output / "report.md").read_text()
+    assert "1,239.0" in (output / "report.html").read_text()  # three runs of 1.5 s and the point that was not chosen
 
 
 def test_a_model_of_another_kind_is_refused(make_folders):

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.evaluation.curves import MAX_POINTS, describe_panel, last_values, loss_panels
+from keras_bert_flow.evaluation.grid_table import grid_rows
 from keras_bert_flow.evaluation.report import Report, render_report, write_report
+from tests.evaluation.test_grid_table import GRID
 from tests.evaluation.test_results import results_of
 
 HOSTILE = '<script src="http://x.example/a.js">\'&amp;'
@@ -84,6 +86,15 @@ def full_report() -> Report:
 
 def replace(**changes) -> Report:
     return dataclasses.replace(full_report(), **changes)
+
+
+def test_report_shows_the_grid_beside_what_is_to_be_thought_of_it():
+    results = full_report().results | {"grid": GRID}
+    page = Page(render_report(replace(results=results)))
+    assert page.sections[:2] == ["Result", "Grid"]
+    assert page.tables[2] == grid_rows(GRID)
+    assert "Report the scores of a test set" in page.text
+    assert "Grid" not in Page(render_report(full_report())).sections
 
 
 def test_report_shows_every_part():

@@ -83,10 +83,11 @@ def test_command_that_publishes_nothing_is_an_error(tmp_path: Path):
 
 def test_config_paths_keep_their_meaning(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tiny_config.parent)
-    stage = vocabulary_stage(settle_config("tiny.yaml"))
+    stage = vocabulary_stage(settle_config("tiny.yaml", ["task.extra_dev.other=more.tsv"]))
     written = load_config(stage.command[stage.command.index("--config") + 1])
     assert written.corpus.input == (str(tiny_config.parent / "corpus.txt"),)
     assert written.task.dev == str(tiny_config.parent / "dev.tsv")
+    assert written.task.extra_dev == {"other": str(tiny_config.parent / "more.tsv")}
     assert stage.folder == tiny_config.parent / "runs" / "vocabulary" / stage.key
 
 

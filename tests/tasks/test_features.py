@@ -56,6 +56,16 @@ def test_encoding_cuts_the_second_of_equal_texts(tokenizer):
     assert first_length == 5
 
 
+@pytest.mark.parametrize(("second", "least"), [(None, 2), ("b", 3)])
+def test_length_without_room_for_special_tokens_is_refused(tokenizer, second, least):
+    first, second = tokenizer.encode("a"), None if second is None else tokenizer.encode(second)
+    assert len(join_texts(tokenizer, first, second, least)[0]) == least
+    for length in (least - 1, 0, -5):
+        with pytest.raises(ValueError, match=f"must be at least {least}, .* Received: {length}. Give more") as caught:
+            join_texts(tokenizer, first, second, length)
+        assert "\n" not in str(caught.value)
+
+
 def test_length_of_a_row_is_that_of_its_longest_sequence():
     sequences = [np.zeros(length, np.int32) for length in (3, 7, 5, 4, 2, 6)]
     nothing = np.zeros(6, np.int32)

@@ -1,3 +1,4 @@
+import csv
 import json
 import zipfile
 from pathlib import Path
@@ -5,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.tasks.classification import Classification
-from keras_bert_flow.tasks.glue import GLUE, SUBMISSION, glue_task, write_glue_submission
+from keras_bert_flow.tasks.glue import GLUE, SUBMISSION, glue_task, write_glue_submission, write_glue_table
 from keras_bert_flow.tasks.regression import Regression
 from tests.tasks.files import DATA, message_of, needs_data, write
 
@@ -128,6 +129,47 @@ def test_submission_takes_qqp(tmp_path):
         assert archive.read("QQP.tsv").decode().endswith("\n390964\t0\n")
 
 
+def test_table_is_written_with_labels_or_numbers_and_taken_by_a_submission(tmp_path):
+    answers = {
+        "WNLI.tsv": [{"label": "01"[n % 2]} for n in range(146)],
+        "STS-B.tsv": [{"score": n / 7} for n in range(1379)],
+    }
+    for name, predictions in answers.items():
+        write_glue_table(tmp_path / name, predictions)
+        with open(tmp_path / name, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        assert rows[0].keys() == {"index", "prediction"}
+        assert [int(row["index"]) for row in rows] == list(range(len(predictions)))
+        given = [next(iter(prediction.values())) for prediction in predictions]
+        assert [type(one)(row["prediction"]) for one, row in zip(given, rows, strict=True)] == given
+    missing = write_glue_submission(tmp_path / "a.zip", {name: tmp_path / name for name in answers})
+    assert len(missing) == 9
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.read("WNLI.tsv") == (tmp_path / "WNLI.tsv").read_bytes()
+        scores = [line.split("\t")[1] for line in archive.read("STS-B.tsv").decode().splitlines()[1:]]
+    assert [float(score) for score in scores] == [min(n / 7, 5.0) for n in range(1379)]
+    with pytest.raises(ValueError, match=r"Prediction 1: a column holds no tab .* Received: 'a\\tb'"):
+        write_glue_table(tmp_path / "WNLI.tsv", [{"label": "a"}, {"label": "a\tb"}])
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "parts"),
+    [
+        ("RTE.tsv", "1\tentailment", ("row 2", "must count the rows from 0", "Received: 1, not 0")),
+        ("RTE.tsv", "0\tyes", ("row 2", "must be one of entailment", "'yes'")),
+        ("STS-B.tsv", "0\tnan", ("row 2", "finite number", "Received: nan")),
+        ("STS-B.tsv", "0\tmuch", ("row 2", "finite number", "'much'")),
+        ("STS-B.tsv", "0\t1.5", ("must have 1379 predictions", "Received: 1,")),
+    ],
+)
+def test_table_that_the_server_would_refuse_is_refused(tmp_path, name, row, parts):
+    file = write(tmp_path, name, f"index\tprediction\n{row}\n")
+    with pytest.raises(ValueError) as caught:
+        write_glue_submission(tmp_path / "a.zip", {name: file})
+    assert all(part in str(caught.value) for part in parts) and "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("a.zip*"))
+
+
 def test_submission_takes_labels_that_are_numbers(tmp_path):
     file = predictions_file(tmp_path, "WNLI.tsv", label=1)
     write_glue_submission(tmp_path / "a.zip", {"WNLI.tsv": file})
@@ -170,7 +212,7 @@ def test_submission_refuses_other_names(tmp_path, predictions, parts):
 def test_submission_needs_its_files(tmp_path):
     absent = {"RTE.tsv": tmp_path / "absent.jsonl"}
     assert "absent.jsonl" in message_of(FileNotFoundError, write_glue_submission, tmp_path / "a.zip", absent)
-    written = {"RTE.tsv": write(tmp_path, "t.tsv", "label\nentailment\n")}
+    written = {"RTE.tsv": write(tmp_path, "t.csv", "label\nentailment\n")}
     assert "must end in .jsonl" in message_of(ValueError, write_glue_submission, tmp_path / "a.zip", written)
 
 

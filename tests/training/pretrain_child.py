@@ -12,7 +12,7 @@ from pathlib import Path
 from keras_bert_flow.cli import explain
 from keras_bert_flow.conversion import model_directory
 from keras_bert_flow.records import publish
-from keras_bert_flow.training import checkpoints, finetune, loop
+from keras_bert_flow.training import checkpoints, finetune, grid, loop, task_runs
 from keras_bert_flow.training import pretrain as module
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.steps import StepFollower
@@ -40,7 +40,8 @@ def run_training(records, output, moment, settings, tell) -> int:
 
 
 def run_finetuning(model, tables, output, moment, settings, tell) -> int:
-    """Fine-tune as `run_training` pre-trains; of moments only `report:pretrained/seed-2:7` and those of checkpoints."""
+    """Fine-tune as `run_training` pre-trains; of moments only `report:pretrained/seed-2:7`, those of checkpoints and
+    those of a grid: `loser`, `table` and `chosen`."""
     from tests.training.test_finetune import make_task_config
 
     def report(line):
@@ -164,7 +165,30 @@ def die_after_the_manifest(put, _):
     act_after(put, publish, "write_manifest", lambda *_, **__: True, die)
 
 
+def die_while_a_loser_is_removed(put, _):
+    remove = shutil.rmtree
+
+    def remove_half(path, **named):
+        if Path(path).name == task_runs.MODEL:
+            next(Path(path).iterdir()).unlink()
+            die()
+        remove(path, **named)
+
+    put(shutil, "rmtree", remove_half)
+
+
+def die_after_the_table(put, _):
+    act_after(put, grid, "write_atomically", lambda *_: True, die)
+
+
+def die_after_the_choice(put, _):
+    act_after(put, os, "rename", lambda _, path: Path(path).name == task_runs.PRETRAINED, die)
+
+
 KILLS = {
+    "loser": die_while_a_loser_is_removed,
+    "table": die_after_the_table,
+    "chosen": die_after_the_choice,
     "half": die_half_written,
     "written": die_before_rename,
     "renamed": die_after_rename,

@@ -152,6 +152,14 @@ def test_unknown_dev_label_is_one_line_with_file_and_row(place):
 def test_missing_table_and_model_are_named(place):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.tsv"):
         finetune(make_task_config(place, dev="nowhere.tsv"), place / "model", place / "out")
+    config = make_task_config(place)
+    task = config.task.model_copy(update={"extra_dev": {"far": str(place / "far.tsv")}})
+    config = config.model_copy(update={"task": task})
+    with pytest.raises(FileNotFoundError, match=r"far\.tsv"):
+        finetune(config, place / "model", place / "out")
+    (place / "far.tsv").write_text("text\tlabel\nword1\tno\nword2\tperhaps\n")
+    with pytest.raises(ValueError, match=r"far\.tsv, row 3: a label must be .* Received: 'perhaps'"):
+        finetune(config, place / "model", place / "out")
     with pytest.raises(FileNotFoundError, match="no_model"):
         finetune(make_task_config(place), place / "no_model", place / "out")
 

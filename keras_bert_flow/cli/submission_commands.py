@@ -1,0 +1,32 @@
+"""Commands that gather predictions for those who score them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow.cli.app import app
+
+
+@app.command("glue-zip")
+def glue_zip(
+    predictions: Annotated[
+        list[Path],
+        typer.Argument(
+            help="What `kbf predict` wrote of the test tables, named as in a submission: CoLA.jsonl or .tsv."
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="The .zip to write.")],
+) -> None:
+    """Gather predictions on GLUE's test tables in the .zip that its server takes, and say which it lacks."""
+    from keras_bert_flow.tasks.glue import write_glue_submission
+
+    named = {f"{path.stem}.tsv": path for path in predictions}
+    if len(named) < len(predictions):
+        raise ValueError(
+            f"Each table must be given once. Received: {', '.join(map(str, predictions))}. Leave out the others."
+        )
+    missing = write_glue_submission(output, named)
+    print(output)
+    if missing:
+        print(f"Not whole: GLUE takes no submission without {', '.join(missing)}.")

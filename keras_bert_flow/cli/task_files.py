@@ -1,0 +1,38 @@
+"""Read a file as its user says, and write predictions on it as those who score such tasks take them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keras_bert_flow.config_file import load_config
+from keras_bert_flow.task_config import TASKS
+from keras_bert_flow.tasks.make import make_task, task_fields
+from keras_bert_flow.tasks.task import Task
+
+if TYPE_CHECKING:  # a backend is chosen before Keras is imported
+    from keras_bert_flow.prediction.predictor import Predictor
+
+OF_THE_MODEL = {"kind", "labels"}
+
+
+def change_task(task: Task, overrides: Sequence[str]) -> Task:
+    """Return the task of a model with other settings, each `name=value`, for files that are laid out otherwise.
+
+    Raises:
+        ValueError: there is no such setting, or its value is wrong, or the model stands and falls with it.
+    """
+    changes = load_config(None, overrides, TASKS[task.kind]).model_dump(exclude_unset=True)
+    if fixed := sorted(OF_THE_MODEL & changes.keys()):
+        raise ValueError(
+            f"What a model chooses from must be as it was trained. Received: --set {', '.join(fixed)}. Leave it out."
+        )
+    return make_task(**task_fields(task) | changes)
+
+
+def write_file(predictor: "Predictor", source: Path, target: Path, form: str) -> None:
+    """Ask about every example of a file and write the answers in an official format."""
+    from keras_bert_flow.tasks.official import find_format, write_official
+
+    official = find_format(form, predictor.task)
+    examples = predictor.task.read(source, has_labels=False)
+    write_official(target, official, examples, predictor.predict_examples(examples))

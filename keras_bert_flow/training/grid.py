@@ -1,0 +1,115 @@
+"""Train a task with every learning rate, number of epochs and batch size of a grid, and choose by the dev table."""
+
+import gc
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.config import GridConfig, PipelineConfig
+from keras_bert_flow.tasks.metrics import summarise_runs
+from keras_bert_flow.tasks.task import Task
+from keras_bert_flow.training.task_runs import MODEL, PRETRAINED, TaskRuns
+
+GRID, GRID_FILE = "grid", "grid.json"
+
+
+@dataclass(frozen=True)
+class Point:
+    """What `finetuning` has at one point of a grid."""
+
+    learning_rate: float
+    epochs: int
+    batch_size: int
+
+    @property
+    def name(self) -> str:
+        return f"rate-{self.learning_rate!r}-batch-{self.batch_size}-epochs-{self.epochs}"
+
+    def settle(self, config: PipelineConfig) -> PipelineConfig:
+        """Return the configuration with the settings of this point."""
+        finetuning = config.finetuning.model_copy(update=asdict(self))
+        return config.model_copy(update={"finetuning": finetuning})
+
+
+def list_points(grid: GridConfig) -> list[Point]:
+    """Return every point, the cheapest first: by epochs, then by steps of an epoch; then in the order of the rates."""
+    points = itertools.starmap(Point, itertools.product(grid.learning_rate, grid.epochs, grid.batch_size))
+    return sorted(points, key=lambda point: (point.epochs, -point.batch_size))
+
+
+def search_grid(
+    config: PipelineConfig, task: Task, work: Path, make_runs: Callable[[PipelineConfig], TaskRuns]
+) -> PipelineConfig:
+    """Train every point once a seed, unless that is done, and return the configuration with the best one's settings.
+
+    The best has the highest mean of the main metric on the dev table over the seeds; of equals it is the first of
+    `list_points`. A point with a run that met NaN or infinity is never chosen, and not trained further.
+
+    Args:
+        config: with `finetuning.grid`.
+        task: what the runs learn.
+        work: here the runs of the best point become `pretrained/seed-<n>/`, as they are without a grid. Of each other
+            `grid/<point>/seed-<n>/` keeps `run.json` and the log, no model. `grid.json` is written when all are
+            trained: kind, main_metric, chosen (a name) and points, each a row of `_describe`, the cheapest first.
+        make_runs: makes the runs of a configuration.
+    Raises:
+        ValueError: no point can be chosen, or the work folder is of other settings.
+    Source: Devlin et al. 2019, appendix A.3, which chooses so by the dev set.
+    """
+    table = work / GRID_FILE
+    if not table.is_file():
+        rows = _train_points(config, work / GRID, make_runs)
+        best = _find_best(rows)
+        if best is None:
+            raise ValueError(
+                f"A grid must have a point at which no run meets NaN or infinity. Received: {len(rows)}, all with such "
+                f"runs; the first says: {rows[0]['runs'][-1]['failure']} Take another grid, and another output folder."
+            )
+        facts = {"kind": task.kind, "main_metric": task.main_metric, "chosen": best["name"], "points": rows}
+        write_atomically(table, json.dumps(facts, indent=1).encode())
+    facts = json.loads(table.read_text(encoding="utf-8"))
+    chosen = next(row for row in facts["points"] if row["name"] == facts["chosen"])
+    if not (work / PRETRAINED).exists():
+        os.rename(work / GRID / chosen["name"], work / PRETRAINED)  # all its runs in one step: a kill parts none
+    return Point(**{field.name: chosen[field.name] for field in fields(Point)}).settle(config)
+
+
+def _train_points(config: PipelineConfig, folder: Path, make_runs) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for point in list_points(config.finetuning.grid):
+        rows.append(_describe(point, list(_train_point(point.settle(config), folder / point.name, make_runs))))
+        best = _find_best(rows)
+        for row in rows:  # at most one point keeps its models: a grid of them fills a disk
+            if row is not best:
+                for model in (folder / row["name"]).glob(f"seed-*/{MODEL}"):
+                    shutil.rmtree(model)
+        gc.collect()  # a Keras model is part of a cycle; the next one takes as much memory again
+    return rows
+
+
+def _train_point(config: PipelineConfig, folder: Path, make_runs) -> Iterator[dict[str, Any]]:
+    runs = make_runs(config)
+    for seed in config.finetuning.seeds:
+        run = runs.finish(folder / f"seed-{seed}", PRETRAINED, seed, may_fail=True)
+        yield {name: run[name] for name in ("seed", "score", "seconds", "failure") if name in run}
+        if run["score"] is None:
+            return
+
+
+def _describe(point: Point, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return name, settings, score (mean, standard_deviation, minimum and maximum; null after NaN), seconds, runs."""
+    has_failed = any(run["score"] is None for run in runs)
+    score = None if has_failed else summarise_runs([{"score": run["score"]} for run in runs])["score"]
+    seconds = None if has_failed else round(sum(run["seconds"] for run in runs), 1)
+    return {"name": point.name, **asdict(point), "score": score, "seconds": seconds, "runs": list(runs)}
+
+
+def _find_best(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    finished = [row for row in rows if row["score"] is not None]
+    return max(finished, key=lambda row: row["score"]["mean"], default=None)  # the first of equals

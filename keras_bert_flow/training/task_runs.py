@@ -1,0 +1,179 @@
+"""Train a model on a task, a run after another: each from a start and with a seed, in a folder of its own."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
+from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_batches
+from keras_bert_flow.tasks.losses import mean_loss
+from keras_bert_flow.tasks.stored import write_task
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.training.best import BestCheckpoint
+from keras_bert_flow.training.checkpoints import Checkpoints
+from keras_bert_flow.training.early_stopping import StopWithoutGain
+from keras_bert_flow.training.guard import NotFiniteError
+from keras_bert_flow.training.identity import finetuning_identity, list_changes
+from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.loop import Borders, train
+from keras_bert_flow.training.optimizers import make_guarded_optimizer
+from keras_bert_flow.training.precision import seed_everything
+from keras_bert_flow.training.schedules import WarmupDecay
+from keras_bert_flow.training.task_data import TaskData
+
+PRETRAINED, RANDOM = "pretrained", "random"
+RUN_FILE, MODEL = "run.json", "model"
+CHECKPOINTS, BEST = "checkpoints", "best"
+LOGS_A_RUN = 20
+
+
+class TaskRuns:
+    """Runs that differ in their start and their seed only: one classifier, compiled once, makes them all.
+
+    Args:
+        config: its sections `task` and `finetuning` count.
+        model: the model directory to begin from.
+        tokenizer: of that directory.
+        data: of the task, encoded with it.
+        report: called with every line of a log.
+        callbacks: see `finetune`.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        model: Path,
+        tokenizer: WordPieceTokenizer,
+        data: TaskData,
+        report: Callable[[Mapping[str, Any]], None],
+        callbacks: Sequence[keras.callbacks.Callback],
+    ):
+        self._config, self._settings, self._model = config, config.finetuning, model
+        self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
+        self._identity = finetuning_identity(config, model)
+        self._field = f"dev_{data.task.main_metric}"
+        self._classifier = None
+
+    def finish(self, folder: Path, start: str, seed: int, may_fail: bool = False) -> dict[str, Any]:
+        """Fill a folder with `model/`, `log.jsonl` and `run.json`, going on where a killed run was.
+
+        Args:
+            may_fail: a run that meets NaN or infinity is finished too, with no model and `failure`, which says what.
+        Returns:
+            What `run.json` holds: start, seed, seconds, score (the main metric of the model on the dev table) and
+            identity.
+        """
+        run = {"start": start, "seed": seed}
+        if not self._is_finished(folder):
+            self._take_first_state(start, seed)
+            try:
+                run |= self._train(folder, run)
+                save_model_directory(self._classifier, folder / MODEL, self._model / "vocab.txt", self._tokenizer.cased)
+                write_task(folder / MODEL, self._data.task, self._settings.sequence_length)
+            except NotFiniteError as error:
+                if not may_fail:
+                    raise
+                run |= {"seconds": None, "score": None, "failure": str(error)}
+            write_atomically(folder / RUN_FILE, json.dumps(run | {"identity": self._identity}).encode())
+        for name in (CHECKPOINTS, BEST):  # a kill may have come between the two
+            shutil.rmtree(folder / name, ignore_errors=True)
+        return _read_run(folder)
+
+    def _is_finished(self, folder: Path) -> bool:
+        if not (folder / RUN_FILE).is_file():
+            return False
+        changes = list_changes(_read_run(folder)["identity"], self._identity)
+        if changes:
+            raise ValueError(
+                f"A run must go on as it began. Received: {folder} with another {changes}. "
+                "Undo the change, or choose another output folder."
+            )
+        return True
+
+    def _take_first_state(self, start: str, seed: int) -> None:
+        """Load the classifier; where it is there already, give it the state of a new one."""
+        seed_everything(seed)
+        rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), self._settings.dropout_rate)
+        task = self._data.task
+        fresh = load_task_model(task.kind, self._model, labels=task.labels, **rates)
+        if start == RANDOM:
+            fresh = type(fresh).from_config(fresh.get_config())
+        if self._classifier is None:
+            self._classifier = fresh
+            return
+        for variable, first in zip(self._classifier.variables, fresh.variables, strict=True):
+            variable.assign(first)
+
+    def _train(self, folder: Path, run: Mapping[str, Any]) -> dict[str, float]:
+        """Train to the end, leave the classifier in the state to publish, and return seconds and score."""
+        settings, model, identity = self._settings, self._classifier, self._identity | run
+        folder.mkdir(parents=True, exist_ok=True)
+        batches = TaskBatches(self._data.train, settings.batch_size, run["seed"], settings.max_widths)
+        total_steps = settings.epochs * batches.steps_per_epoch
+        self._compile(total_steps)
+        is_chosen = settings.publish == "best"
+        best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen)
+        callbacks = self._callbacks
+        if settings.patience_epochs is not None:
+            callbacks = (*callbacks, StopWithoutGain(folder, self._field, settings.patience_epochs))
+
+        def evaluate(until_stopped) -> dict[str, float]:
+            scores = self._score(until_stopped)
+            if is_chosen:
+                best.offer(model, model.optimizer.steps, -scores[self._field])
+            return scores
+
+        seconds = train(
+            model,
+            lambda step: read_batches(batches, step),
+            Borders(total_steps, max(1, total_steps // LOGS_A_RUN), batches.steps_per_epoch, batches.steps_per_epoch),
+            folder,
+            Checkpoints(folder / CHECKPOINTS, identity, keep=1),
+            evaluate,
+            batches.mean_positions,
+            lambda line: self._report({"run": str(folder.relative_to(folder.parents[1]))} | dict(line)),
+            callbacks=callbacks,
+        )
+        if is_chosen:
+            best.restore(model)
+        return {"seconds": round(seconds, 1), "score": self._find_score(folder, is_chosen)}
+
+    def _score(self, follow: Callable = iter) -> dict[str, float]:
+        data = self._data
+        outputs = predict_features(self._classifier, data.dev, self._settings.max_widths, follow=follow)
+        scores = data.task.score(data.dev_examples, data.task.decode(outputs, data.dev, data.dev_examples))
+        return {"dev_loss": mean_loss(outputs, data.dev)} | {f"dev_{name}": score for name, score in scores.items()}
+
+    def _find_score(self, folder: Path, is_best: bool) -> float:
+        """Look up what was measured of the model to publish; a callback may have ended the run before it was."""
+        lines = read_log(folder)
+        scores = [line[self._field] for line in (lines if is_best else lines[-1:]) if self._field in line]
+        return max(scores) if scores else self._score()[self._field]
+
+    def _compile(self, total_steps: int) -> None:
+        """Compile once; a classifier that is compiled has its optimizer set back instead."""
+        settings = self._settings
+        if self._classifier.compiled:
+            self._classifier.optimizer.reset()
+            return
+        warmup_steps = int(settings.warmup_fraction * total_steps)
+        schedule = WarmupDecay(settings.learning_rate, warmup_steps, total_steps, settings.decay, settings.decay_from)
+        optimizer = make_guarded_optimizer(
+            settings.optimizer,
+            schedule,
+            settings.weight_decay,
+            settings.clip_norm,
+            settings.layer_decay,
+            precision=settings.precision,
+        )
+        self._classifier.compile(optimizer=optimizer, auto_scale_loss=False)  # the guard scales it
+
+
+def _read_run(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))

@@ -1,0 +1,176 @@
+"""A grid: every point trained once, the best by its mean chosen and published, a kill at any moment changing nothing.
+
+The same on each backend, as fine-tuning is; what differs there, `test_finetune.py` has.
+"""
+
+import itertools
+import json
+import signal
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_flow.cli import app
+from keras_bert_flow.config import GridConfig
+from keras_bert_flow.evaluation.evaluate import evaluate_model
+from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
+from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.training.finetune import finetune
+from keras_bert_flow.training.grid import Point, list_points
+from keras_bert_flow.training.logs import read_log
+from tests.training.kill_server import Killer
+from tests.training.test_finetune import make_task_config, place, weights_of  # noqa: F401  `place` is a fixture
+
+pytestmark = pytest.mark.any_backend
+
+# The first rate learns nothing, the second with one seed of two: its best run is as good as those of the third.
+GRID = {"learning_rate": [1e-6, 0.01, 0.03], "epochs": [2], "batch_size": [8]}
+SETTINGS = {"grid": GRID, "publish": "best", "compare_random": False}
+BEST = "rate-0.03-batch-8-epochs-2"
+
+
+def config_of(place, **changes):  # noqa: F811
+    backend = keras.backend.backend()  # as the command has it
+    return make_task_config(place, **SETTINGS | changes).model_copy(update={"backend": backend})
+
+
+def silent(line):
+    pass
+
+
+def without_times(grid):
+    points = [
+        point | {"seconds": 0, "runs": [run | {"seconds": 0} for run in point["runs"]]} for point in grid["points"]
+    ]
+    return grid | {"points": points}
+
+
+@pytest.fixture(scope="module")
+def told():
+    """The runs of which the grid of `searched` told after it was killed in its second point, in their order."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def searched(place, told):  # noqa: F811
+    class Killed(BaseException):
+        pass
+
+    def die_in_the_second_point(line):
+        if line["run"].startswith("rate-0.01"):
+            raise Killed
+
+    config, output = config_of(place), place / "searched"
+    with pytest.raises(Killed):
+        finetune(config, place / "model", output, die_in_the_second_point)
+    other = config_of(place, grid=GRID | {"epochs": [2, 3]})
+    with pytest.raises(ValueError, match=r"another finetuning\.grid\.epochs \(\[2\], now \[2, 3\]\)\. Undo"):
+        finetune(other, place / "model", output, silent)
+    return finetune(config, place / "model", output, lambda line: told.append(line["run"]))
+
+
+def test_points_come_cheapest_first_whatever_the_order_of_the_grid():
+    grid = GridConfig(learning_rate=(3e-5, 5e-5), epochs=(3, 2), batch_size=(16, 32))
+    cheap = [Point(rate, 2, 32) for rate in (3e-5, 5e-5)]
+    assert list_points(grid)[:3] == [*cheap, Point(3e-5, 2, 16)]
+    assert [point.epochs for point in list_points(grid)] == [2] * 4 + [3] * 4
+    assert len({point.name for point in list_points(GridConfig())}) == 3 * 3 * 2
+
+
+def test_finished_points_are_not_trained_again(searched, told):
+    seeds = ("seed-1", "seed-2")
+    assert list(dict.fromkeys(told)) == [
+        f"rate-{rate}-batch-8-epochs-2/{seed}" for rate in (0.01, 0.03) for seed in seeds
+    ]
+
+
+def test_command_finds_the_grid_and_prints_its_table(place, searched, capsys):  # noqa: F811
+    values = config_of(place).model_dump(mode="json", include={"task", "finetuning"})
+    (place / "task.yaml").write_text(json.dumps(values))  # JSON is YAML
+    arguments = ["--model", place / "model", "--task", place / "task.yaml", "--output", searched, "--grid"]
+    app(["finetune", *map(str, arguments)], standalone_mode=False)
+    assert capsys.readouterr().out == f"{grid_text(read_grid(searched))}\n{searched}\n"
+
+
+def test_table_holds_what_the_logs_say_and_the_highest_mean_is_chosen(searched):
+    grid = read_grid(searched)
+    assert (grid["kind"], grid["main_metric"], grid["chosen"]) == ("classification", "accuracy", BEST)
+    assert [point["learning_rate"] for point in grid["points"]] == GRID["learning_rate"]
+    for point in grid["points"]:
+        folder = searched / ("pretrained" if point["name"] == BEST else f"grid/{point['name']}")
+        logs = [read_log(folder / f"seed-{seed}") for seed in (1, 2)]
+        assert [log[-1]["step"] for log in logs] == [20, 20]
+        scores = [max(line["dev_accuracy"] for line in log if "dev_accuracy" in line) for log in logs]
+        assert [run["score"] for run in point["runs"]] == scores
+        assert point["score"]["mean"] == np.mean(scores)
+        assert point["score"]["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
+        assert point["seconds"] == pytest.approx(sum(run["seconds"] for run in point["runs"]))
+    _, second, best = (point["score"] for point in grid["points"])
+    assert best["mean"] > second["mean"] and best["maximum"] == second["maximum"]
+
+
+def test_chosen_models_are_those_of_the_settings_without_a_grid(place, searched):  # noqa: F811
+    chosen = SETTINGS | {"grid": None, "learning_rate": 0.03, "epochs": 2, "batch_size": 8, "seeds": (2,)}
+    plain = finetune(make_task_config(place, **chosen), place / "model", place / "plain", silent)
+    assert weights_of(searched / "pretrained/seed-2") == weights_of(plain / "pretrained/seed-2")
+    files = [{file.name for file in check_folder(folder, "finetuning").files} for folder in (plain, searched)]
+    files[0] |= {name.replace("seed-2", "seed-1") for name in files[0]}
+    losers = [point["name"] for point in read_grid(searched)["points"] if point["name"] != BEST]
+    kept = itertools.product(losers, ("seed-1", "seed-2"), ("log.jsonl", "run.json"))
+    assert files[1] - files[0] == {"grid.json", *("/".join(("grid", *names)) for names in kept)}
+    assert files[0] <= files[1]
+
+
+def test_score_of_the_table_is_that_of_the_published_model(place, searched):  # noqa: F811
+    chosen = next(point for point in read_grid(searched)["points"] if point["name"] == BEST)
+    config = config_of(place)
+    for run in chosen["runs"]:
+        assert evaluate_model(config, searched / f"pretrained/seed-{run['seed']}/model")["accuracy"] == run["score"]
+
+
+def test_of_equals_the_cheapest_is_chosen_and_random_weights_learn_at_it(place):  # noqa: F811
+    grid = {"learning_rate": [1e-30], "epochs": [2, 1], "batch_size": [32]}  # nothing moves, so all score the same
+    output = finetune(make_task_config(place, grid=grid, seeds=(1,)), place / "model", place / "equals", silent)
+    found = read_grid(output)
+    assert len(found["points"]) == 2 and len({point["score"]["mean"] for point in found["points"]}) == 1
+    assert found["chosen"] == "rate-1e-30-batch-32-epochs-1"
+    for run in ("pretrained/seed-1", "random/seed-1"):
+        assert read_log(output / run)[-1]["step"] == 3
+
+
+def test_a_point_that_meets_infinity_is_told_and_not_chosen(place):  # noqa: F811
+    grid = {"learning_rate": [1e38, 1e-6], "epochs": [1], "batch_size": [8]}
+    config = make_task_config(place, grid=grid, compare_random=False)
+    found = read_grid(finetune(config, place / "model", place / "infinite", silent))
+    failed, other = found["points"]
+    assert failed["score"] is failed["seconds"] is None
+    assert len(failed["runs"]) == 1  # the second seed is not tried
+    assert "must be" in failed["runs"][0]["failure"]
+    assert found["chosen"] == other["name"] and other["score"]
+    grid = grid | {"learning_rate": [1e38]}
+    with pytest.raises(ValueError, match=r"Received: 1, all with such runs; the first says: .* another grid") as caught:
+        finetune(make_task_config(place, grid=grid), place / "model", place / "hopeless", silent)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_killed_grid_goes_on_where_it_was(place, searched):  # noqa: F811
+    output = place / "killed grid"
+    with Killer(model=place / "model", tables=place) as killer:
+        whole = [*range(1, 21)]
+        for moment, steps in (
+            ("report:rate-0.01-batch-8-epochs-2/seed-1:14", [*whole, *whole, *range(1, 15)]),
+            ("loser", [*range(11, 21), *whole]),  # from the checkpoint of that run on
+            ("table", [*whole, *whole]),
+            ("chosen", []),
+        ):
+            assert killer.run(output, moment, **SETTINGS)[:2] == (-signal.SIGKILL, steps), moment
+            assert not output.exists(), moment
+        assert killer.run(output, **SETTINGS)[:2] == (0, [])
+    assert without_times(read_grid(output)) == without_times(read_grid(searched))
+    for seed in (1, 2):
+        run = f"pretrained/seed-{seed}"
+        assert weights_of(output / run) == weights_of(searched / run)
+        facts = [json.loads((folder / run / "run.json").read_text()) for folder in (output, searched)]
+        assert facts[0]["score"] == facts[1]["score"]
