@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_bert_flow.layers.pooling import TokenPooling
+from keras_bert_flow.layers.pooling import POOLINGS, TokenPooling
 
 WHOLE = "none"  # no pooling: a vector for each token
 
@@ -34,6 +34,8 @@ def make_features_model(backbone, layers: Sequence[int], pooling: str = WHOLE) -
             )
     if not layers:
         raise ValueError("`layers` must name at least one layer. Received: none. Try layers=[-1], the last one.")
+    if pooling not in (WHOLE, *POOLINGS):
+        raise ValueError(f"`pooling` must be one of {', '.join((WHOLE, *POOLINGS))}. Received: pooling={pooling!r}.")
     chosen = [states[layer] for layer in layers]
     features = chosen[0] if len(chosen) == 1 else keras.ops.concatenate(chosen, axis=-1)
     if pooling != WHOLE:
