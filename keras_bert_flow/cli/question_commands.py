@@ -38,12 +38,12 @@ def predict(
     A pair of texts is given with a tab between them, and what has more parts as a JSON object. Features can also be
     written as arrays, to an --output that ends in .npz.
     """
+    options = {"top_k": top_k, "layers": _read_layers(layers), "pooling": pooling, "batch_positions": batch_positions}
     choose_backend(PipelineConfig(), backend)
     from keras_bert_flow.prediction.asked_model import AT_ONCE
     from keras_bert_flow.prediction.lines import read_items, read_waiting_items
     from keras_bert_flow.prediction.load import load
 
-    options = {"top_k": top_k, "layers": _read_layers(layers), "pooling": pooling, "batch_positions": batch_positions}
     asked = load(model, asked_as, **{name: value for name, value in options.items() if value is not None})
     if input is not None:
         examples = asked.read(input)

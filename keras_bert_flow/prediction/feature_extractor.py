@@ -1,6 +1,6 @@
 """Ask an encoder for what it makes of each token: vectors for another program, without any fine-tuning."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -44,7 +44,8 @@ class FeatureExtractor(AskedModel):
         self.model = make_features_model(backbone, layers, pooling)
 
     def pose(self, item: Any) -> TextExample:
-        return pose_texts(item, is_pair=not isinstance(item, str) and len(item) == 2)
+        has_parts = isinstance(item, list | tuple | Mapping)
+        return pose_texts(item, is_pair=has_parts and len(item) == 2)
 
     def answer(
         self, examples: Sequence[TextExample], choose: ChooseWidths | None = None, follow: Callable = iter

@@ -38,6 +38,17 @@ def test_pooled_features_are_a_row_a_text(folder, tmp_path):
         assert arrays["lengths"].tolist() == [5, 3, 7]
 
 
+def test_items_are_texts_and_pairs(folder):
+    extractor = kbf.load(folder, task="features")
+    items = ["w1 w2", ["w1", "w2"], {"text": "w1", "text_pair": "w2"}, {"text": "w1 w2"}]
+    one, pair, again, other = extractor.predict(items)
+    assert one["tokens"] == other["tokens"] == ["[CLS]", "w1", "w2", "[SEP]"]
+    assert pair["tokens"] == again["tokens"] == ["[CLS]", "w1", "[SEP]", "w2", "[SEP]"]
+    for item in (7, ["a", "b", "c"], {"question": "q"}, " "):
+        with pytest.raises(ValueError, match="^Item 1: An item for this task must have the texts"):
+            extractor.predict([item])
+
+
 @pytest.mark.parametrize(("predictions", "message"), [([{"label": "a"}], "another kind"), ([], "Received: none")])
 def test_what_has_no_features_is_refused_and_nothing_is_written(tmp_path, predictions, message):
     with pytest.raises(ValueError, match=message):

@@ -33,10 +33,9 @@ def at_once(folder):
 
 
 def assert_same(found, expected):
-    assert [answer["label"] for answer in found] == [answer["label"] for answer in expected]
-    values = ([list(answer["probabilities"].values()) for answer in answers] for answers in (found, expected))
+    values = [np.array([list(answer["probabilities"].values()) for answer in answers]) for answers in (found, expected)]
     np.testing.assert_allclose(*values, atol=1e-5)  # float32, in rows of another width
-    assert len({answer["label"] for answer in found}) == 2
+    assert np.ptp(values[0][:, 0]) > 0.01  # else another order would not show
 
 
 def cut(texts, sizes):

@@ -40,21 +40,20 @@ def read_answer(process) -> list:
 
 
 def test_who_writes_a_line_and_waits_gets_its_answer(folder):
-    process = start("--model", folder, "--as", "fill_mask", "--top-k", 1, stdin=subprocess.PIPE, bufsize=0)
-    try:
-        for number in range(3):
-            process.stdin.write(f"w{number} is [MASK]\n".encode())
-            ((fill,),) = read_answer(process)
-            assert fill["sequence"].startswith(f"w{number} is ")
-        process.stdin.write(b"w3 is [MASK]\nw4\n")
-        assert read_answer(process)[0][0]["sequence"].startswith("w3 is ")
-        process.stdin.close()
-        assert process.wait(SECONDS) == 2
-        (line,) = process.stderr.read().decode().splitlines()
-        assert line.startswith("kbf: Line 5: A text must hold [MASK]. Received: 'w4'.")
-    finally:
-        process.kill()
-        process.communicate()
+    options = ("--as", "fill_mask", "--top-k", 1)
+    with start("--model", folder, *options, stdin=subprocess.PIPE, bufsize=0) as process:
+        try:
+            for number in range(3):
+                process.stdin.write(f"w{number} is [MASK]\n".encode())
+                ((fill,),) = read_answer(process)
+                assert fill["sequence"].startswith(f"w{number} is ")
+            process.stdin.write(b"w3 is [MASK]\nw4\n")
+            assert read_answer(process)[0][0]["sequence"].startswith("w3 is ")
+            assert process.wait(SECONDS) == 2
+            (line,) = process.stderr.read().decode().splitlines()
+            assert line.startswith("kbf: Line 5: A text must hold [MASK]. Received: 'w4'.")
+        finally:
+            process.kill()
 
 
 def test_file_on_standard_input_is_answered_in_order(folder, tmp_path):
@@ -72,4 +71,23 @@ def test_features_of_a_file_are_arrays(folder, tmp_path):
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays["features"].shape == (4 + 6, 48)
         assert " ".join(arrays["tokens"]) == "[CLS] w1 w2 [SEP] [CLS] the cat [SEP] is [SEP]"
-    assert ask("--model", folder, "--as=features", "--pooling=none", "w1 w2")[0]["tokens"][1:3] == ["w1", "w2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--as=features", "--layers=last"),
+            "Layers must be numbers with commas between them. Received: --layers=last.",
+        ),
+        (
+            ("--as=fill_mask", "--pooling=cls"),
+            "An option must be one of what is asked. Received: pooling for fill_mask.",
+        ),
+    ],
+)
+def test_wrong_options_are_refused_in_a_line(folder, options, message):
+    process = start("--model", folder, *options, "w1")
+    printed, errors = process.communicate(timeout=SECONDS)
+    (line,) = errors.decode().splitlines()
+    assert (process.returncode, printed) == (2, b"") and line.startswith(f"kbf: {message}")

@@ -56,7 +56,7 @@ def test_lines_that_are_there_come_together_and_no_other_is_waited_for():
 
 def test_writer_that_is_faster_is_not_lost():
     reading, writing = os.pipe()
-    lines = [f"{number} {'x' * (number % 700)}" for number in range(3000)]  # many times what a pipe holds
+    lines = [f"{number} {'x' * (1 + number % 700)}" for number in range(3000)]  # many times what a pipe holds
 
     def write():
         with open(writing, "w") as file:
