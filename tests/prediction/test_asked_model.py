@@ -55,7 +55,6 @@ def test_stream_of_many_chunks_meets_few_shapes(predictor, at_once):
     assert {width for _, width in asked} == {16, 32, 64, 128}
     # One row, eight, a quarter, a half and the whole of a batch: 32 of 16, 16 of 32, 8 of 64, 4 of 128.
     assert len(set(asked)) <= 4 + 4 + 4 + 3
-    assert len(set(asked[len(asked) // 2 :]) - set(asked[: len(asked) // 2])) <= 2  # a stream soon has met them all
     assert len(asked) > 4 * len(set(asked))
 
 
