@@ -96,14 +96,21 @@ def timed_process(arguments: argparse.Namespace, who: str, backend: str, precisi
         command.append("--compile")
     if is_ours and arguments.records:
         command.append(f"--records={arguments.records}")
-    threads = str(arguments.threads)
+    with start_timed(command, arguments.threads) as timed:
+        yield timed
+
+
+@contextmanager
+def start_timed(command: list[str], threads: int, backend: str | None = None) -> Iterator[Timed]:
     environment = os.environ | {
-        "OMP_NUM_THREADS": threads,
-        "TF_NUM_INTRAOP_THREADS": threads,
+        "OMP_NUM_THREADS": str(threads),
+        "TF_NUM_INTRAOP_THREADS": str(threads),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
+    if backend is not None:
+        environment["KERAS_BACKEND"] = backend
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

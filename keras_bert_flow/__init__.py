@@ -24,7 +24,7 @@ _HOMES = {
     "adamw": "training.optimizers",
     "finetune": "training.finetune",
     "learn_vocabulary": "text.learner",
-    "load": "prediction.predictor",
+    "load": "prediction.load",
     "load_config": "config_file",
     "load_task_model": "conversion.model_directory",
     "make_task": "tasks.make",

@@ -1,4 +1,4 @@
-"""Show how training goes: a bar on a terminal, plain lines elsewhere."""
+"""Show how work goes: a bar on a terminal, of training plain lines elsewhere."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 SHOWN = {
@@ -41,6 +41,21 @@ def training_progress(total_steps: int | None = None) -> Iterator[Report]:
         yield lambda line: bar.update(
             task, completed=line["step"], description=describe_line(line, clock.estimate(line))
         )
+
+
+@contextmanager
+def counting_progress(total: int | None = None) -> Iterator[Callable[[float], None]]:
+    """Yield what takes how many more are done: a bar on standard error where that is a terminal, else nothing.
+
+    Not on standard output, where the results go.
+    """
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 class TimeLeft:

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from keras_bert_flow import progress
-from keras_bert_flow.progress import TimeLeft, describe_line, training_progress
+from keras_bert_flow.progress import TimeLeft, counting_progress, describe_line, training_progress
 
 LINE = {
     "step": 400,
@@ -75,3 +75,17 @@ def test_narrow_terminal_shows_all_in_several_rows(monkeypatch):
         report(LINE)
     for words in (" 400/1600", "next sentence", "tokens per second", "left"):
         assert words in screen.getvalue()
+
+
+def test_count_is_shown_on_the_terminal_of_errors_alone(monkeypatch, capsys):
+    with counting_progress(10) as advance:
+        advance(4)
+    assert capsys.readouterr() == ("", "")
+    screen = io.StringIO()
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=stderr, width=80))
+    with counting_progress(10) as advance:
+        advance(2.5)
+        advance(1.5)
+    assert " 4/10" in screen.getvalue()
+    assert capsys.readouterr().out == ""

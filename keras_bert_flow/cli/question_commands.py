@@ -1,23 +1,31 @@
 """Commands that ask a model."""
 
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.options import ChosenBackend, choose_backend
 from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.progress import counting_progress
 
 JSONL = "jsonl"
 
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Option(help="A fine-tuned model directory.")],
+    model: Annotated[Path, typer.Option(help="A model directory.")],
     texts: Annotated[list[str] | None, typer.Argument(help="What to ask; left out, lines of standard input.")] = None,
-    input: Annotated[Path | None, typer.Option(help="A file in the task's format, with or without labels.")] = None,
+    asked_as: Annotated[
+        str | None, typer.Option("--as", help="task (what it was fine-tuned for, the default), fill_mask or features.")
+    ] = None,
+    input: Annotated[
+        Path | None, typer.Option(help="A file: in the task's format, with or without labels; else a text a line.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="File for the predictions; left out, standard output.")] = None,
     format: Annotated[
         str, typer.Option(help="jsonl; or of a file glue, squad or conll, as those who score such tasks take it.")
@@ -25,29 +33,74 @@ def predict(
     set: Annotated[
         list[str] | None, typer.Option("--set", help="Replace what the model's task says: text=sentence. Repeatable.")
     ] = None,
+    top_k: Annotated[int | None, typer.Option(help="fill_mask: tokens for each [MASK]; default 5.")] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="features: layers to join, as --layers=-4,-3,-2,-1; default -1, the last.")
+    ] = None,
+    pooling: Annotated[str | None, typer.Option(help="features: none (the default), mean, cls or max.")] = None,
+    batch_positions: Annotated[int | None, typer.Option(help="Tokens of a batch, padding included.")] = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Ask a fine-tuned model, and print a line of JSON for each answer.
+    """Ask a model, and print a line of JSON for each answer.
 
-    A pair of texts is given with a tab between them, and what has more parts as a JSON object.
+    A pair of texts is given with a tab between them, and what has more parts as a JSON object. Features can also be
+    written as arrays, to an --output that ends in .npz.
     """
-    if format != JSONL and (input is None or output is None):
+    options = {"top_k": top_k, "layers": _read_layers(layers), "pooling": pooling, "batch_positions": batch_positions}
+    _check_file_options(asked_as, format, set, input, output)
+    choose_backend(PipelineConfig(), backend)
+    from keras_bert_flow.cli.task_files import change_task, write_file
+    from keras_bert_flow.prediction.asked_model import AT_ONCE
+    from keras_bert_flow.prediction.lines import read_items, read_waiting_items
+    from keras_bert_flow.prediction.load import load
+
+    asked = load(model, asked_as, **{name: value for name, value in options.items() if value is not None})
+    if set:
+        asked.task = change_task(asked.task, set)
+    if format != JSONL:
+        write_file(asked, input, output, format)
+    elif input is not None:
+        examples = asked.read(input)
+        total = len(examples) if isinstance(examples, Sequence) else None
+        # No bar between lines of answers on the same terminal.
+        with nullcontext(_ignore) if output is None and sys.stdout.isatty() else counting_progress(total) as advance:
+            _write(asked.answer_blocks(examples, advance), output)
+    elif texts:
+        _write(asked.predict_chunks([read_items(texts, "Text")]), output)
+    else:
+        _write(asked.predict_chunks(read_waiting_items(sys.stdin.fileno(), AT_ONCE)), output)
+
+
+def _check_file_options(asked_as: str | None, format: str, set: list[str] | None, *files: Path | None) -> None:
+    if (set or format != JSONL) and asked_as not in (None, "task"):
+        raise ValueError(
+            f"--set and --format must be of what a model was fine-tuned for. Received: --as {asked_as}. Leave them out."
+        )
+    if format != JSONL and None in files:
         raise ValueError(
             f"A format of whole files must have --input and --output. Received: --format {format} without. Name both."
         )
-    choose_backend(PipelineConfig(), backend)
-    from keras_bert_flow.cli.task_files import change_task, write_file
-    from keras_bert_flow.prediction.lines import read_items, write_lines
-    from keras_bert_flow.prediction.predictor import Predictor
 
-    predictor = Predictor(model)
-    if set:
-        predictor.task = change_task(predictor.task, set)
-    if format != JSONL:
-        write_file(predictor, input, output, format)
-    elif input is not None:
-        write_lines(predictor.predict_examples(predictor.task.read(input, has_labels=False)), output)
-    elif texts:
-        write_lines(predictor.predict(list(read_items(texts))), output)
+
+def _write(chunks: Any, output: Path | None) -> None:
+    from keras_bert_flow.prediction.arrays import ARRAYS, write_arrays
+    from keras_bert_flow.prediction.lines import write_lines
+
+    if output is not None and output.suffix == ARRAYS:
+        write_arrays(chunks, output)
     else:
-        write_lines(predictor.predict_stream(read_items(sys.stdin), at_once=1), output)
+        write_lines(chunks, output)
+
+
+def _read_layers(layers: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if layers is None else tuple(int(layer) for layer in layers.split(","))
+    except ValueError:
+        raise ValueError(
+            f"Layers must be numbers with commas between them. Received: --layers={layers}. "
+            "Try --layers=-4,-3,-2,-1, the last four."
+        ) from None
+
+
+def _ignore(count: float) -> None:
+    pass

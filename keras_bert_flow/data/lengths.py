@@ -6,6 +6,7 @@ import numpy as np
 
 WIDTH_STEP = 8  # widths are multiples of this
 MAX_WIDTHS = 8
+STREAM_WIDTHS = 4  # halves of the longest: a stream of any texts is asked in so many
 
 
 def choose_widths(lengths: np.ndarray, max_widths: int = MAX_WIDTHS) -> tuple[int, ...]:
@@ -36,6 +37,42 @@ def choose_widths(lengths: np.ndarray, max_widths: int = MAX_WIDTHS) -> tuple[in
         widths.append(int(steps[last]) * WIDTH_STEP)
         last = int(first[last]) - 1
     return tuple(reversed(widths))
+
+
+def choose_few_widths(lengths: np.ndarray, batch_positions: int, max_widths: int = MAX_WIDTHS) -> tuple[int, ...]:
+    """Choose widths as `choose_widths` does, one more each time that the batches double.
+
+    A compiler takes longer for a width than most models for a batch: a few texts are padded to the longest of them, and
+    only where there is much to do, little of it is padding.
+
+    Args:
+        batch_positions: of a batch.
+    """
+    batches = int(len(lengths) * lengths.max(initial=1)) // batch_positions  # if all rows were as long as the longest
+    return choose_widths(lengths, max(1, min(max_widths, batches.bit_length())))
+
+
+def halve_widths(longest: int, max_widths: int = STREAM_WIDTHS) -> tuple[int, ...]:
+    """Return widths for rows that nobody has seen yet: the longest that there may be, its half, and so on.
+
+    They do not depend on the rows, so that what comes later meets no other shapes.
+    """
+    halves = {-(-longest // (WIDTH_STEP << power)) * WIDTH_STEP for power in range(1, max_widths)}
+    return (*sorted(width for width in halves if width < longest), longest)
+
+
+def fit_widths(lengths: np.ndarray, widths: Sequence[int], batch_positions: int) -> Sequence[int]:
+    """Return the widths to use of fixed ones: all, or where one batch holds all rows the narrowest that does."""
+    width = widths[int(np.searchsorted(widths, lengths.max(initial=1)))]
+    return (width,) if len(lengths) * width <= batch_positions else widths
+
+
+def list_sizes(most: int) -> tuple[int, ...]:
+    """Return how many rows a batch may have, rising: few, or a quarter, a half or all of what it holds at most.
+
+    Enough for what is left over to be filled up little, and few enough to be compiled.
+    """
+    return tuple(sorted({size for size in (1, 8, most // 4, most // 2, most) if 1 <= size <= most}))
 
 
 def plan_epoch(

@@ -1,20 +1,28 @@
 """Feed the features of a task to `model.fit` and `predict`: batches of like length, each a function of its number."""
 
 import json
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import grain
 import numpy as np
 
-from keras_bert_flow.data.lengths import MAX_WIDTHS, choose_widths, plan_epoch, plan_in_order
+from keras_bert_flow.data.lengths import (
+    MAX_WIDTHS,
+    choose_few_widths,
+    choose_widths,
+    list_sizes,
+    plan_epoch,
+    plan_in_order,
+)
 from keras_bert_flow.data.pretraining import READING, ROWS
 from keras_bert_flow.tasks.features import IGNORED, Features
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 BATCH_POSITIONS = 4096  # of a batch in prediction: 64 rows of 64; more of them were no faster on a processor
+ChooseWidths = Callable[[np.ndarray], Sequence[int]]  # lengths of rows, int, (rows,) → widths of batches, rising
 ONLY_OUTPUT = "logits"  # name in features and predictions of what a model with one output says
 
 
@@ -115,12 +123,19 @@ def make_labels(features: Features, rows: np.ndarray, width: int, weights: np.nd
 
 
 def predict_features(
-    model, features: Features, max_widths: int = MAX_WIDTHS, batch_positions: int = BATCH_POSITIONS, follow=iter
+    model,
+    features: Features,
+    max_widths: int = MAX_WIDTHS,
+    batch_positions: int = BATCH_POSITIONS,
+    follow: Callable = iter,
+    choose: ChooseWidths | None = None,
 ) -> dict[str, Any]:
     """Ask a model about every row, in batches of like length.
 
     Args:
         follow: takes the batches and yields them again; it may show progress, or raise to break off.
+        choose: makes widths of the lengths of the rows; by default those by which least is padding, as many as are
+            worth it, `max_widths` at most.
     Returns:
         Output of the model → float32, (rows, ...); or, where each token has an output, a list of (length, ...).
     """
@@ -129,11 +144,34 @@ def predict_features(
     outputs = model.output if isinstance(model.output, Mapping) else {ONLY_OUTPUT: model.output}
     lengths, answers = features.lengths, {name: [None] * len(features) for name in outputs}
     of_tokens = {name: features.sequences_per_row == 1 and _is_per_token(output) for name, output in outputs.items()}
-    for rows, width in follow(plan_in_order(lengths, choose_widths(lengths, max_widths), batch_positions)):
-        for name, values in _predict_rows(model, features, rows, width, max(1, batch_positions // width)).items():
+    choose = choose or partial(choose_few_widths, batch_positions=batch_positions, max_widths=max_widths)
+    for rows, found in ask_in_batches(model, features, choose(lengths), batch_positions, follow):
+        for name, values in found.items():
             for row, answer in zip(rows, values, strict=True):
                 answers[name][row] = answer[: lengths[row]] if of_tokens[name] else answer
     return {name: found if of_tokens[name] else np.stack(found) for name, found in answers.items()}
+
+
+def ask_in_batches(
+    model,
+    features: Features,
+    widths: Sequence[int],
+    batch_positions: int,
+    follow: Callable = iter,
+    make: Callable = make_inputs,
+) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """Yield rows and what a model says of them, float32 by output, batch by batch, the narrowest first.
+
+    Args:
+        follow: as for `predict_features`.
+        make: makes inputs as `make_inputs` does, and others that the model takes.
+    """
+    for rows, width in follow(plan_in_order(features.lengths, widths, batch_positions)):
+        most = max(1, batch_positions // width)
+        filled = np.resize(rows, min(size for size in list_sizes(most) if size >= len(rows)))
+        found = model.predict_on_batch(make(features, filled, width))
+        named = found if isinstance(found, Mapping) else {ONLY_OUTPUT: found}
+        yield rows, {name: np.asarray(values, np.float32)[: len(rows)] for name, values in named.items()}
 
 
 def read_tokenizer(model: Path) -> WordPieceTokenizer:
@@ -141,14 +179,6 @@ def read_tokenizer(model: Path) -> WordPieceTokenizer:
     settings = model / "tokenizer_config.json"
     values = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
     return WordPieceTokenizer.from_file(model / "vocab.txt", cased=not values.get("do_lower_case", True))
-
-
-def _predict_rows(model, features: Features, rows: np.ndarray, width: int, size: int) -> dict[str, np.ndarray]:
-    """Return each output for some rows; a batch is filled up to `size`, or where few rows remain to a power of two."""
-    size = min(size, 1 << (len(rows) - 1).bit_length())
-    found = model.predict_on_batch(make_inputs(features, np.resize(rows, size), width))
-    named = found if isinstance(found, Mapping) else {ONLY_OUTPUT: found}
-    return {name: np.asarray(values, np.float32)[: len(rows)] for name, values in named.items()}
 
 
 def _is_per_token(output) -> bool:

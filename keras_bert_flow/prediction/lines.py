@@ -2,56 +2,103 @@
 
 import json
 import os
+import select
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
+from keras_bert_flow.prediction.whole_file import writing_whole
 from keras_bert_flow.tasks.task import Prediction
 
+PlacedItem = tuple[str, Any]  # where it stands, for messages, and the item
+READ_BYTES = 1 << 16  # what a pipe holds on Linux
 
-def read_items(lines: Iterable[str]) -> Iterator[Any]:
+
+def read_items(lines: Iterable[str], source: str = "Line", first: int = 1) -> Iterator[PlacedItem]:
     """Read an item a line: a text; two texts with a tab between them; or JSON, where a line begins with { or [.
 
-    Blank lines are passed over.
+    Blank lines are passed over, but counted.
 
+    Args:
+        source: what stands before the number of a line in a message.
+        first: number of the first line.
     Raises:
         ValueError: a line begins as JSON and is none.
     """
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first):
         line = line.strip("\r\n ")
         if not line:
             continue
+        place = f"{source} {number}"
         if line[0] in "{[":
             try:
-                yield json.loads(line)
+                yield place, json.loads(line)
             except ValueError as error:
                 raise ValueError(
-                    f"Line {number}: a line that begins with {line[0]} must be JSON. Received: {error}. "
+                    f"{place}: a line that begins with {line[0]} must be JSON. Received: {error}. "
                     'Correct it, or give the text as {"text": ...}.'
                 ) from None
         else:
-            yield line.split("\t") if "\t" in line else line
+            yield place, line.split("\t") if "\t" in line else line
 
 
-def write_lines(predictions: Iterable[Prediction], path: str | Path | None) -> None:
+def read_waiting_items(descriptor: int, at_once: int) -> Iterator[Iterator[PlacedItem]]:
+    """Yield the items of a pipe or file in chunks: those that are there already, as many as `at_once` at most.
+
+    Nothing is waited for but the first line of a chunk: who writes one and waits for its answer gets it.
+    """
+    first = 1
+    for lines in _read_waiting_lines(descriptor, at_once):
+        yield read_items(_decode(lines, first), first=first)
+        first += len(lines)
+
+
+def write_lines(chunks: Iterable[Sequence[Prediction]], path: str | Path | None) -> None:
     """Write predictions as they come: to a file, which is there when all are written, or to standard output."""
     if path is None:
-        _write(predictions, sys.stdout)
+        _write(chunks, sys.stdout)
         return
-    unfinished = Path(f"{path}.unfinished")
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            _write(predictions, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with writing_whole(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+        _write(chunks, file)
 
 
-def _write(predictions: Iterable[Prediction], file: TextIO) -> None:
-    for prediction in predictions:
-        file.write(json.dumps(prediction, ensure_ascii=False) + "\n")
+def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
+    lines, rest, is_open = [], b"", True
+    while is_open or lines:
+        # With lines in hand, only what is there already is read.
+        while is_open and len(lines) < at_once and (not lines or _has_more(descriptor)):
+            read = os.read(descriptor, READ_BYTES)
+            is_open = bool(read)
+            *whole, rest = (rest + read).split(b"\n")
+            lines += whole
+        if not is_open and rest:
+            lines, rest = [*lines, rest], b""
+        if lines:
+            yield lines[:at_once]
+            lines = lines[at_once:]
+
+
+def _has_more(descriptor: int) -> bool:
+    """Say whether reading would return at once; of a file it always would."""
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def _decode(lines: Iterable[bytes], first: int) -> Iterator[str]:
+    for number, line in enumerate(lines, first):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"Line {number}: a text must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
+                "Convert it, for example with iconv -t utf-8."
+            ) from None
+
+
+def _write(chunks: Iterable[Sequence[Prediction]], file: TextIO) -> None:
+    for predictions in chunks:
+        for prediction in predictions:
+            file.write(json.dumps(prediction, ensure_ascii=False, default=np.ndarray.tolist) + "\n")
         file.flush()  # somebody may wait for it at the other end of a pipe

@@ -5,7 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_bert_flow.data.lengths import WIDTH_STEP, choose_widths, plan_epoch, plan_in_order
+from keras_bert_flow.data.lengths import (
+    MAX_WIDTHS,
+    WIDTH_STEP,
+    choose_few_widths,
+    choose_widths,
+    fit_widths,
+    halve_widths,
+    list_sizes,
+    plan_epoch,
+    plan_in_order,
+)
 
 pytestmark = pytest.mark.any_backend
 
@@ -63,3 +73,34 @@ def test_batches_in_order_hold_about_so_many_positions(positions):
         assert all((lengths[rows] <= width).all() for rows, width in batches)
         assert all(len(rows) * width <= positions or len(rows) == 1 for rows, width in batches)
         assert [width for _, width in batches] == sorted(width for _, width in batches)
+
+
+def test_there_is_a_width_more_each_time_that_the_work_doubles():
+    lengths = np.tile(np.arange(1, 65), 64)
+    for batches, expected in ((1, 1), (2, 2), (3, 2), (4, 3), (63, 6), (64, 7)):
+        widths = choose_few_widths(lengths[: 64 * batches], batch_positions=4096)
+        assert widths == choose_widths(lengths, expected), batches
+    assert len(choose_few_widths(lengths, 64)) == MAX_WIDTHS
+    assert choose_few_widths(lengths[:5], 4096) == (8,)
+    assert choose_few_widths(lengths, 64, max_widths=3) == choose_widths(lengths, 3)
+
+
+def test_halves_are_widths_for_any_row():
+    assert halve_widths(128) == (16, 32, 64, 128)
+    assert halve_widths(384) == (48, 96, 192, 384)
+    assert halve_widths(100) == (16, 32, 56, 100)  # no wider than the model reads
+    assert halve_widths(16) == (8, 16) and halve_widths(5) == (5,)
+
+
+def test_fixed_widths_are_used_where_one_is_not_enough():
+    widths = (16, 32, 64, 128)
+    assert fit_widths(np.array([3, 40, 64]), widths, batch_positions=192) == (64,)
+    assert fit_widths(np.array([3, 40, 64]), widths, batch_positions=191) == widths
+    assert fit_widths(np.array([128]), widths, batch_positions=1) == widths
+
+
+def test_sizes_of_batches_are_few():
+    assert list_sizes(256) == (1, 8, 64, 128, 256)
+    assert list_sizes(8) == (1, 2, 4, 8)
+    assert list_sizes(3) == (1, 3) and list_sizes(1) == (1,)
+    assert all(list_sizes(most)[-1] == most for most in range(1, 300))

@@ -1,30 +1,92 @@
-"""Lines in and lines of JSON out: what an item may look like, and that a file is there when all is written."""
+"""Lines in and lines of JSON out: what an item may look like, what is waited for, and when a file is there."""
 
 import json
+import os
+import threading
 
+import numpy as np
 import pytest
 
-from keras_bert_flow.prediction.lines import read_items, write_lines
+from keras_bert_flow.prediction.lines import read_items, read_waiting_items, write_lines
+
+
+def items_of(chunks):
+    return [[item for _, item in chunk] for chunk in chunks]
 
 
 def test_items_are_texts_pairs_and_json():
     lines = ["a text\n", "\n", "one\ttwo\r\n", '{"question": "q"}\n', '["a", "b"]']
-    assert list(read_items(lines)) == ["a text", ["one", "two"], {"question": "q"}, ["a", "b"]]
+    items = ["a text", ["one", "two"], {"question": "q"}, ["a", "b"]]
+    places = ["Line 1", "Line 3", "Line 4", "Line 5"]
+    assert list(read_items(lines)) == list(zip(places, items, strict=True))
 
 
 def test_json_that_is_none_is_named_by_its_line():
-    with pytest.raises(ValueError, match=r"Line 2: .* Received: .*line 1 column") as caught:
-        list(read_items(["fine", "{broken"]))
+    with pytest.raises(ValueError, match=r"texts.txt, row 12: .* Received: .*line 1 column") as caught:
+        list(read_items(["fine", "{broken"], "texts.txt, row", first=11))
     assert "\n" not in str(caught.value)
 
 
+def test_file_is_read_in_few_chunks(tmp_path):
+    texts = [f"text number {number} {'and more ' * (number % 9)}".strip() for number in range(2000)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))  # without a line end at its end
+    with (tmp_path / "texts.txt").open("rb") as file:
+        chunks = items_of(read_waiting_items(file.fileno(), at_once=512))
+    assert [len(chunk) for chunk in chunks] == [512, 512, 512, 464]
+    assert [item for chunk in chunks for item in chunk] == texts
+
+
+def test_lines_that_are_there_come_together_and_no_other_is_waited_for():
+    """Whatever is written comes out before the next is written: else this would not end."""
+    reading, writing = os.pipe()
+    with open(writing, "wb", buffering=0) as file:
+        chunks = read_waiting_items(reading, at_once=3)
+        for written, expected in (
+            (b"one\n", [["one"]]),
+            (b"a\nb\n\nc\nd\n", [["a", "b"], ["c", "d"]]),  # the blank line counts as a line
+            (b"whole\nbro", [["whole"]]),
+            ("ken schön\n".encode(), [["broken schön"]]),
+        ):
+            file.write(written)
+            assert [items_of([next(chunks)])[0] for _ in expected] == expected
+        file.write(b"last")
+    assert items_of(chunks) == [["last"]]
+    os.close(reading)
+
+
+def test_writer_that_is_faster_is_not_lost():
+    reading, writing = os.pipe()
+    lines = [f"{number} {'x' * (1 + number % 700)}" for number in range(3000)]  # many times what a pipe holds
+
+    def write():
+        with open(writing, "w") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    chunks = items_of(read_waiting_items(reading, at_once=100))
+    writer.join(60)
+    os.close(reading)
+    assert [item for chunk in chunks for item in chunk] == lines
+    assert max(map(len, chunks)) == 100
+
+
+def test_line_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "texts.txt").write_bytes(b"\xef\xbb\xbffine\n\xff\n")
+    with (tmp_path / "texts.txt").open("rb") as file:
+        (chunk,) = read_waiting_items(file.fileno(), at_once=9)
+        assert next(chunk) == ("Line 1", "fine")  # without the mark of its order of bytes
+        with pytest.raises(ValueError, match="Line 2: .* byte 0xff"):
+            next(chunk)
+
+
 def test_lines_are_written_as_they_are(tmp_path, capsys):
-    predictions = [{"label": "schön"}, {"spans": [{"start": 0}]}]
-    write_lines(predictions, tmp_path / "out.jsonl")
+    chunks = [[{"label": "schön"}], [{"spans": [{"start": 0}]}, {"features": np.array([0.5, -1], "float32")}]]
+    write_lines(chunks, tmp_path / "out.jsonl")
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line) for line in lines] == predictions
+    assert [json.loads(line) for line in lines] == [*chunks[0], chunks[1][0], {"features": [0.5, -1.0]}]
     assert "schön" in lines[0]
-    write_lines(predictions, None)
+    write_lines(chunks, None)
     assert capsys.readouterr().out.splitlines() == lines
 
 
@@ -32,7 +94,7 @@ def test_file_is_not_there_before_all_is_written(tmp_path):
     (tmp_path / "out.jsonl").write_text("before\n")
 
     def fail_at_second():
-        yield {"label": "a"}
+        yield [{"label": "a"}]
         raise ValueError("the second item is none")
 
     with pytest.raises(ValueError, match="the second item"):

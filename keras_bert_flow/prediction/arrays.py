@@ -1,0 +1,58 @@
+"""Write features of texts as arrays of numpy."""
+
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from keras_bert_flow.prediction.whole_file import writing_whole
+from keras_bert_flow.tasks.task import Prediction
+
+ARRAYS = ".npz"
+
+
+def write_arrays(chunks: Iterable[Sequence[Prediction]], path: str | Path) -> None:
+    """Write features as they come to an .npz, which is there when all are written; they are not all in memory at once.
+
+    The arrays: `features`, float32, (texts, size), or one behind the other those of all tokens, (tokens, size);
+    `tokens`, the pieces of all texts; `lengths`, int64, (texts,), how many of them are of each text.
+    `np.split(features, lengths.cumsum()[:-1])` gives those of each.
+
+    Raises:
+        ValueError: the predictions are no features, or there are none.
+    """
+    with writing_whole(path) as unfinished, tempfile.TemporaryFile(dir=Path(path).absolute().parent) as raw:
+        lengths, tokens, size = _write_raw(chunks, raw)
+        rows = raw.tell() // (4 * size)
+        raw.seek(0)
+        with zipfile.ZipFile(unfinished, "w", allowZip64=True) as archive:
+            with archive.open("features.npy", "w", force_zip64=True) as member:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (rows, size)}
+                np.lib.format.write_array_header_1_0(member, header)
+                shutil.copyfileobj(raw, member)
+            for name, values in (("tokens", np.array(tokens)), ("lengths", np.array(lengths, dtype=np.int64))):
+                with archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, values, allow_pickle=False)
+
+
+def _write_raw(chunks: Iterable[Sequence[Prediction]], raw: BinaryIO) -> tuple[list[int], list[str], int]:
+    """Write the features as bytes; return how many tokens each text has, the tokens, and the size of a vector."""
+    lengths, tokens, size = [], [], 0
+    for predictions in chunks:
+        for prediction in predictions:
+            if not isinstance(prediction, dict) or "features" not in prediction:
+                raise ValueError(
+                    f"A file that ends in {ARRAYS} must be of features. Received: another kind of predictions. "
+                    "Name one that ends in .jsonl."
+                )
+            raw.write(np.ascontiguousarray(prediction["features"], dtype="<f4").tobytes())
+            size = prediction["features"].shape[-1]
+            lengths.append(len(prediction["tokens"]))
+            tokens += prediction["tokens"]
+    if not lengths:
+        raise ValueError("There must be a text to make features of. Received: none. Give one a line.")
+    return lengths, tokens, size

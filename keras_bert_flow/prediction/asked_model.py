@@ -1,0 +1,149 @@
+"""Say what all models have in common that can be asked."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.data.lengths import choose_few_widths, fit_widths, halve_widths
+from keras_bert_flow.data.tasks import ChooseWidths
+from keras_bert_flow.prediction.lines import PlacedItem, read_items
+from keras_bert_flow.tasks.rows import read_lines
+from keras_bert_flow.tasks.task import Prediction
+from keras_bert_flow.tasks.texts import pose_texts
+
+AT_ONCE = 512  # items of a stream that are sorted by their length together, and answered together
+BLOCK = 2048  # examples of a file, the same
+
+
+class AskedModel(ABC):
+    """What `kbf.load` returns: items in, a prediction for each out.
+
+    Args:
+        sequence_length: most tokens of a row.
+        batch_positions: rows times width of a batch.
+    Raises:
+        ValueError: `batch_positions` is less than 1.
+    """
+
+    def __init__(self, sequence_length: int, batch_positions: int):
+        if batch_positions < 1:
+            raise ValueError(f"`batch_positions` must be at least 1. Received: batch_positions={batch_positions}.")
+        self.sequence_length = sequence_length
+        self.batch_positions = batch_positions
+
+    def pose(self, item: Any) -> Any:
+        """Make an example of an item: here of a text.
+
+        Raises:
+            ValueError: the item is not what this model is asked.
+        """
+        return pose_texts(item, is_pair=False)
+
+    def read(self, path: str | Path) -> Iterable[Any]:
+        """Read examples from a file: here an item a line, as `lines.read_items` reads them, one after another.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file holds something else.
+        """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"The texts must be a file. Received: {path}, which is none. Check the path.")
+        return self._pose_all(read_items((line for _, line in read_lines(path)), f"{path}, row"))
+
+    @abstractmethod
+    def answer(
+        self, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter
+    ) -> list[Prediction]:
+        """Return a prediction for each example.
+
+        Args:
+            choose, follow: as for `predict_features`.
+        """
+
+    def predict(self, items: Iterable[Any]) -> list[Prediction]:
+        """Return a prediction for each item.
+
+        Args:
+            items: texts; for a pair of texts lists of two, or objects with the names that the model has for its parts,
+                such as {"question": ..., "context": ...}.
+        Raises:
+            ValueError: an item is not what the model is asked; the message has its number, from 1.
+        """
+        return self.answer(list(self._pose_all(_number(items))), self._choose_fixed)
+
+    def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[Prediction]:
+        """Yield a prediction for each item of a stream without an end, so many at a time."""
+        numbered = _number(items)
+        for answers in self.predict_chunks(iter(lambda: list(islice(numbered, at_once)), [])):
+            yield from answers
+
+    def predict_chunks(self, chunks: Iterable[Iterable[PlacedItem]]) -> Iterator[list[Prediction]]:
+        """Yield the predictions for each chunk of a stream when it is there; one that is empty is passed over.
+
+        Raises:
+            ValueError: an item is not what the model is asked, or none could be read. What stands before it is answered
+                first.
+        """
+        for chunk in chunks:
+            examples, mistake = [], None
+            try:
+                for example in self._pose_all(chunk):
+                    examples.append(example)
+            except ValueError as error:
+                mistake = error
+            if examples:
+                yield self.answer(examples, self._choose_fixed)
+            if mistake is not None:
+                raise mistake
+
+    def answer_blocks(
+        self, examples: Iterable[Any], advance: Callable[[float], None] = lambda count: None, block: int = BLOCK
+    ) -> Iterator[list[Prediction]]:
+        """Yield the predictions for examples in blocks, so that not all of them are in memory at once.
+
+        Args:
+            advance: is told how many examples more are done.
+        """
+        examples, choose = iter(examples), _KeptWidths(self.sequence_length, self.batch_positions)
+        while some := list(islice(examples, block)):
+            yield self.answer(some, choose, partial(_tell, advance, len(some)))
+
+    def _pose_all(self, items: Iterable[PlacedItem]) -> Iterator[Any]:
+        for place, item in items:
+            try:
+                example = self.pose(item)
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from None
+            yield example
+
+    def _choose_fixed(self, lengths) -> Sequence[int]:
+        return fit_widths(lengths, halve_widths(self.sequence_length), self.batch_positions)
+
+
+class _KeptWidths:
+    """Choose widths by the first block of a file and keep them, so that the others meet no new shapes."""
+
+    def __init__(self, longest: int, batch_positions: int):
+        self._longest, self._batch_positions = longest, batch_positions
+        self._widths: Sequence[int] = ()
+
+    def __call__(self, lengths) -> Sequence[int]:
+        if not self._widths:
+            chosen = choose_few_widths(lengths, self._batch_positions)
+            self._widths = (*(width for width in chosen if width < self._longest), self._longest)
+        return fit_widths(lengths, self._widths, self._batch_positions)
+
+
+def _number(items: Iterable[Any]) -> Iterator[PlacedItem]:
+    return ((f"Item {number}", item) for number, item in enumerate(items, 1))
+
+
+def _tell(advance: Callable[[float], None], count: int, batches: Sequence) -> Iterator:
+    """Yield batches, and tell of each, when it is done, how many of the `count` examples it was, on the average."""
+    rows = sum(len(batch) for batch, _ in batches)
+    for batch in batches:
+        yield batch
+        advance(len(batch[0]) * count / rows)

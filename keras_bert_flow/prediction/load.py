@@ -1,0 +1,47 @@
+"""Load a model directory to ask it: as what it was fine-tuned for, or without any fine-tuning."""
+
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.tasks.stored import TASK_FILE
+
+FINE_TUNED = "task"
+# what a directory is asked as → class, loaded when it is asked; its arguments after the folder are the options
+ASKED_AS = {
+    FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
+    "fill_mask": "keras_bert_flow.prediction.mask_filler:MaskFiller",
+    "features": "keras_bert_flow.prediction.feature_extractor:FeatureExtractor",
+}
+
+
+def load(folder: str | Path, task: str | None = None, **options: Any) -> AskedModel:
+    """Load a model directory, ours or Hugging Face's, to be asked.
+
+    Args:
+        task: one of `ASKED_AS`; by default `task`, what `task.json` says that the model was fine-tuned for.
+        options: arguments of the class, such as `top_k`.
+    Raises:
+        FileNotFoundError: the folder or a file of it is missing.
+        ValueError: the model cannot be asked so, or an option is none.
+    """
+    if task is not None and task not in ASKED_AS:
+        raise ValueError(f"A model must be asked as something known. Received: {task!r}. Use: {', '.join(ASKED_AS)}.")
+    if task is None and Path(folder, "config.json").is_file() and not Path(folder, TASK_FILE).is_file():
+        others = ", ".join(name for name in ASKED_AS if name != FINE_TUNED)
+        raise FileNotFoundError(
+            f"A model directory must hold {TASK_FILE} to say what it is asked. Received: {folder}, without it. "
+            f"Take one that `kbf finetune` made, or say as what it is asked: {others}."
+        )
+    module, name = ASKED_AS[task or FINE_TUNED].split(":")
+    asked_class = getattr(import_module(module), name)
+    known = list(signature(asked_class).parameters)[1:]
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise ValueError(
+            f"An option must be one of what is asked. Received: {', '.join(unknown)} for {task or FINE_TUNED}. "
+            f"Use: {', '.join(known)}."
+        )
+    return asked_class(folder, **options)

@@ -1,0 +1,172 @@
+"""Ask a masked language model which tokens may stand at each [MASK] of a text."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from scipy.special import logsumexp
+
+from keras_bert_flow.conversion.model_directory import load_for_pretraining
+from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_batches, make_inputs, read_tokenizer
+from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.tasks.features import Features, join_texts
+from keras_bert_flow.tasks.rows import abridge
+from keras_bert_flow.tasks.texts import take_texts
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import CONTINUATION
+
+MASK = "[MASK]"
+
+Fill = dict[str, Any]
+Choice = tuple[list[int], list[float]]  # token ids of a mask and their probabilities, the likeliest first
+
+
+@dataclass(frozen=True)
+class MaskedText:
+    """A text and what the model reads of it.
+
+    Attributes:
+        token_ids: int32, (length,), with [CLS] and [SEP].
+        positions: int, (masks,). Where the masks stand among them.
+    """
+
+    text: str
+    token_ids: np.ndarray
+    positions: np.ndarray
+
+
+@final
+class MaskFiller(AskedModel):
+    """A masked language model with its vocabulary.
+
+    The prediction for a text is a list for each of its masks, of the `top_k` likeliest tokens: {"score", "token",
+    "token_str", "sequence"}: the probability, the id, the piece, and the text with it. Each mask is filled by itself:
+    the others stay [MASK] in its sequence, as they do for the model.
+
+    The names, tokens and scores are those of the fill-mask pipeline of `transformers`. There a text with one mask gives
+    a list less, and `sequence` is put together from tokens, here it is the text as written.
+
+    Args:
+        folder: a model directory with a masked-token head: what `kbf pretrain` publishes, `BertForMaskedLM` or
+            `BertForPreTraining`.
+        top_k: tokens for a mask.
+        batch_positions: rows times width of a batch.
+    Raises:
+        FileNotFoundError: the folder or a file of it is missing.
+        ValueError: a file is damaged, the model has no such head, or fewer than `top_k` tokens.
+    """
+
+    def __init__(self, folder: str | Path, top_k: int = 5, batch_positions: int = BATCH_POSITIONS):
+        folder = Path(folder)
+        self.model, new_layers = load_for_pretraining(folder, has_sentence_task=False)
+        if new_layers:
+            raise ValueError(
+                f"{folder}: there is no masked-token head in it, which fills masks. "
+                "Take what `kbf pretrain` made, a BertForMaskedLM or a BertForPreTraining."
+            )
+        super().__init__(self.model.backbone.max_positions, batch_positions)
+        self.tokenizer = read_tokenizer(folder)
+        if not 1 <= top_k <= self.tokenizer.vocabulary_size:
+            raise ValueError(
+                f"`top_k` must be from 1 to the size of the vocabulary, {self.tokenizer.vocabulary_size}. "
+                f"Received: top_k={top_k}."
+            )
+        self.top_k = top_k
+
+    def pose(self, item: Any) -> MaskedText:
+        """Encode a text with [MASK] in it.
+
+        Raises:
+            ValueError: the item is no such text, or one of its masks stands beyond what the model reads.
+        """
+        (text,) = take_texts(item, ("text",))
+        count = text.count(MASK)
+        if not count:
+            raise ValueError(f"A text must hold {MASK}. Received: {abridge([repr(text)])}. Write it where a word is.")
+        token_ids = encode_masked(self.tokenizer, text, self.sequence_length)
+        positions = np.flatnonzero(token_ids == self.tokenizer.mask_id)
+        if len(positions) < count:
+            raise ValueError(
+                f"Each {MASK} must be among the first {self.sequence_length} tokens, [CLS] and [SEP] included. "
+                f"Received: {count} of them, {len(positions)} there: {abridge([repr(text)])}. Shorten the text."
+            )
+        return MaskedText(text, token_ids, positions)
+
+    def answer(
+        self, examples: Sequence[MaskedText], choose: ChooseWidths | None = None, follow: Callable = iter
+    ) -> list[list[list[Fill]]]:
+        if not examples:
+            return []
+        features = Features(
+            token_ids=[example.token_ids for example in examples],
+            first_lengths=np.array([len(example.token_ids) for example in examples], dtype=np.int32),
+            examples=np.arange(len(examples), dtype=np.int32),
+            details=[example.positions for example in examples],
+        )
+        choose = choose or self._choose_fixed
+        batches = ask_in_batches(
+            self.model, features, choose(features.lengths), self.batch_positions, follow, make_masked_inputs
+        )
+        choices: list[list[Choice]] = [[]] * len(examples)
+        for rows, found in batches:  # only the tokens chosen are kept of each batch
+            for row, logits in zip(rows, found["mlm"], strict=True):
+                choices[row] = [choose_tokens(of_mask, self.top_k) for of_mask in logits[: len(features.details[row])]]
+        return [self._fill(example.text, found) for example, found in zip(examples, choices, strict=True)]
+
+    def _fill(self, text: str, choices: Iterable[Choice]) -> list[list[Fill]]:
+        parts = text.split(MASK)
+        return [
+            [
+                {"score": score, "token": token, "token_str": piece, "sequence": put(parts, place, piece)}
+                for token, score, piece in zip(
+                    tokens, scores, map(self.tokenizer.pieces.__getitem__, tokens), strict=True
+                )
+            ]
+            for place, (tokens, scores) in enumerate(choices)
+        ]
+
+
+def encode_masked(tokenizer: WordPieceTokenizer, text: str, sequence_length: int) -> np.ndarray:
+    """Return the ids of a text with [CLS] and [SEP], int32, (length,), in which [MASK] is one token.
+
+    The tokenizer itself knows no special pieces in texts.
+    """
+    mask = np.array([tokenizer.mask_id], dtype=np.int32)
+    ids = [part for words in text.split(MASK) for part in (mask, tokenizer.encode(words))][1:]
+    return join_texts(tokenizer, np.concatenate(ids), None, sequence_length)[0]
+
+
+def make_masked_inputs(features: Features, rows: np.ndarray, width: int) -> dict[str, np.ndarray]:
+    """Return the inputs of some rows and their `mask_positions`, int32, (rows, masks).
+
+    Only at these are there logits: a batch of 64 rows of 64 tokens has 4,096 x 30,522 of them, 500 MB, of which the
+    masks need a hundredth. The number of masks is a power of two, for few shapes; filler is position 0.
+    """
+    most = max(len(features.details[row]) for row in rows)
+    positions = np.zeros((len(rows), 1 << (most - 1).bit_length()), np.int32)
+    for place, row in enumerate(rows):
+        positions[place, : len(features.details[row])] = features.details[row]
+    return make_inputs(features, rows, width) | {"mask_positions": positions}
+
+
+def choose_tokens(logits: np.ndarray, top_k: int) -> Choice:
+    """Return the ids of the likeliest tokens and their probabilities; of equals those with lower ids.
+
+    Args:
+        logits: float32, (vocabulary,).
+    """
+    logits = logits.astype(np.float64)
+    least = np.partition(logits, -top_k)[-top_k]
+    likely = np.flatnonzero(logits >= least)
+    chosen = likely[np.argsort(-logits[likely], kind="stable")][:top_k]
+    return chosen.tolist(), np.exp(logits[chosen] - logsumexp(logits)).tolist()
+
+
+def put(parts: Sequence[str], place: int, piece: str) -> str:
+    """Join the parts of a text with [MASK] between them, but a piece at one place; a continuation joins its word."""
+    before, after = MASK.join(parts[: place + 1]), MASK.join(parts[place + 1 :])
+    if piece.startswith(CONTINUATION):
+        before, piece = before.rstrip(), piece.removeprefix(CONTINUATION)
+    return before + piece + after

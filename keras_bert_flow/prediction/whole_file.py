@@ -1,0 +1,20 @@
+"""Write a file that is there when all of it is written."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def writing_whole(path: str | Path) -> Iterator[Path]:
+    """Yield where to write; what is there when the block ends without an error takes the place of `path`."""
+    unfinished = Path(f"{path}.unfinished")
+    try:
+        yield unfinished
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,61 @@
+"""What a model directory can be asked as, and what is refused, each in a line."""
+
+import pytest
+
+import keras_bert_flow as kbf
+from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.feature_extractor import FeatureExtractor
+from keras_bert_flow.prediction.load import ASKED_AS
+from keras_bert_flow.prediction.mask_filler import MaskFiller
+from keras_bert_flow.prediction.predictor import Predictor
+from tests.prediction.models import save_classifier, save_masked_lm
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    return save_classifier(tmp_path_factory.mktemp("classifier"))
+
+
+@pytest.fixture(scope="module")
+def masked_lm(tmp_path_factory):
+    return save_masked_lm(tmp_path_factory.mktemp("masked_lm"))
+
+
+def test_directories_are_asked_as_what_is_said(classifier, masked_lm):
+    assert type(kbf.load(classifier)) is type(kbf.load(classifier, task="task")) is Predictor
+    assert type(kbf.load(classifier, task="features", layers=[0])) is FeatureExtractor
+    assert type(kbf.load(masked_lm, task="fill_mask")) is MaskFiller
+    assert all(issubclass(kind, AskedModel) for kind in (Predictor, FeatureExtractor, MaskFiller))
+
+
+@pytest.mark.parametrize(
+    ("folder", "task", "options", "message"),
+    [
+        ("masked_lm", "poetry", {}, r"asked as something known. Received: 'poetry'. Use: task, fill_mask, features"),
+        ("masked_lm", None, {}, r"must hold task\.json .* or say as what it is asked: fill_mask, features"),
+        ("masked_lm", "fill_mask", {"layers": [1]}, r"Received: layers for fill_mask. Use: top_k, batch_positions\."),
+        ("classifier", None, {"top_k": 1}, r"Received: top_k for task. Use: batch_positions\."),
+        (
+            "classifier",
+            "fill_mask",
+            {},
+            r"no masked-token head in it, which fills masks. Take what `kbf pretrain` made",
+        ),
+        ("masked_lm", "fill_mask", {"top_k": 0}, r"from 1 to the size of the vocabulary, 50. Received: top_k=0"),
+        ("masked_lm", "fill_mask", {"top_k": 51}, r"from 1 to the size of the vocabulary, 50. Received: top_k=51"),
+        ("masked_lm", "features", {"layers": [-1, 2]}, r"from 0, .* to 1, .* to -2. Received: -1, 2"),
+        ("masked_lm", "features", {"layers": [-3]}, r"to -2. Received: -3"),
+        ("masked_lm", "features", {"layers": []}, r"at least one layer. Received: none"),
+        ("masked_lm", "features", {"pooling": "min"}, r"`pooling` must be one of .*none.* Received: pooling='min'"),
+    ],
+)
+def test_other_questions_are_refused_in_a_line(request, folder, task, options, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
+        kbf.load(request.getfixturevalue(folder), task, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_folder_is_named(tmp_path):
+    for task in (None, *ASKED_AS):
+        with pytest.raises(FileNotFoundError, match=f"Received: .*{tmp_path}"):
+            kbf.load(tmp_path / "nowhere", task)
