@@ -30,7 +30,7 @@ ALLOWED = {
         "matplotlib"
     ),
     "conversion": "models artifacts safetensors numpy keras",
-    "prediction": "tasks data conversion",
+    "prediction": "artifacts tasks data conversion numpy",
     "doctor": "text records config artifacts numpy scipy",
     "settings": "pydantic",
     "task_config": "settings pydantic",

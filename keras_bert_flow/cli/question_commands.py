@@ -34,3 +34,30 @@ def predict(
         write_lines(predictor.predict(list(read_items(texts))), output)
     else:
         write_lines(predictor.predict_stream(read_items(sys.stdin), at_once=1), output)
+
+
+@app.command()
+def search(
+    model: Annotated[Path, typer.Option(help="A model directory: a fine-tuned embedder, or any encoder.")],
+    lines: Annotated[Path, typer.Option(help="The file to search: UTF-8, a text a line.")],
+    queries: Annotated[
+        list[str] | None, typer.Argument(help="What to look for; left out, lines of standard input.")
+    ] = None,
+    index: Annotated[
+        Path | None, typer.Option(help="Folder for the vectors of the lines: made once, then read.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Hits of a query.")] = 5,
+    output: Annotated[Path | None, typer.Option(help="File for what is found; left out, standard output.")] = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Find the lines of a file that mean what is asked, and print a line of JSON for each query."""
+    choose_backend(PipelineConfig(), backend)
+    from keras_bert_flow.prediction.lines import write_lines
+    from keras_bert_flow.prediction.search import SemanticSearch
+
+    found = SemanticSearch(model, lines, index)
+    if queries:
+        write_lines(found.search(queries, top), output)
+    else:
+        asked = (line.strip() for line in sys.stdin)
+        write_lines((hit for query in asked if query for hit in found.search([query], top)), output)

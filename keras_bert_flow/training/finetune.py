@@ -15,7 +15,6 @@ from keras_bert_flow.conversion.model_directory import load_task_model, save_mod
 from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_batches, read_tokenizer
 from keras_bert_flow.keys import finetuning_key, folder_digest
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.tasks.losses import mean_loss
 from keras_bert_flow.tasks.stored import write_task
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
@@ -74,8 +73,11 @@ def finetune(
             if not _is_finished(folder, identity):
                 classifier = _start_run(classifier, model, data, config, start, seed)
                 seconds = _train_run(classifier, data, config, folder, identity | run, report, callbacks)
-                save_model_directory(classifier, folder / "model", model / "vocab.txt", tokenizer.cased)
-                write_task(folder / "model", data.task, config.finetuning.sequence_length)
+                length = config.finetuning.sequence_length
+                save_model_directory(
+                    classifier, folder / "model", model / "vocab.txt", tokenizer.cased, max_tokens=length
+                )
+                write_task(folder / "model", data.task, length)
                 run |= {"seconds": round(seconds, 1), "identity": identity}
                 write_atomically(folder / RUN_FILE, json.dumps(run).encode())
             for name in (CHECKPOINTS, BEST):  # a kill may have come between the two
@@ -110,7 +112,7 @@ def _start_run(model, folder: Path, data: TaskData, config: PipelineConfig, star
     """Return a compiled model in its first state; one that is compiled already takes the state of a new one."""
     seed_everything(seed)
     rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), config.finetuning.dropout_rate)
-    fresh = load_task_model(data.task.kind, folder, labels=data.task.labels, **rates)
+    fresh = load_task_model(data.task.kind, folder, labels=data.task.labels, **rates, **data.task.model_options)
     if start == RANDOM:
         fresh = type(fresh).from_config(fresh.get_config())
     if model is None:
@@ -138,7 +140,9 @@ def _train_run(
         scores = task.score(data.dev_examples, task.decode(outputs, data.dev, data.dev_examples))
         if is_chosen:
             best.offer(model, model.optimizer.steps, -scores[task.main_metric])
-        return {"dev_loss": mean_loss(outputs, data.dev)} | {f"dev_{name}": score for name, score in scores.items()}
+        return {"dev_loss": task.measure_loss(outputs, data.dev)} | {
+            f"dev_{name}": score for name, score in scores.items()
+        }
 
     seconds = train(
         model,
