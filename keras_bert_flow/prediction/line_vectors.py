@@ -14,6 +14,7 @@ from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.nearest import unit_length
 
 INDEX, VECTORS, LINES = "index.json", "vectors.npy", "lines.npy"
+REMEDY = "Choose another folder, or remove it to have it made anew."
 LINES_AT_ONCE = 16_384
 MODEL_FILES = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json")
 
@@ -85,18 +86,15 @@ def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: E
 def _open_index(folder: Path, path: Path, facts: Mapping[str, Any]) -> LineVectors:
     try:
         known = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        changed = [name for name in facts if known.get(name) != facts[name]]
+        changed = [f"other {name}" for name in facts if known.get(name) != facts[name]]
         lines, vectors = np.load(folder / LINES), np.load(folder / VECTORS, mmap_mode="r")
     except (OSError, ValueError, AttributeError):
         raise ValueError(
-            f"An index must be a folder that `kbf search` made. Received: {folder}, which is none or damaged. "
-            "Choose another folder, or remove it to have it made anew."
+            f"An index must be a folder that `kbf search` made. Received: {folder}, which is none or damaged. {REMEDY}"
         ) from None
     if changed:
-        names = {"lines": f"lines ({path} has changed, or is another file)", "model": "vectors (of another model)"}
         raise ValueError(
-            f"An index must be of these lines and this model. Received: {folder}, with other "
-            f"{' and '.join(names[name] for name in changed)}. Choose another folder, or remove it to have it made anew."
+            f"An index must be of these lines and this model. Received: {folder}, of {' and '.join(changed)}. {REMEDY}"
         )
     return LineVectors(path, lines, vectors)
 

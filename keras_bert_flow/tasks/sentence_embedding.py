@@ -170,7 +170,7 @@ class SentenceEmbedding(Task):
         return show_texts(example) | {"gold": example.label, "predicted": cosine, "distance": distance}
 
     def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
-        """Tell whether one text is the nearest to all; or whether cosines keep to a hundredth of the range of scores."""
+        """Tell whether one text is nearest to all, or whether cosines keep to a hundredth of the range of scores."""
         if _belong(examples):
             second_texts = {example.text_pair for example in examples}
             return len(second_texts) > 1 and len({prediction["nearest"] for prediction in predictions}) == 1
