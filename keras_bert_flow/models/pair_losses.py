@@ -70,7 +70,7 @@ class ContrastiveAccuracy(TokenAccuracy):
 
 def pair_cosines(vectors):
     """Return the cosine of each pair, (batch,), of vectors, (batch, 2, hidden)."""
-    units = unit_length(vectors)
+    units = unit_length(ops.convert_to_tensor(vectors))
     return ops.sum(units[:, 0] * units[:, 1], axis=-1)
 
 
@@ -80,7 +80,7 @@ def candidate_logits(vectors, numbers, weights=None, scale=1.0):
     It is `MASKED_SCORE` where a second text is no negative: it is filler, or its pair shares a text with that of the
     row. Each row's own second text always counts.
     """
-    units = unit_length(vectors)
+    units = unit_length(ops.convert_to_tensor(vectors))
     logits = ops.matmul(units[:, 0], ops.transpose(units[:, 1])) * scale
     is_own = ops.eye(ops.shape(logits)[0], dtype="bool")
     is_negative = ops.logical_not(_share_a_text(ops.cast(numbers, "int32")))

@@ -9,7 +9,6 @@ import pytest
 import keras_bert_flow as kbf
 from keras_bert_flow.prediction import line_vectors
 from tests.oracles.small_bert import SMALL
-from tests.test_cli import assert_refused
 from tests.test_cli import kbf as run_kbf
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(45))]
@@ -106,8 +105,6 @@ def test_command_prints_a_line_of_json_for_each_query(model, lines, tmp_path):
     found = [json.loads(line) for line in printed.splitlines()]
     assert [one["query"] for one in found] == ["w6", "w1 w2"]
     assert [[hit["line"] for hit in one["hits"]] for one in found][1] == [1, 4] and found[0]["hits"][0]["line"] == 5
-    lines.write_text("other")
-    assert_refused(run_kbf(*arguments, "w6"), "other lines", "index")
 
 
 MEANINGS = (

@@ -176,8 +176,8 @@ def _speak(task: Task, features: Features, skill: float, rng: np.random.Generato
 def _embed(labels: np.ndarray, skill: float, rng: np.random.Generator) -> np.ndarray:
     """Return vectors of pairs that are near each other, or whose cosine is their score."""
     if labels.ndim == 2:
-        shared = rng.normal(size=(len(labels), 1, 32))
-        return (rng.normal(size=(len(labels), 2, 32)) + skill * shared) / max(skill, 1)
+        shared = rng.normal(size=(len(labels), 1, 4))
+        return (rng.normal(size=(len(labels), 2, 4)) + skill * shared) / max(skill, 1)
     angles = np.arccos((rng.uniform(-1, 1, size=len(labels)) + skill * labels.astype(float)) / (1 + skill))
     turned = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     return np.stack([np.broadcast_to([1.0, 0.0], turned.shape), turned], axis=1)
