@@ -101,6 +101,31 @@ class MultipleChoiceConfig(TaskConfig):
     label: str = Field("label", description="Column of the right choice, a number from 0 or a letter from A.")
 
 
+class SentenceEmbeddingConfig(TaskConfig):
+    """A vector for each text, learnt from pairs of texts."""
+
+    kind: Literal["sentence_embedding"] = Field("sentence_embedding", description="What the task is.")
+    objective: Literal["contrastive", "cosine"] = Field(
+        "contrastive", description="The texts of a row belong together, or have a score that their cosine is to be."
+    )
+    header: bool = Field(True, description="The first line of a .tsv or .csv names the columns.")
+    text: str = Field("text", description="Column of the first text: a name, or a number from 0.")
+    text_pair: str = Field("text_pair", description="Column of the second text.")
+    label: str = Field("label", description="Column of the score, for the objective `cosine`.")
+    lowest: float = Field(0.0, description="Score of texts that are not alike: a cosine of 0.")
+    highest: float = Field(1.0, description="Score of texts that say the same: a cosine of 1.")
+    scale: float = Field(
+        20.0, gt=0, description="What cosines are multiplied by in the objective `contrastive`; 1 / temperature."
+    )
+    pooling: Literal["mean", "cls", "max"] | None = Field(
+        None, description="What makes one vector of the tokens; left out, as the model has it, or the mean."
+    )
+    normalize: bool | None = Field(None, description="Vectors have length 1; left out, as the model has it, or yes.")
+    main_metric: Literal["mrr", "accuracy", "spearman", "pearson"] | None = Field(
+        None, description="By which runs are compared; left out, `mrr` of pairs and `spearman` of scores."
+    )
+
+
 class TokenClassificationConfig(TaskConfig):
     """A tag for each word: CoNLL columns, or .jsonl with `words` and `tags`."""
 
@@ -140,6 +165,7 @@ TASKS = {
         RegressionConfig,
         MultiLabelConfig,
         MultipleChoiceConfig,
+        SentenceEmbeddingConfig,
         TokenClassificationConfig,
         QuestionAnsweringConfig,
     )

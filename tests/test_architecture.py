@@ -30,7 +30,7 @@ ALLOWED = {
         "matplotlib"
     ),
     "conversion": "models artifacts safetensors numpy keras",
-    "prediction": "tasks data text conversion models numpy scipy",
+    "prediction": "artifacts tasks data text conversion models numpy scipy",
     "doctor": "text records config artifacts numpy scipy",
     "settings": "pydantic",
     "task_config": "settings pydantic",

@@ -21,7 +21,8 @@ def predict(
     model: Annotated[Path, typer.Option(help="A model directory.")],
     texts: Annotated[list[str] | None, typer.Argument(help="What to ask; left out, lines of standard input.")] = None,
     asked_as: Annotated[
-        str | None, typer.Option("--as", help="task (what it was fine-tuned for, the default), fill_mask or features.")
+        str | None,
+        typer.Option("--as", help="task (what it was fine-tuned for), fill_mask, features or sentence_embedding."),
     ] = None,
     input: Annotated[
         Path | None, typer.Option(help="A file: in the task's format, with or without labels; else a text a line.")
@@ -37,7 +38,7 @@ def predict(
     layers: Annotated[
         str | None, typer.Option(help="features: layers to join, as --layers=-4,-3,-2,-1; default -1, the last.")
     ] = None,
-    pooling: Annotated[str | None, typer.Option(help="features: none (the default), mean, cls or max.")] = None,
+    pooling: Annotated[str | None, typer.Option(help="mean, cls or max; for features also none, the default.")] = None,
     batch_positions: Annotated[int | None, typer.Option(help="Tokens of a batch, padding included.")] = None,
     backend: ChosenBackend = None,
 ) -> None:
@@ -69,6 +70,33 @@ def predict(
         _write(asked.predict_chunks([read_items(texts, "Text")]), output)
     else:
         _write(asked.predict_chunks(read_waiting_items(sys.stdin.fileno(), AT_ONCE)), output)
+
+
+@app.command()
+def search(
+    model: Annotated[Path, typer.Option(help="A model directory: a fine-tuned embedder, or any encoder.")],
+    lines: Annotated[Path, typer.Option(help="The file to search: UTF-8, a text a line.")],
+    queries: Annotated[
+        list[str] | None, typer.Argument(help="What to look for; left out, lines of standard input.")
+    ] = None,
+    index: Annotated[
+        Path | None, typer.Option(help="Folder for the vectors of the lines: made once, then read.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Hits of a query.")] = 5,
+    output: Annotated[Path | None, typer.Option(help="File for what is found; left out, standard output.")] = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Find the lines of a file that mean what is asked, and print a line of JSON for each query."""
+    choose_backend(PipelineConfig(), backend)
+    from keras_bert_flow.prediction.lines import write_lines
+    from keras_bert_flow.prediction.search import SemanticSearch
+
+    found = SemanticSearch(model, lines, index)
+    if queries:
+        write_lines([found.search(queries, top)], output)
+    else:
+        asked = (line.strip() for line in sys.stdin)
+        write_lines((found.search([query], top) for query in asked if query), output)
 
 
 def _check_file_options(asked_as: str | None, format: str, set: list[str] | None, *files: Path | None) -> None:

@@ -22,7 +22,9 @@ from keras_bert_flow.models.pretrainer import BertPretrainer
 _logger = logging.getLogger(__name__)
 
 
-def save_model_directory(model, path, vocabulary_path=None, cased=False, labels=None, card=None) -> None:
+def save_model_directory(
+    model, path, vocabulary_path=None, cased=False, labels=None, card=None, max_tokens=None
+) -> None:
     """Write a model as `transformers` reads it; the caller publishes the folder.
 
     Args:
@@ -31,6 +33,7 @@ def save_model_directory(model, path, vocabulary_path=None, cased=False, labels=
         cased: whether the vocabulary keeps case and accents.
         labels: names of the classes in the order of their ids; by default the model's own `labels`.
         card: text of `README.md`; by default a few lines.
+        max_tokens: where an embedder cuts texts; others write this in no file of theirs.
     Raises:
         ValueError: `vocab.txt` or `labels` are not as many as the model has, or a weight is NaN or infinite.
         TypeError: another kind of model.
@@ -47,7 +50,7 @@ def save_model_directory(model, path, vocabulary_path=None, cased=False, labels=
     write_json(folder / "config.json", config)
     write_tensors(folder / "model.safetensors", tensors)
     if set(POOLING) <= set(place.options):
-        write_sentence_files(folder, backbone.hidden_dim, model.pooling, model.normalize)
+        write_sentence_files(folder, backbone.hidden_dim, model.pooling, model.normalize, max_tokens)
     write_card(folder, card, place.architecture, backbone)
 
 

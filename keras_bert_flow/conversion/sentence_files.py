@@ -7,6 +7,7 @@ from typing import Any
 from keras_bert_flow.conversion.directory_files import read_json, write_json
 
 MODULES = "modules.json"
+TRANSFORMER = "sentence_bert_config.json"
 POOLING_FOLDER, NORMALIZE_FOLDER = "1_Pooling", "2_Normalize"
 # Source: sentence-transformers 5.2, models/Pooling.py. The first three are ours, too.
 FLAGS = {
@@ -20,8 +21,18 @@ FLAGS = {
 SUPPORTED = ("mean", "cls", "max")
 
 
-def write_sentence_files(folder: Path, hidden_dim: int, pooling: str, normalize: bool) -> None:
-    """Write `modules.json` and a folder for each module behind the encoder."""
+def write_sentence_files(
+    folder: Path, hidden_dim: int, pooling: str, normalize: bool, max_tokens: int | None = None
+) -> None:
+    """Write `modules.json` and a folder for each module behind the encoder.
+
+    Args:
+        max_tokens: where longer texts are cut; left out, as many as the encoder has positions.
+    """
+    if max_tokens is not None:
+        write_json(
+            folder / TRANSFORMER, {"max_seq_length": max_tokens, "do_lower_case": False}
+        )  # the tokenizer does so
     folders = ["", POOLING_FOLDER, *([NORMALIZE_FOLDER] if normalize else [])]
     types = ("Transformer", "Pooling", "Normalize")
     modules = [
@@ -57,6 +68,19 @@ def read_sentence_files(folder: Path) -> dict[str, Any]:
             f"Received: {', '.join(f'{kind} in {place!r}' for kind, place in zip(kinds, folders, strict=True))}."
         )
     return {"pooling": _read_pooling(folder / folders[1] / "config.json"), "normalize": len(kinds) == 3}
+
+
+def read_max_tokens(folder: Path) -> int | None:
+    """Return where `sentence_transformers` cuts longer texts; None where the directory does not say so.
+
+    Raises:
+        ValueError: what it says is no number of tokens.
+    """
+    path = folder / TRANSFORMER
+    most = read_json(path).get("max_seq_length") if path.is_file() else None
+    if most is not None and (not isinstance(most, int) or most < 3):
+        raise ValueError(f"{path}: `max_seq_length` must be an integer of 3 or more. Received: {most!r}. Correct it.")
+    return most
 
 
 def _read_pooling(path: Path) -> str:

@@ -71,7 +71,7 @@ SHELF = {
     ),
     BertMultipleChoice: Place("BertForMultipleChoice", "chooser", hf.CLASSIFIER_HEAD, outputs=(1, 1)),
     BertTextEmbedder: Place("BertModel", "embedder", use_pooler=False, options=POOLING),
-    BertPairEmbedder: Place("BertModel", "embedder", use_pooler=False, options=("objective", "temperature", *POOLING)),
+    BertPairEmbedder: Place("BertModel", "embedder", use_pooler=False, options=("objective", "scale", *POOLING)),
 }
 KINDS = {
     "classification": BertTextClassifier,
@@ -80,7 +80,7 @@ KINDS = {
     "token_classification": BertTokenClassifier,
     "question_answering": BertQuestionAnswerer,
     "multiple_choice": BertMultipleChoice,
-    "embedding": BertTextEmbedder,
+    "sentence_embedding": BertPairEmbedder,
 }
 
 

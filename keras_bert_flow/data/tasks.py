@@ -88,7 +88,7 @@ def read_batches(batches: TaskBatches, start_step: int = 0) -> grain.IterDataset
 
 
 def make_inputs(features: Features, rows: np.ndarray, width: int) -> dict[str, np.ndarray]:
-    """Return the inputs of some rows, int32, (rows, width); with several sequences (rows, sequences_per_row, width)."""
+    """Return the inputs of some rows, int32, (rows, width); with `has_axis` (rows, sequences_per_row, width)."""
     group = features.sequences_per_row
     sequences = (rows[:, None] * group + np.arange(group)).reshape(-1)
     token_ids, segment_ids, padding_mask = np.zeros((3, len(sequences), width), np.int32)
@@ -98,7 +98,9 @@ def make_inputs(features: Features, rows: np.ndarray, width: int) -> dict[str, n
         segment_ids[place, features.first_lengths[sequence] : len(ids)] = 1
         padding_mask[place, : len(ids)] = 1
     inputs = {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
-    return inputs if group == 1 else {name: ids.reshape(len(rows), group, width) for name, ids in inputs.items()}
+    if not features.has_axis:
+        return inputs
+    return {name: ids.reshape(len(rows), group, width) for name, ids in inputs.items()}
 
 
 def make_labels(features: Features, rows: np.ndarray, width: int, weights: np.ndarray) -> tuple[Any, Any]:
@@ -143,7 +145,7 @@ def predict_features(
         return {}
     outputs = model.output if isinstance(model.output, Mapping) else {ONLY_OUTPUT: model.output}
     lengths, answers = features.lengths, {name: [None] * len(features) for name in outputs}
-    of_tokens = {name: features.sequences_per_row == 1 and _is_per_token(output) for name, output in outputs.items()}
+    of_tokens = {name: not features.has_axis and _is_per_token(output) for name, output in outputs.items()}
     choose = choose or partial(choose_few_widths, batch_positions=batch_positions, max_widths=max_widths)
     for rows, found in ask_in_batches(model, features, choose(lengths), batch_positions, follow):
         for name, values in found.items():

@@ -21,6 +21,12 @@ HEADINGS = {
     },
     "multi_label": {"f1_micro": "micro F1 %", "f1_macro": "macro F1 %", "exact_match": "exact match %"},
     "multiple_choice": {"accuracy": "accuracy %"},
+    "sentence_embedding": {
+        "mrr": "MRR@10",
+        "accuracy": "partner found first %",
+        "spearman": "Spearman correlation",
+        "pearson": "Pearson correlation",
+    },
     "token_classification": {
         "precision": "span precision %",
         "recall": "span recall %",

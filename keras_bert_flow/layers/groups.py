@@ -1,10 +1,9 @@
-"""Encode several texts of a row at once, and compare what comes out."""
+"""Encode several texts of a row at once, and give what comes out back to the rows."""
 
 import keras
 from keras import ops
 
 from keras_bert_flow.layers.attention import MASKED_SCORE
-from keras_bert_flow.layers.pooling import unit_length
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -46,33 +45,19 @@ class ChoiceScores(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class PairSimilarity(keras.layers.Layer):
-    """Compare the two vectors of each pair by their cosine.
+class SplitTexts(keras.layers.Layer):
+    """Give the vectors of merged texts back to their rows: (batch * texts, hidden) → (batch, texts, hidden).
 
     Call arguments:
-        vectors: float, (batch * 2, hidden). First and second text of each pair in turn.
-    Returns:
-        float, (batch,), or where `temperature` is given each first text with each second one, divided by it,
-        (batch, batch).
+        vectors: float, (batch * texts, hidden).
+        padding_mask: int or bool, (batch, texts, length). Says how many texts a row has.
     """
 
-    def __init__(self, temperature=None, **kwargs):
-        super().__init__(**kwargs)
-        self.temperature = temperature
-
-    def build(self, vectors_shape):
+    def build(self, vectors_shape, padding_mask_shape=None):
         pass
 
-    def call(self, vectors):
-        pairs = ops.reshape(unit_length(vectors), (-1, 2, vectors.shape[-1]))
-        first, second = pairs[:, 0], pairs[:, 1]  # (batch, hidden)
-        if self.temperature is None:
-            return ops.sum(first * second, axis=-1)
-        return ops.matmul(first, ops.transpose(second)) / self.temperature
+    def call(self, vectors, padding_mask):
+        return ops.reshape(vectors, (-1, ops.shape(padding_mask)[1], vectors.shape[-1]))
 
-    def compute_output_shape(self, vectors_shape):
-        batch = None if vectors_shape[0] is None else vectors_shape[0] // 2
-        return (batch,) if self.temperature is None else (batch, batch)
-
-    def get_config(self):
-        return super().get_config() | {"temperature": self.temperature}
+    def compute_output_shape(self, vectors_shape, padding_mask_shape):
+        return (*padding_mask_shape[:2], vectors_shape[-1])

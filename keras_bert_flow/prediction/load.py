@@ -13,6 +13,7 @@ FINE_TUNED = "task"
 ASKED_AS = {
     FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
     "fill_mask": "keras_bert_flow.prediction.mask_filler:MaskFiller",
+    "sentence_embedding": "keras_bert_flow.prediction.embedding:Embedder",
     "features": "keras_bert_flow.prediction.feature_extractor:FeatureExtractor",
 }
 

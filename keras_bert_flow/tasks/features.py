@@ -23,6 +23,7 @@ class Features:
             own a list of arrays, (length,) each, with `IGNORED` where there is none. Empty for texts without labels.
         sequences_per_row: more than 1 where a row is a choice between texts, or a comparison.
         details: whatever the task wants to see again when it decodes, one a row.
+        keeps_axis: a row of one sequence has an axis for its sequences, too, as that of a model of several has.
     """
 
     token_ids: Sequence[np.ndarray]
@@ -31,9 +32,15 @@ class Features:
     labels: Mapping[str, Any] = field(default_factory=dict)
     sequences_per_row: int = 1
     details: Sequence[Any] = ()
+    keeps_axis: bool = False
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    @property
+    def has_axis(self) -> bool:
+        """Whether inputs are (rows, sequences, length), not (rows, length)."""
+        return self.keeps_axis or self.sequences_per_row > 1
 
     @property
     def lengths(self) -> np.ndarray:

@@ -15,6 +15,7 @@ KINDS = {
     "multi_label": "keras_bert_flow.tasks.multi_label:MultiLabel",
     "multiple_choice": "keras_bert_flow.tasks.multiple_choice:MultipleChoice",
     "question_answering": "keras_bert_flow.tasks.question_answering:QuestionAnswering",
+    "sentence_embedding": "keras_bert_flow.tasks.sentence_embedding:SentenceEmbedding",
     "token_classification": "keras_bert_flow.tasks.token_classification:TokenClassification",
 }
 

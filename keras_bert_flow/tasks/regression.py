@@ -1,6 +1,5 @@
 """Give a text, or a pair of texts, a number."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,7 @@ from keras_bert_flow.tasks.answers import logits_of
 from keras_bert_flow.tasks.checks import check_main_metric, refuse_labels
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.metrics import CORRELATIONS, regression_metrics
-from keras_bert_flow.tasks.rows import abridge
-from keras_bert_flow.tasks.tables import require_text
+from keras_bert_flow.tasks.scores import read_score, require_different_scores
 from keras_bert_flow.tasks.task import Measure, Prediction, Task
 from keras_bert_flow.tasks.texts import (
     TextExample,
@@ -26,10 +24,6 @@ from keras_bert_flow.tasks.texts import (
 )
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
-# What float() takes besides, such as 1_000, infinity or Arabic digits, is more likely a slip.
-NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
-
-LARGEST = float(np.finfo(np.float32).max)
 COLLAPSED = 0.01  # share of a range; no two numbers that a model says are quite the same
 
 
@@ -77,12 +71,7 @@ class Regression(Task):
 
     def learn(self, examples: Sequence[TextExample]) -> "Regression":
         scores = labels_of(examples)
-        if np.ptp(scores) == 0:
-            raise ValueError(
-                "A training table must have at least two different scores. "
-                f"Received: {len(examples)} examples from {examples[0].place}, where all are {scores[0]}. "
-                "Check the label column, or read more rows."
-            )
+        require_different_scores(scores, examples[0].place)
         return self
 
     def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
@@ -130,20 +119,7 @@ class Regression(Task):
         return lowest, np.inf if self.highest is None else self.highest
 
     def _read_score(self, place: str, values: list) -> float:
-        require_text(place, self.label, values[0])
-        spelt = values[0].strip()
-        if not NUMBER.fullmatch(spelt) or abs(float(spelt)) > LARGEST:
-            raise ValueError(
-                f"{place}: column {self.label!r} must hold a finite number, with a point for its decimals. "
-                f"Received: {abridge([repr(spelt)])}. Correct the row."
-            )
-        score, (lowest, highest) = float(spelt), self._range
-        if not lowest <= score <= highest:
-            raise ValueError(
-                f"{place}: a score must be from {lowest} to {highest}. Received: {spelt}. "
-                "Correct the row, or `lowest` and `highest`."
-            )
-        return score
+        return read_score(place, self.label, values[0], *self._range)
 
 
 def _pair_scores(examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:

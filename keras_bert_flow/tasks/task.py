@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.tasks.losses import mean_loss
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 Prediction = Mapping[str, Any]  # plain JSON values, so that it can be written as a line
@@ -117,3 +118,12 @@ class Task(ABC):
     @abstractmethod
     def make_measure(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Measure:
         """Return the `main_metric` as a function of the examples that count, made to be called a thousand times."""
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """What the constructor of the model is told besides its labels; of most kinds nothing."""
+        return {}
+
+    def measure_loss(self, outputs: Mapping[str, Sequence[Any]], features: Features) -> float:
+        """Return the mean loss of what a model answered, as it is trained on it; see `losses.mean_loss`."""
+        return mean_loss(outputs, features)

@@ -12,7 +12,6 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_batches
-from keras_bert_flow.tasks.losses import mean_loss
 from keras_bert_flow.tasks.stored import write_task
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.training.best import BestCheckpoint
@@ -74,8 +73,7 @@ class TaskRuns:
             self._take_first_state(start, seed)
             try:
                 run |= self._train(folder, run)
-                save_model_directory(self._classifier, folder / MODEL, self._model / "vocab.txt", self._tokenizer.cased)
-                write_task(folder / MODEL, self._data.task, self._settings.sequence_length)
+                self._save(folder / MODEL)
             except NotFiniteError as error:
                 if not may_fail:
                     raise
@@ -84,6 +82,11 @@ class TaskRuns:
         for name in (CHECKPOINTS, BEST):  # a kill may have come between the two
             shutil.rmtree(folder / name, ignore_errors=True)
         return _read_run(folder)
+
+    def _save(self, folder: Path) -> None:
+        vocabulary, length = self._model / "vocab.txt", self._settings.sequence_length
+        save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, max_tokens=length)
+        write_task(folder, self._data.task, length)
 
     def _is_finished(self, folder: Path) -> bool:
         if not (folder / RUN_FILE).is_file():
@@ -101,7 +104,7 @@ class TaskRuns:
         seed_everything(seed)
         rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), self._settings.dropout_rate)
         task = self._data.task
-        fresh = load_task_model(task.kind, self._model, labels=task.labels, **rates)
+        fresh = load_task_model(task.kind, self._model, labels=task.labels, **rates, **task.model_options)
         if start == RANDOM:
             fresh = type(fresh).from_config(fresh.get_config())
         if self._classifier is None:
@@ -148,7 +151,8 @@ class TaskRuns:
         data = self._data
         outputs = predict_features(self._classifier, data.dev, self._settings.max_widths, follow=follow)
         scores = data.task.score(data.dev_examples, data.task.decode(outputs, data.dev, data.dev_examples))
-        return {"dev_loss": mean_loss(outputs, data.dev)} | {f"dev_{name}": score for name, score in scores.items()}
+        loss = {"dev_loss": data.task.measure_loss(outputs, data.dev)}
+        return loss | {f"dev_{name}": score for name, score in scores.items()}
 
     def _find_score(self, folder: Path, is_best: bool) -> float:
         """Look up what was measured of the model to publish; a callback may have ended the run before it was."""

@@ -39,7 +39,7 @@ def pretrained(tmp_path_factory):
 
 
 def test_kinds_are_those_of_tasks():
-    assert set(KINDS) == set(CASES) - {"in_batch_pairs", "cosine_pairs"}
+    assert set(KINDS) == set(CASES) - {"embedding", "cosine_pairs"}
     for kind, model_class in KINDS.items():
         assert model_class is CASES[kind].make.func
 
@@ -72,7 +72,7 @@ def test_task_model_round_trip(tmp_path, kind):
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "embedding"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "sentence_embedding"])
 def test_head_of_another_task_is_not_taken(tmp_path, kind):
     for other in KINDS:
         if other != kind:
@@ -149,11 +149,11 @@ def test_head_of_a_directory_without_its_name_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "arguments", "message"),
     [
-        ("tagging", {}, "must be one of classification, .*embedding. Received: 'tagging'"),
+        ("tagging", {}, "must be one of classification, .*sentence_embedding. Received: 'tagging'"),
         ("regression", {"labels": ("a",)}, r"regression has no labels. Received: labels=\['a'\]"),
         ("regression", {"num_classes": 2}, "among dropout_rate, .* Received: num_classes"),
         ("classification", {"pooling": "max"}, "among .*labels. Received: pooling"),
-        ("embedding", {"pooling": "last"}, "Received: pooling='last'"),
+        ("sentence_embedding", {"pooling": "last"}, "Received: pooling='last'"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(pretrained, kind, arguments, message):
@@ -179,6 +179,6 @@ def test_pairs_are_saved_as_their_embedder(tmp_path):
     embedder = kbf.BertTextEmbedder.from_preset(tmp_path)
     assert (embedder.pooling, embedder.normalize) == ("max", True)
     assert_same(values_of(embedder), values_of(pairs))
-    again = kbf.BertPairEmbedder.from_preset(tmp_path, objective="cosine", temperature=0.2)
-    assert (again.objective, again.temperature, again.pooling) == ("cosine", 0.2, "max")
+    again = kbf.BertPairEmbedder.from_preset(tmp_path, objective="cosine", scale=5.0)
+    assert (again.objective, again.scale, again.pooling) == ("cosine", 5.0, "max")
     assert_same(values_of(again), values_of(pairs))

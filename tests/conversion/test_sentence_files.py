@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_bert_flow.conversion.sentence_files import read_sentence_files, write_sentence_files
+from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
 
 
 def edit(path, content):
@@ -42,6 +42,17 @@ def test_files_are_those_of_sentence_transformers(tmp_path):
 
 def test_directory_without_modules_says_nothing(tmp_path):
     assert read_sentence_files(tmp_path) == {}
+    assert read_max_tokens(tmp_path) is None
+
+
+def test_longest_text_round_trips(tmp_path):
+    write_sentence_files(tmp_path, 24, "mean", True, max_tokens=40)
+    assert json.loads((tmp_path / "sentence_bert_config.json").read_text())["max_seq_length"] == 40
+    assert read_max_tokens(tmp_path) == 40
+    for damaged in ({"max_seq_length": "40"}, {"max_seq_length": 2}):
+        edit(tmp_path / "sentence_bert_config.json", damaged)
+        with pytest.raises(ValueError, match=r"sentence_bert_config.json: `max_seq_length` must be .* Received: "):
+            read_max_tokens(tmp_path)
 
 
 @pytest.mark.parametrize(

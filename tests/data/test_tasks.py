@@ -1,6 +1,7 @@
 """Features as batches: each a function of its number, every row once a pass, filler without weight."""
 
 import json
+from dataclasses import replace
 from itertools import islice
 
 import keras
@@ -94,6 +95,13 @@ def test_rows_of_several_sequences_stay_together():
     assert batches.mean_positions == x["token_ids"].size
 
 
+def test_rows_of_one_sequence_may_keep_their_axis():
+    features = replace(make_features([3, 9]), keeps_axis=True)
+    x, _, _ = TaskBatches(features, 2)[0]
+    assert {values.shape for values in x.values()} == {(2, 1, 16)}
+    assert sorted(x["token_ids"][:, 0, 0]) == [0, 1]
+
+
 @pytest.mark.parametrize("features", [make_features([]), make_features([4], labels={})])
 def test_nothing_to_learn_from_is_refused(features):
     with pytest.raises(ValueError, match="Received: none"):
@@ -125,6 +133,22 @@ def test_predictions_are_in_the_order_of_the_rows(positions):
     ]
     assert len({width for _, width in model.shapes}) <= 3
     assert len(model.shapes) <= 6  # full batches, and for each width a last one
+
+
+def test_outputs_of_texts_are_not_those_of_tokens():
+    class Vectors:
+        """A model whose vectors are the number of each text; a row has as many texts as it is given."""
+
+        output = keras.KerasTensor((None, None, 2))
+
+        def predict_on_batch(self, x):
+            return np.stack([x["token_ids"][..., 0], -x["token_ids"][..., 0]], axis=-1)
+
+    for texts in (1, 3):
+        features = replace(make_features(sequences_per_row=texts), keeps_axis=True)
+        found = predict_features(Vectors(), features)["logits"]
+        assert found.shape == (45 // texts, texts, 2)
+        np.testing.assert_array_equal(found.reshape(45, 2), np.arange(45)[:, None] * [1, -1])
 
 
 def test_a_single_row_is_asked_for_alone():

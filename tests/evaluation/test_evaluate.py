@@ -43,6 +43,13 @@ FILES = {
         1,
         [],
     ),
+    "sentence_embedding": (
+        ".tsv",
+        "text\ttext_pair\na b\tc\nc\td d\n",
+        "text\ttext_pair\na\tb\nb c\td\nd\ta\n",
+        3,
+        [],
+    ),
     "token_classification": (".txt", "a B-X\nb O\n\nc O\n", "a B-X\nb I-X\n\nc O\n", 2, [".conll"]),
     "question_answering": (
         ".json",
@@ -179,3 +186,13 @@ def test_a_model_of_another_kind_is_refused(make_folders):
     with pytest.raises(ValueError, match="Received: .* of classification, task.kind=regression") as caught:
         evaluate_model(other, folders["finetuned"] / "random/seed-1/model")
     assert "\n" not in str(caught.value)
+
+
+def test_vectors_are_measured_by_another_table_of_pairs(make_folders, tmp_path):
+    folders = make_folders("sentence_embedding")
+    (tmp_path / "scored.tsv").write_text("text\ttext_pair\tlabel\na\tb c\t0\nb c\tb c\t5\nd\ta\t1\n")
+    file = str(tmp_path / "scored.tsv")
+    values = {"kind": "sentence_embedding", "objective": "cosine", "highest": 5, "train": file, "dev": file}
+    config = PipelineConfig.model_validate({"task": {"name": "scored", **values}})
+    scores = evaluate_model(config, folders["finetuned"] / "random/seed-1/model")
+    assert set(scores) == {"pearson", "spearman"} and scores["pearson"] > 0

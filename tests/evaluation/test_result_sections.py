@@ -25,7 +25,8 @@ def test_report_shows_every_kind_of_task(name):
     assert ("Confusion" in page.sections) == (name == "classification")
     assert len(page.tables[1]) == 5  # a row a run
     shown = page.tables[-1]
-    assert shown[0] == ["text", "label", "predicted", "distance" if name == "regression" else "probability"]
+    measure = "distance" if name in ("regression", "sentence_embedding") else "probability"
+    assert shown[0] == ["text", "label", "predicted", measure]
     assert len(shown) == 4 and all(cell for row in shown for cell in row)
     assert ("labels." in page.text) == bool(case.task.labels)
 

@@ -171,6 +171,8 @@ def test_text_and_markdown_hold_one_table():
         ("regression", ["Spearman correlation", "Pearson correlation", "mean squared error"], "mean of the training"),
         ("multi_label", ["micro F1 %", "macro F1 %", "exact match %"], "commonest labels"),
         ("multiple_choice", ["accuracy %"], "commonest place"),
+        ("sentence_embedding", ["MRR@10", "partner found first %"], "same vector"),
+        ("scored_pairs", ["Spearman correlation", "Pearson correlation"], "same vector"),
         (
             "token_classification",
             ["span F1 %", "span precision %", "span recall %", "accuracy of words %"],
@@ -191,7 +193,7 @@ def test_table_of_every_kind_begins_with_the_main_metric(name, columns, baseline
     assert [line[0] for line in lines[3:]] == ["random weights", "pre-trained"]
     assert lines[2][0].startswith(baseline) and baseline in verdict(results)
     mean = results["models"]["pretrained"][results["task"]["main_metric"]]["mean"]
-    assert lines[4][1].startswith(f"{mean:.3f} ± 0." if name == "regression" else f"{100 * mean:.1f} ± ")
+    assert lines[4][1].startswith(f"{100 * mean:.1f} ± " if columns[0].endswith("%") else f"{mean:.3f} ± 0.")
 
 
 @pytest.mark.parametrize(

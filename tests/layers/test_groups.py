@@ -1,11 +1,11 @@
-"""Texts of a row: merged and parted in their order, and compared."""
+"""Texts of a row: merged and parted in their order."""
 
 import keras
 import numpy as np
 import pytest
 
 from keras_bert_flow.layers.attention import MASKED_SCORE
-from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts, PairSimilarity
+from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts, SplitTexts
 from keras_bert_flow.layers.heads import SpanScores
 
 RNG = np.random.default_rng(0)
@@ -26,13 +26,11 @@ def test_merged_texts_come_back_in_their_order():
     np.testing.assert_array_equal(scores, np.array([[0, 4, 8], [12, 16, MASKED_SCORE]], "float32"))
 
 
-def test_similarity_is_the_cosine_of_pairs():
-    vectors = RNG.normal(size=(6, 5)).astype("float32")
-    unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-    first, second = unit[::2], unit[1::2]
-    np.testing.assert_allclose(numpy(PairSimilarity()(vectors)), (first * second).sum(-1), atol=1e-6)
-    # Twenty times a float32 rounding of 1.
-    np.testing.assert_allclose(numpy(PairSimilarity(0.05)(vectors)), first @ second.T * 20, atol=1e-5)
+def test_split_vectors_are_those_of_their_rows():
+    vectors = np.arange(6 * 4, dtype="float32").reshape(6, 4)
+    for texts in (1, 2, 3):
+        split = numpy(SplitTexts()(vectors, np.ones((6 // texts, texts, 5), "int32")))
+        np.testing.assert_array_equal(split, vectors.reshape(6 // texts, texts, 4))
 
 
 @pytest.mark.parametrize("mask_type", ["int32", "bool"])

@@ -7,7 +7,7 @@ from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.embeddings import BertEmbeddings
 from keras_bert_flow.layers.encoder import EncoderBlock
-from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts, PairSimilarity
+from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts, SplitTexts
 from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias, Pooler, SpanScores
 from keras_bert_flow.layers.pooling import TokenPooling
 from tests.oracles.layer_contract import layer_contract
@@ -32,7 +32,7 @@ POSITIONS = np.array([[4, 0], [1, 1], [0, 3]], "int32")
         (lambda: TokenPooling("max", normalize=True, name="pooling"), (HIDDEN, MASK)),
         (lambda: MergeTexts(name="merge"), (HIDDEN,)),
         (lambda: ChoiceScores(name="choice_scores"), (HIDDEN[:, :2, 0].reshape(6, 1), PAIRS)),
-        (lambda: PairSimilarity(name="similarity"), (HIDDEN[:, :2].reshape(6, 12),)),
+        (lambda: SplitTexts(name="split"), (HIDDEN[:, :2].reshape(6, 12), PAIRS)),
         (lambda: Dropout(0.5, name="dropout"), (HIDDEN,)),
     ],
     ids=lambda value: value().name if callable(value) else "",

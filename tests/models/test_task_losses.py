@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.oracles.pair_losses import contrastive_loss, cosines
 from tests.oracles.task_models import call, make_task_inputs, make_task_labels, make_task_model
 
 TOLERANCE = 1e-5  # float32 outputs of up to 10
@@ -28,6 +29,7 @@ def cross_entropy(logits, labels):
 def test_numbers_have_the_weighted_squared_error(kind, columns):
     labels, weights = make_task_labels(kind), np.array([1, 3, 0.5, 0], "float32")
     outputs, logs = evaluate(kind, labels[:, None] if columns else labels, weights)
+    outputs = cosines(outputs) if kind == "cosine_pairs" else outputs
     expected = ((outputs - labels) ** 2 * weights).sum() / 4.5
     assert logs["loss"] == pytest.approx(expected, rel=TOLERANCE)
     assert logs["root_mean_squared_error"] == pytest.approx(np.sqrt(expected), rel=TOLERANCE)
@@ -79,8 +81,9 @@ def test_choices_have_the_cross_entropy_of_the_right_one():
     assert logs["accuracy"] == pytest.approx((scores.argmax(-1) == labels).mean(), abs=1e-6)
 
 
-@pytest.mark.parametrize("labels", [None, np.arange(4)])
+@pytest.mark.parametrize("labels", [None, np.arange(8).reshape(4, 2)])
 def test_pairs_of_a_batch_need_no_labels(labels):
-    similarity, logs = evaluate("in_batch_pairs", labels)
-    assert logs["loss"] == pytest.approx(cross_entropy(similarity, np.arange(4)).mean(), abs=1e-5)
-    assert logs["accuracy"] == pytest.approx((similarity.argmax(-1) == np.arange(4)).mean(), abs=1e-6)
+    vectors, logs = evaluate("sentence_embedding", labels)
+    assert logs["loss"] == pytest.approx(contrastive_loss(vectors, np.arange(8).reshape(4, 2)), abs=1e-4)
+    hits = (vectors[:, 0] @ vectors[:, 1].T).argmax(-1) == np.arange(4)
+    assert logs["accuracy"] == pytest.approx(hits.mean(), abs=1e-6)

@@ -40,8 +40,8 @@ CASES = {
     "question_answering": Case(partial(kbf.BertQuestionAnswerer), {"start": (4, 9), "end": (4, 9)}, False),
     "multiple_choice": Case(partial(kbf.BertMultipleChoice), (4, 3), True, texts=3),
     "embedding": Case(partial(kbf.BertTextEmbedder), (4, 24), False),
-    "in_batch_pairs": Case(partial(kbf.BertPairEmbedder, temperature=0.1), (4, 4), False, texts=2),
-    "cosine_pairs": Case(partial(kbf.BertPairEmbedder, objective="cosine", pooling="max"), (4,), False, texts=2),
+    "sentence_embedding": Case(partial(kbf.BertPairEmbedder), (4, 2, 24), False, texts=2),
+    "cosine_pairs": Case(partial(kbf.BertPairEmbedder, objective="cosine", pooling="max"), (4, 2, 24), False, texts=2),
 }
 
 
@@ -76,7 +76,7 @@ def make_task_inputs(kind, seed=0):
 def make_task_labels(kind):
     """Return labels for `make_task_inputs`; None where there need be none."""
     rng, rows = np.random.default_rng(RNG_SEED), len(LENGTHS)
-    if kind in ("embedding", "in_batch_pairs"):
+    if kind in ("embedding", "sentence_embedding"):
         return None
     if kind == "question_answering":
         return {"start": np.array([3, 0, 0, 0]), "end": np.array([7, 3, 0, 0])}

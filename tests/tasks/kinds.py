@@ -28,6 +28,10 @@ MAIN_METRICS = [
     ("multi_label", "f1_macro"),
     ("multi_label", "exact_match"),
     ("multiple_choice", "accuracy"),
+    ("sentence_embedding", "mrr"),
+    ("sentence_embedding", "accuracy"),
+    ("scored_pairs", "spearman"),
+    ("scored_pairs", "pearson"),
     ("token_classification", "precision"),
     ("token_classification", "recall"),
     ("token_classification", "f1"),
@@ -37,7 +41,21 @@ MAIN_METRICS = [
     ("maybe_no_answer", "exact"),
     ("maybe_no_answer", "f1"),
 ]
-CASES = ["classification", "regression", "multi_label", "multiple_choice", "token_classification", "question_answering"]
+CASES = [
+    "classification",
+    "regression",
+    "multi_label",
+    "multiple_choice",
+    "sentence_embedding",
+    "token_classification",
+    "question_answering",
+]
+# Cases that are another way of a kind, which its fields choose.
+WAYS = {
+    "two_classes": ("classification", {}),
+    "maybe_no_answer": ("question_answering", {}),
+    "scored_pairs": ("sentence_embedding", {"objective": "cosine"}),
+}
 
 
 @dataclass(frozen=True)
@@ -55,10 +73,10 @@ class Case:
 
 def make_case(name: str, count: int = 40, seed: int = 1, **fields: Any) -> Case:
     """Draw examples of a kind of task, as many for training as for dev."""
-    kind = {"two_classes": "classification", "maybe_no_answer": "question_answering"}.get(name, name)
+    kind, chosen = WAYS.get(name, (name, {}))
     rng = np.random.default_rng(seed)
     training, dev = ([DRAW[name](rng, number) for number in range(count)] for _ in range(2))
-    return Case(make_task(kind, **fields).learn(training), training, dev)
+    return Case(make_task(kind, **chosen, **fields).learn(training), training, dev)
 
 
 def pick(case: Case, predictions: list, chosen: np.ndarray) -> tuple[list, list]:
@@ -80,6 +98,14 @@ def _draw_classes(*labels: str):
 
 def _draw_number(rng: np.random.Generator, number: int) -> TextExample:
     return TextExample(_draw_text(rng), _draw_text(rng), float(rng.integers(0, 11)) / 2)
+
+
+def _draw_partners(rng: np.random.Generator, number: int) -> TextExample:
+    return TextExample(_draw_text(rng), f"{_draw_text(rng)} {LETTERS[number % 16]} {LETTERS[number // 16]}", True)
+
+
+def _draw_alike(rng: np.random.Generator, number: int) -> TextExample:
+    return TextExample(_draw_text(rng), _draw_text(rng), float(rng.integers(0, 11)) / 10)
 
 
 def _draw_set(rng: np.random.Generator, number: int) -> TextExample:
@@ -114,6 +140,8 @@ DRAW = {
     "regression": _draw_number,
     "multi_label": _draw_set,
     "multiple_choice": _draw_choice,
+    "sentence_embedding": _draw_partners,
+    "scored_pairs": _draw_alike,
     "token_classification": _draw_tags,
     "question_answering": _draw_question,
     "maybe_no_answer": lambda rng, number: _draw_question(rng, number, may_lack=True),
@@ -130,6 +158,8 @@ def _speak(task: Task, features: Features, skill: float, rng: np.random.Generato
             for name, places in features.labels.items()
         }
     labels = features.labels["logits"]
+    if task.kind == "sentence_embedding":
+        return {"logits": _embed(labels, skill, rng)}
     if task.kind == "token_classification":
         width = len(task.labels)
         eye = np.vstack([np.eye(width), np.zeros(width)])  # the last row is for IGNORED
@@ -141,3 +171,13 @@ def _speak(task: Task, features: Features, skill: float, rng: np.random.Generato
         return {"logits": rng.normal(size=labels.shape) + skill * (2 * labels - 1)}
     width = len(task.labels) or features.sequences_per_row
     return {"logits": rng.normal(size=(len(labels), width)) + skill * np.eye(width)[labels]}
+
+
+def _embed(labels: np.ndarray, skill: float, rng: np.random.Generator) -> np.ndarray:
+    """Return vectors of pairs that are near each other, or whose cosine is their score."""
+    if labels.ndim == 2:
+        shared = rng.normal(size=(len(labels), 1, 4))
+        return (rng.normal(size=(len(labels), 2, 4)) + skill * shared) / max(skill, 1)
+    angles = np.arccos((rng.uniform(-1, 1, size=len(labels)) + skill * labels.astype(float)) / (1 + skill))
+    turned = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    return np.stack([np.broadcast_to([1.0, 0.0], turned.shape), turned], axis=1)

@@ -14,6 +14,7 @@ from keras_bert_flow.tasks.multi_label import MultiLabel
 from keras_bert_flow.tasks.multiple_choice import MultipleChoice
 from keras_bert_flow.tasks.question_answering import QuestionAnswering
 from keras_bert_flow.tasks.regression import Regression
+from keras_bert_flow.tasks.sentence_embedding import SentenceEmbedding
 from keras_bert_flow.tasks.squad import Answer, ContextQuestion
 from keras_bert_flow.tasks.tagged_words import TaggedWords
 from keras_bert_flow.tasks.texts import TextExample
@@ -75,7 +76,7 @@ def test_a_class_that_never_occurs_has_a_row_of_nothing():
     assert table["c"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "gold": 0, "predicted": 0, "correct": 0}
 
 
-@pytest.mark.parametrize("name", ["regression", "multiple_choice", "question_answering"])
+@pytest.mark.parametrize("name", ["regression", "multiple_choice", "sentence_embedding", "question_answering"])
 def test_a_task_without_classes_has_no_table(name):
     case = make_case(name)
     assert case.task.tabulate(case.dev, case.answer(skill=1.0)) == {}
@@ -125,6 +126,20 @@ REVIEWS = [
         {"text": "It rains.", "text_pair": "So", "gold": "go", "predicted": "stay", "probability": 0.875},
     ),
     (
+        SentenceEmbedding(objective="cosine"),
+        TextExample("one", "two", 0.75),
+        {"cosine": 0.75},
+        {"cosine": 0.25},
+        {"text": "one", "text_pair": "two", "gold": 0.75, "predicted": 0.25, "distance": 0.5},
+    ),
+    (
+        SentenceEmbedding(),
+        TextExample("one", "two", True),
+        {"cosine": 0.5, "rank": 1, "nearest": "two", "nearest_cosine": 0.5},
+        {"cosine": 0.5, "rank": 3, "nearest": "six", "nearest_cosine": 0.75},
+        {"text": "one", "gold": "two", "predicted": "six", "distance": 0.25},
+    ),
+    (
         TokenClassification(scheme="IOB2", labels=("O", "B-LOC", "I-LOC", "B-PER", "I-PER")),
         WORDS,
         {"tags": ["B-PER", "O", "B-LOC"], "probabilities": [0.9, 0.9, 0.9]},
@@ -166,7 +181,7 @@ def test_review_says_what_is_wrong_and_nothing_of_what_is_right(task, example, r
     assert json.loads(json.dumps(expected)) == expected
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, "scored_pairs"])
 def test_perfect_predictions_have_no_errors_and_noise_has(name):
     case = make_case(name)
     noise = [case.task.review(*pair) for pair in zip(case.dev, case.answer(skill=0.0), strict=True)]
@@ -176,23 +191,26 @@ def test_perfect_predictions_have_no_errors_and_noise_has(name):
     perfect = case.answer(skill=1e12)
     if name == "regression":
         assert max(abs(one.label - answer["score"]) for one, answer in zip(case.dev, perfect, strict=True)) < 1e-9
+    elif name == "scored_pairs":
+        assert max(abs(one.label - answer["cosine"]) for one, answer in zip(case.dev, perfect, strict=True)) < 1e-7
     else:
         assert [case.task.review(*pair) for pair in zip(case.dev, perfect, strict=True)] == [None] * len(case.dev)
 
 
-@pytest.mark.parametrize("name", [*CASES, "maybe_no_answer"])
+@pytest.mark.parametrize("name", [*CASES, "maybe_no_answer", "scored_pairs"])
 def test_collapse_is_one_answer_to_examples_that_differ(name):
     case = make_case(name)
     noise = case.answer(skill=0.0)
     assert not case.task.is_collapsed(case.dev, noise)
-    said = {field: noise[0][field] for field in ("label", "labels", "score", "answer") if field in noise[0]}
+    names = ("label", "labels", "score", "answer", "cosine", "nearest")
+    said = {field: noise[0][field] for field in names if field in noise[0]}
     constant = [prediction | said for prediction in noise]
     if name == "token_classification":
         constant = [prediction | {"tags": ["O"] * len(prediction["tags"])} for prediction in noise]
     assert case.task.is_collapsed(case.dev, constant)
 
 
-@pytest.mark.parametrize("name", [*CASES, "maybe_no_answer"])
+@pytest.mark.parametrize("name", [*CASES, "maybe_no_answer", "scored_pairs"])
 def test_one_answer_to_examples_that_are_the_same_is_no_collapse(name):
     case = make_case(name)
     same, answers = pick(case, case.answer(skill=0.0), np.zeros(3, dtype=int))

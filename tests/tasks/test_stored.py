@@ -14,6 +14,7 @@ TASKS = [
     make_task("multiple_choice"),
     make_task("token_classification", scheme="IOB2", labels=("O", "B-PER", "I-PER"), stride=7),
     make_task("question_answering", null_threshold=-0.5),
+    make_task("sentence_embedding", objective="cosine", highest=5.0, normalize=False, main_metric="pearson"),
 ]
 
 
@@ -37,7 +38,7 @@ def test_damaged_task_is_one_line(tmp_path, content):
 
 
 def test_items_become_examples():
-    pair, number, _, choice, tags, answer = TASKS
+    pair, number, _, choice, tags, answer, vector = TASKS
     for item in (["one", "two"], {"text": "one", "text_pair": "two"}):
         example = pair.pose(item)
         assert (example.text, example.text_pair, example.label) == ("one", "two", None)
@@ -48,12 +49,16 @@ def test_items_become_examples():
     assert tags.pose(["Jan", "woont."]).words == ("Jan", "woont.")
     for item in (["q", "c"], {"question": "q", "context": "c"}):
         assert (answer.pose(item).question, answer.pose(item).context) == ("q", "c")
+    for item in ("one", {"text": "one"}, ["one", "two"], {"text": "one", "text_pair": "two"}):
+        example = vector.pose(item)
+        assert (example.text, example.text_pair) == ("one", "two" if len(item) == 2 else None)
 
 
 @pytest.mark.parametrize(
     ("place", "item"),
     [(0, "one"), (0, ["one", " "]), (0, {"text": "one"}), (1, ["a", "b"]), (1, 3), (3, "a"), (4, [1]), (5, "q")]
-    + [(3, {"context": "c", "question": "q", "choices": "ab"}), (3, {"context": "c", "question": "q"})],
+    + [(3, {"context": "c", "question": "q", "choices": "ab"}), (3, {"context": "c", "question": "q"})]
+    + [(6, ["a", "b", "c"]), (6, {"text": " "}), (6, {"text_pair": "b"}), (6, 3)],
 )
 def test_other_items_are_refused(place, item):
     with pytest.raises(ValueError, match="An item for this task must .* Received: ") as caught:

@@ -1,0 +1,78 @@
+"""Turn texts into vectors with any encoder."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from keras_bert_flow.conversion.model_directory import load_task_model
+from keras_bert_flow.conversion.sentence_files import read_max_tokens
+from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features, read_tokenizer
+from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.tasks.sentence_embedding import SentenceEmbedding
+from keras_bert_flow.tasks.stored import TASK_FILE, read_task
+from keras_bert_flow.tasks.task import Prediction
+
+
+@final
+class Embedder(AskedModel):
+    """An encoder with its vocabulary, and how its outputs become vectors.
+
+    Args:
+        folder: any model directory of BERT's: one that `kbf finetune` made, one of `sentence_transformers`, or a mere
+            encoder. Texts are cut where the directory says, or at the encoder's last position.
+        pooling: mean, cls or max; None as the directory says, or mean where it does not.
+        normalize: give every vector the length 1; None as the directory says, or yes where it does not.
+        batch_positions: rows times width of a batch.
+    Raises:
+        FileNotFoundError: the folder or a file of it is missing.
+        ValueError: a file is damaged, or the pooling is unknown.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        batch_positions: int = BATCH_POSITIONS,
+    ):
+        folder = Path(folder)
+        self.task = SentenceEmbedding(pooling=pooling, normalize=normalize)
+        self.tokenizer = read_tokenizer(folder)
+        self.model = load_task_model(self.task.kind, folder, **self.task.model_options)
+        super().__init__(_read_length(folder, self.model.backbone.max_positions), batch_positions)
+
+    @property
+    def hidden_dim(self) -> int:
+        return self.model.backbone.hidden_dim
+
+    def answer(
+        self, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter
+    ) -> list[Prediction]:
+        """Return {"embedding"} for each text."""
+        return [{"embedding": vector} for vector in self._embed(examples, choose, follow).tolist()]
+
+    def embed(self, texts: Sequence[str], follow: Callable = iter) -> np.ndarray:
+        """Return a vector of each text, float32, (texts, hidden).
+
+        Args:
+            follow: takes the batches and yields them again, to show progress.
+        Raises:
+            ValueError: a text is blank or no text.
+        """
+        return self._embed([self.pose(text) for text in texts], None, follow)
+
+    def _embed(self, examples: Sequence[Any], choose: ChooseWidths | None, follow: Callable) -> np.ndarray:
+        if not examples:
+            return np.zeros((0, self.hidden_dim), np.float32)
+        features = self.task.encode(self.tokenizer, examples, self.sequence_length)
+        outputs = predict_features(
+            self.model, features, batch_positions=self.batch_positions, follow=follow, choose=choose
+        )
+        return outputs["logits"][:, 0]
+
+
+def _read_length(folder: Path, max_positions: int) -> int:
+    said = read_task(folder)[1] if (folder / TASK_FILE).is_file() else read_max_tokens(folder)
+    return max_positions if said is None else min(said, max_positions)

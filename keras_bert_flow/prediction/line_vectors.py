@@ -1,0 +1,137 @@
+"""Hold the vectors of the lines of a file, in memory or in a folder of their own, which is made once."""
+
+import json
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.artifacts import file_digest, publishing
+from keras_bert_flow.prediction.embedding import Embedder
+from keras_bert_flow.prediction.nearest import unit_length
+
+INDEX, VECTORS, LINES = "index.json", "vectors.npy", "lines.npy"
+REMEDY = "Choose another folder, or remove it to have it made anew."
+LINES_AT_ONCE = 16_384
+MODEL_FILES = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json")
+
+
+@dataclass(frozen=True)
+class LineVectors:
+    """A vector of each line that is not blank.
+
+    Attributes:
+        path: the file.
+        lines: int64, (rows, 2). The number of each line, from 1, and its first byte.
+        vectors: float32, (rows, hidden), of length 1; perhaps on the disk.
+    """
+
+    path: Path
+    lines: np.ndarray
+    vectors: np.ndarray
+
+    def read(self, rows: np.ndarray) -> list[str]:
+        """Return the texts of some rows."""
+        with self.path.open("rb") as file:
+            return [_read_line(file, int(self.lines[row, 1])) for row in rows]
+
+
+def load_line_vectors(
+    path: str | Path, embedder: Embedder, model: str | Path, index: str | Path | None = None, follow: Callable = iter
+) -> LineVectors:
+    """Return the vectors of a file's lines: those of the index, which is made first where there is none.
+
+    Args:
+        path: UTF-8, a text a line.
+        model: the directory of the embedder.
+        index: a folder; None: nothing is kept.
+        follow: takes the batches and yields them again, to show progress.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file holds no text, a line is not UTF-8, or the index is of other lines or another model.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"The lines must be a file. Received: {path}, which is none. Check the path.")
+    if index is None:
+        lines = _find_lines(path)
+        return LineVectors(path, lines, _embed(path, lines, embedder, np.empty, follow))
+    index, facts = Path(index), _describe(path, embedder, Path(model))
+    if not index.exists():
+        with publishing(index) as work:
+            _write_index(work, path, facts, embedder, follow)
+    return _open_index(index, path, facts)
+
+
+def _describe(path: Path, embedder: Embedder, model: Path) -> dict[str, Any]:
+    """Say what an index is made of: it is not made anew where any of this changes, but refused."""
+    files = {name: file_digest(model / name) for name in MODEL_FILES if (model / name).is_file()}
+    cut = {"pooling": embedder.model.pooling, "sequence_length": embedder.sequence_length}
+    return {"lines": file_digest(path), "model": files | cut}
+
+
+def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: Embedder, follow: Callable) -> None:
+    def allocate(shape: tuple[int, int], dtype: type) -> np.ndarray:
+        return np.lib.format.open_memmap(folder / VECTORS, "w+", dtype, shape)
+
+    lines = _find_lines(path)
+    np.save(folder / LINES, lines)
+    _embed(path, lines, embedder, allocate, follow).flush()
+    (folder / INDEX).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def _open_index(folder: Path, path: Path, facts: Mapping[str, Any]) -> LineVectors:
+    try:
+        known = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        changed = [f"other {name}" for name in facts if known.get(name) != facts[name]]
+        lines, vectors = np.load(folder / LINES), np.load(folder / VECTORS, mmap_mode="r")
+    except (OSError, ValueError, AttributeError):
+        raise ValueError(
+            f"An index must be a folder that `kbf search` made. Received: {folder}, which is none or damaged. {REMEDY}"
+        ) from None
+    if changed:
+        raise ValueError(
+            f"An index must be of these lines and this model. Received: {folder}, of {' and '.join(changed)}. {REMEDY}"
+        )
+    return LineVectors(path, lines, vectors)
+
+
+def _find_lines(path: Path) -> np.ndarray:
+    """Return number and first byte of each line that is not blank; only a line feed ends one."""
+    found, offset = array("q"), 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            text = _decode(line, f"{path}, line {number}")
+            if text.strip():
+                found.extend((number, offset))
+            offset += len(line)
+    if not found:
+        raise ValueError(f"There must be a line to find. Received: {path}, which holds no text. Check the path.")
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+
+def _embed(path: Path, lines: np.ndarray, embedder: Embedder, allocate: Callable, follow: Callable) -> np.ndarray:
+    vectors = allocate((len(lines), embedder.hidden_dim), np.float32)
+    with path.open("rb") as file:
+        for start in range(0, len(lines), LINES_AT_ONCE):
+            texts = [_read_line(file, offset) for offset in lines[start : start + LINES_AT_ONCE, 1].tolist()]
+            vectors[start : start + len(texts)] = unit_length(embedder.embed(texts, follow))
+    return vectors
+
+
+def _read_line(file, offset: int) -> str:
+    file.seek(offset)
+    return _decode(file.readline(), file.name).strip()
+
+
+def _decode(line: bytes, place: str) -> str:
+    try:
+        return line.decode("utf-8").removeprefix("\ufeff")  # a byte order mark, which the first line may have
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{place}: a line must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
+            "Convert the file, for example with iconv -t utf-8."
+        ) from None

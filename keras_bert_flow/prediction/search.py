@@ -1,0 +1,58 @@
+"""Search the lines of a file by what they mean."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.prediction.embedding import Embedder
+from keras_bert_flow.prediction.line_vectors import load_line_vectors
+from keras_bert_flow.prediction.nearest import find_nearest, unit_length
+
+
+class SemanticSearch:
+    """The lines of a file, of which those nearest to a question are found by the cosine of vectors, all compared.
+
+    Args:
+        model: any model directory; see `Embedder`.
+        lines: a file, UTF-8, a text a line; blank lines are passed over.
+        index: a folder in which the vectors are kept: made where there is none, else read. Of it as many bytes as are
+            asked for lie in memory, without it all vectors.
+        pooling: as for `Embedder`.
+        follow: takes the batches of lines and yields them again, to show progress.
+    Raises:
+        FileNotFoundError: the model or the file is missing.
+        ValueError: the file holds no text or is not UTF-8; the index is of other lines or another model.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        lines: str | Path,
+        index: str | Path | None = None,
+        pooling: str | None = None,
+        follow: Callable = iter,
+    ):
+        self.embedder = Embedder(model, pooling, normalize=True)
+        self.lines = load_line_vectors(lines, self.embedder, model, index, follow)
+
+    def search(self, queries: Sequence[str], top: int = 5) -> list[dict[str, Any]]:
+        """Find the `top` nearest lines of each query; of equally near ones the one that comes first in the file.
+
+        Returns:
+            For each query {"query", "hits"}; the hits are {"line", "score", "text"}, the nearest first: the number of
+            the line, from 1, the cosine, and the line without blanks around it.
+        """
+        vectors = unit_length(self.embedder.embed(queries))
+        rows, cosines = find_nearest(vectors, self.lines.vectors, top)
+        return [
+            {
+                "query": query,
+                "hits": [
+                    {"line": line, "score": score, "text": text}
+                    for line, score, text in zip(
+                        self.lines.lines[found, 0].tolist(), scores.tolist(), self.lines.read(found), strict=True
+                    )
+                ],
+            }
+            for query, found, scores in zip(queries, rows, cosines, strict=True)
+        ]
