@@ -40,7 +40,7 @@ def choose_widths(lengths: np.ndarray, max_widths: int = MAX_WIDTHS) -> tuple[in
 
 
 def choose_few_widths(lengths: np.ndarray, batch_positions: int, max_widths: int = MAX_WIDTHS) -> tuple[int, ...]:
-    """Choose widths as `choose_widths` does, one more each time that the batches double.
+    """Choose widths as `choose_widths` does: one for less than a batch, two for one, and one more for each doubling.
 
     A compiler takes longer for a width than most models for a batch: a few texts are padded to the longest of them, and
     only where there is much to do, little of it is padding.
@@ -49,7 +49,7 @@ def choose_few_widths(lengths: np.ndarray, batch_positions: int, max_widths: int
         batch_positions: of a batch.
     """
     batches = int(len(lengths) * lengths.max(initial=1)) // batch_positions  # if all rows were as long as the longest
-    return choose_widths(lengths, max(1, min(max_widths, batches.bit_length())))
+    return choose_widths(lengths, min(max_widths, 1 + batches.bit_length()))
 
 
 def halve_widths(longest: int, max_widths: int = STREAM_WIDTHS) -> tuple[int, ...]:

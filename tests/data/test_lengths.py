@@ -77,11 +77,11 @@ def test_batches_in_order_hold_about_so_many_positions(positions):
 
 def test_there_is_a_width_more_each_time_that_the_work_doubles():
     lengths = np.tile(np.arange(1, 65), 64)
-    for batches, expected in ((1, 1), (2, 2), (3, 2), (4, 3), (63, 6), (64, 7)):
+    for batches, expected in ((1, 2), (2, 3), (3, 3), (4, 4), (31, 6), (32, 7)):
         widths = choose_few_widths(lengths[: 64 * batches], batch_positions=4096)
         assert widths == choose_widths(lengths, expected), batches
     assert len(choose_few_widths(lengths, 64)) == MAX_WIDTHS
-    assert choose_few_widths(lengths[:5], 4096) == (8,)
+    assert choose_few_widths(lengths[:63], 4096) == (64,)
     assert choose_few_widths(lengths, 64, max_widths=3) == choose_widths(lengths, 3)
 
 
