@@ -43,6 +43,12 @@ def list_points(grid: GridConfig) -> list[Point]:
     return sorted(points, key=lambda point: (point.epochs, -point.batch_size))
 
 
+def find_best(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the row with the highest mean, the first of equals; None where each has a run that failed."""
+    finished = [row for row in rows if row["score"] is not None]
+    return max(finished, key=lambda row: row["score"]["mean"], default=None)
+
+
 def search_grid(
     config: PipelineConfig, task: Task, work: Path, make_runs: Callable[[PipelineConfig], TaskRuns]
 ) -> PipelineConfig:
@@ -65,7 +71,7 @@ def search_grid(
     table = work / GRID_FILE
     if not table.is_file():
         rows = _train_points(config, work / GRID, make_runs)
-        best = _find_best(rows)
+        best = find_best(rows)
         if best is None:
             raise ValueError(
                 f"A grid must have a point at which no run meets NaN or infinity. Received: {len(rows)}, all with such "
@@ -84,7 +90,7 @@ def _train_points(config: PipelineConfig, folder: Path, make_runs) -> list[dict[
     rows: list[dict[str, Any]] = []
     for point in list_points(config.finetuning.grid):
         rows.append(_describe(point, list(_train_point(point.settle(config), folder / point.name, make_runs))))
-        best = _find_best(rows)
+        best = find_best(rows)
         for row in rows:  # at most one point keeps its models: a grid of them fills a disk
             if row is not best:
                 for model in (folder / row["name"]).glob(f"seed-*/{MODEL}"):
@@ -108,8 +114,3 @@ def _describe(point: Point, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     score = None if has_failed else summarise_runs([{"score": run["score"]} for run in runs])["score"]
     seconds = None if has_failed else round(sum(run["seconds"] for run in runs), 1)
     return {"name": point.name, **asdict(point), "score": score, "seconds": seconds, "runs": list(runs)}
-
-
-def _find_best(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    finished = [row for row in rows if row["score"] is not None]
-    return max(finished, key=lambda row: row["score"]["mean"], default=None)  # the first of equals

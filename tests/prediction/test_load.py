@@ -31,8 +31,13 @@ def test_directories_are_asked_as_what_is_said(classifier, masked_lm):
 @pytest.mark.parametrize(
     ("folder", "task", "options", "message"),
     [
-        ("masked_lm", "poetry", {}, r"asked as something known. Received: 'poetry'. Use: task, fill_mask, sentence_embedding, features"),
-        ("masked_lm", None, {}, r"must hold task\.json .* or say as what it is asked: fill_mask, sentence_embedding, features"),
+        (
+            "masked_lm",
+            "poetry",
+            {},
+            r"asked as something known. Received: 'poetry'. Use: task, fill_mask, sentence_embedding",
+        ),
+        ("masked_lm", None, {}, r"must hold task\.json .* as what it is asked: fill_mask, sentence_embedding"),
         ("masked_lm", "fill_mask", {"layers": [1]}, r"Received: layers for fill_mask. Use: top_k, batch_positions\."),
         ("classifier", None, {"top_k": 1}, r"Received: top_k for task. Use: batch_positions\."),
         (
