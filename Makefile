@@ -4,14 +4,15 @@ BACKEND ?= jax
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# What speaks to Keras is tested on each backend, a process each; the rest once. `make test` leaves out what is slow, and
-# tests code marked `any_backend` on PyTorch alone, which compiles nothing.
+# What speaks to Keras is tested on each backend, a process each; jobs and flows in one more, and the rest in another.
+# `make test` leaves out what is slow, and tests code marked `any_backend` on PyTorch alone, which compiles nothing.
 BACKEND_TESTS := tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
-PYTEST := $(BIN)/python -m pytest
+JOB_TESTS := tests/beam_jobs tests/flows tests/cross_backend
+PYTEST := $(BIN)/python -m pytest --durations=25
 # Not compiled: Python does so for what it imports, a fraction of it, when it first does.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-all .test-rest .test-jax .test-tensorflow .test-torch lint clean
+.PHONY: quickstart test test-all .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
@@ -21,15 +22,18 @@ quickstart: $(VENV)/.installed-$(BACKEND)
 test: SELECTED := -m "not slow"
 test: export XLA_FLAGS = --xla_backend_optimization_level=0
 test test-all: $(VENV)/.installed-all lint
-	@echo "Testing: three processes at a time, four in all; this takes many minutes without a word."
+	@echo "Testing: three processes at a time, five in all; this takes many minutes without a word."
 	$(MAKE) --no-print-directory --jobs 3 --output-sync=target \
-		.test-rest .test-tensorflow .test-jax .test-torch SELECTED='$(SELECTED)'
+		.test-jobs .test-tensorflow .test-jax .test-torch .test-rest SELECTED='$(SELECTED)'
 
 .test-%: export OMP_NUM_THREADS = 1
 .test-%: export TF_NUM_INTRAOP_THREADS = 1
 
+.test-jobs:
+	KERAS_BACKEND=torch $(PYTEST) $(JOB_TESTS) $(SELECTED)
+
 .test-rest:
-	KERAS_BACKEND=torch $(PYTEST) tests $(BACKEND_TESTS:%=--ignore=%) $(SELECTED)
+	KERAS_BACKEND=torch $(PYTEST) tests $(patsubst %,--ignore=%,$(BACKEND_TESTS) $(JOB_TESTS)) $(SELECTED)
 
 .test-jax .test-tensorflow .test-torch: .test-%:
 	KERAS_BACKEND=$* $(PYTEST) $(BACKEND_TESTS) $(SELECTED)
