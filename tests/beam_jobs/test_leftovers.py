@@ -87,6 +87,7 @@ def test_killed_job_s_files_go_with_the_next_job_of_another_output(corpus, vocab
     assert names_in(parent) == ["old", "young"]
 
 
+@pytest.mark.slow
 def test_jobs_at_once_do_not_meet(built, corpus, vocabulary_file, tmp_path):
     parent, errors = tmp_path / "out", []
     make_leftover(parent)

@@ -64,6 +64,7 @@ def test_file_on_standard_input_is_answered_in_order(folder, tmp_path):
     assert [answer["tokens"] for answer in found] == [["[CLS]", *text.split(), "[SEP]"] for text in texts]
 
 
+@pytest.mark.slow
 def test_features_of_a_file_are_arrays(folder, tmp_path):
     (tmp_path / "texts.txt").write_text("w1 w2\n\nthe cat\tis\n")
     options = ("--as=features", "--layers=-1,0", "--input", tmp_path / "texts.txt")
@@ -80,9 +81,10 @@ def test_features_of_a_file_are_arrays(folder, tmp_path):
             ("--as=features", "--layers=last"),
             "Layers must be numbers with commas between them. Received: --layers=last.",
         ),
-        (
+        pytest.param(
             ("--as=fill_mask", "--pooling=cls"),
             "An option must be one of what is asked. Received: pooling for fill_mask.",
+            marks=pytest.mark.slow,  # loads Keras; test_load has it too
         ),
     ],
 )

@@ -98,6 +98,7 @@ def test_lines_that_are_none_are_refused(model, tmp_path, content, message):
         kbf.SemanticSearch(model, tmp_path / "nowhere", tmp_path / "index")
 
 
+@pytest.mark.slow
 def test_command_prints_a_line_of_json_for_each_query(model, lines, tmp_path):
     arguments = ("search", "--model", model, "--lines", lines, "--index", tmp_path / "index", "--top", "2")
     status, printed, error = run_kbf(*arguments, "w6", "w1 w2")
