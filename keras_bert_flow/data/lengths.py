@@ -9,14 +9,15 @@ MAX_WIDTHS = 8
 STREAM_WIDTHS = 4  # halves of the longest: a stream of any texts is asked in so many
 
 
-def choose_widths(lengths: np.ndarray, max_widths: int = MAX_WIDTHS) -> tuple[int, ...]:
+def choose_widths(lengths: np.ndarray, max_widths: int = MAX_WIDTHS, longest: int | None = None) -> tuple[int, ...]:
     """Choose the widths of batches so that the fewest positions are padding.
 
     Args:
         lengths: int, (rows,). Tokens of each row.
         max_widths: most widths to choose.
+        longest: no width is greater, as a model may have no position beyond it; None: there is no such limit.
     Returns:
-        Widths, rising, multiples of `WIDTH_STEP`; the last one holds the longest row.
+        Widths, rising, multiples of `WIDTH_STEP`, or at last `longest`; the last one holds the longest row.
     """
     steps, counts = np.unique(-(-np.maximum(lengths, 1) // WIDTH_STEP), return_counts=True)
     totals = np.concatenate([[0], np.cumsum(counts)])  # rows of the first so many steps
@@ -36,10 +37,14 @@ def choose_widths(lengths: np.ndarray, max_widths: int = MAX_WIDTHS) -> tuple[in
             break
         widths.append(int(steps[last]) * WIDTH_STEP)
         last = int(first[last]) - 1
+    if longest is not None:
+        widths[0] = min(widths[0], longest)
     return tuple(reversed(widths))
 
 
-def choose_few_widths(lengths: np.ndarray, batch_positions: int, max_widths: int = MAX_WIDTHS) -> tuple[int, ...]:
+def choose_few_widths(
+    lengths: np.ndarray, batch_positions: int, max_widths: int = MAX_WIDTHS, longest: int | None = None
+) -> tuple[int, ...]:
     """Choose widths as `choose_widths` does: one for less than a batch, two for one, and one more for each doubling.
 
     A compiler takes longer for a width than most models for a batch: a few texts are padded to the longest of them, and
@@ -49,7 +54,7 @@ def choose_few_widths(lengths: np.ndarray, batch_positions: int, max_widths: int
         batch_positions: of a batch.
     """
     batches = int(len(lengths) * lengths.max(initial=1)) // batch_positions  # if all rows were as long as the longest
-    return choose_widths(lengths, min(max_widths, 1 + batches.bit_length()))
+    return choose_widths(lengths, min(max_widths, 1 + batches.bit_length()), longest)
 
 
 def halve_widths(longest: int, max_widths: int = STREAM_WIDTHS) -> tuple[int, ...]:

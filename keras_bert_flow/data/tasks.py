@@ -49,7 +49,7 @@ class TaskBatches:
         self.features = features
         self.batch_size = batch_size
         self.seed = seed
-        self.widths = choose_widths(features.lengths, max_widths)
+        self.widths = choose_widths(features.lengths, max_widths, features.sequence_length)
         self.steps_per_epoch = -(-len(features) // batch_size)
         self._plan = lru_cache(maxsize=2)(self._plan_epoch)
         positions = sum(width for _, width in self._plan(0)) * batch_size * features.sequences_per_row
@@ -146,7 +146,9 @@ def predict_features(
     outputs = model.output if isinstance(model.output, Mapping) else {ONLY_OUTPUT: model.output}
     lengths, answers = features.lengths, {name: [None] * len(features) for name in outputs}
     of_tokens = {name: not features.has_axis and _is_per_token(output) for name, output in outputs.items()}
-    choose = choose or partial(choose_few_widths, batch_positions=batch_positions, max_widths=max_widths)
+    if choose is None:
+        limits = {"max_widths": max_widths, "longest": features.sequence_length}
+        choose = partial(choose_few_widths, batch_positions=batch_positions, **limits)
     for rows, found in ask_in_batches(model, features, choose(lengths), batch_positions, follow):
         for name, values in found.items():
             for row, answer in zip(rows, values, strict=True):

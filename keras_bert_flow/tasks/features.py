@@ -24,6 +24,7 @@ class Features:
         sequences_per_row: more than 1 where a row is a choice between texts, or a comparison.
         details: whatever the task wants to see again when it decodes, one a row.
         keeps_axis: a row of one sequence has an axis for its sequences, too, as that of a model of several has.
+        sequence_length: what sequences were cut to, so that no batch is made wider; None: they were not.
     """
 
     token_ids: Sequence[np.ndarray]
@@ -33,6 +34,7 @@ class Features:
     sequences_per_row: int = 1
     details: Sequence[Any] = ()
     keeps_axis: bool = False
+    sequence_length: int | None = None
 
     def __len__(self) -> int:
         return len(self.examples)

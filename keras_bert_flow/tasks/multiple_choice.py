@@ -95,6 +95,7 @@ class MultipleChoice(Task):
             examples=np.arange(len(examples), dtype=np.int32),
             labels={"logits": np.array(labels, dtype=np.int32)} if are_labelled(examples) else {},
             sequences_per_row=count_choices(examples),
+            sequence_length=sequence_length,
         )
 
     def decode(

@@ -100,7 +100,9 @@ class QuestionAnswering(Task):
         label_columns = np.array(labels, dtype=np.int32).reshape(-1, 2).T
         known = all(example.answers or example.is_impossible for example in examples)
         named = dict(zip(("start", "end"), label_columns, strict=True)) if known else {}
-        return Features(rows, first_lengths, np.array(owners, dtype=np.int32), named, details=windows)
+        return Features(
+            rows, first_lengths, np.array(owners, np.int32), named, details=windows, sequence_length=sequence_length
+        )
 
     def decode(
         self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[ContextQuestion]

@@ -117,6 +117,7 @@ class SentenceEmbedding(Task):
             labels={"logits": _make_labels(examples, token_ids)} if is_labelled else {},
             sequences_per_row=2 if is_labelled else 1,
             keeps_axis=True,
+            sequence_length=sequence_length,
         )
 
     def decode(

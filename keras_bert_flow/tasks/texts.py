@@ -95,6 +95,7 @@ def encode_examples(
         first_lengths=np.array([first_length for _, first_length in joined], dtype=np.int32),
         examples=np.arange(len(examples), dtype=np.int32),
         labels=labels,
+        sequence_length=sequence_length,
     )
 
 

@@ -137,6 +137,7 @@ class TokenClassification(Task):
             examples=np.array(numbers, dtype=np.int32),
             labels={OUTPUT: labels} if tagged else {},
             details=windows,
+            sequence_length=sequence_length,
         )
 
     def decode(

@@ -151,6 +151,13 @@ def test_outputs_of_texts_are_not_those_of_tokens():
         np.testing.assert_array_equal(found.reshape(45, 2), np.arange(45)[:, None] * [1, -1])
 
 
+def test_no_batch_is_wider_than_sequences_were_cut_to():
+    model, features = Numbering(), replace(make_features([3, 12]), sequence_length=12)
+    assert TaskBatches(features, 2)[0][0]["token_ids"].shape == (2, 12)
+    predict_features(model, features)
+    assert {width for _, width in model.shapes} == {12}
+
+
 def test_a_single_row_is_asked_for_alone():
     model = Numbering()
     predict_features(model, make_features([5]))

@@ -6,6 +6,7 @@ import pytest
 from keras_bert_flow.tasks.features import Features, join_texts
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+from tests.tasks.kinds import CASES, TOKENIZER, make_case
 
 PIECES = (*SPECIAL_PIECES, "the", "fox", "run", "##s", "##ning", "quick", ",", "e", "##t", "a", "b", "##b")
 FIRSTS = ("the quick fox", "a", "Running, the fox runs the running et", "abb abb abb abb abb abb abb abb", "b b", "fox")
@@ -72,3 +73,10 @@ def test_length_of_a_row_is_that_of_its_longest_sequence():
     assert Features(sequences, nothing, np.arange(6)).lengths.tolist() == [3, 7, 5, 4, 2, 6]
     assert Features(sequences, nothing, np.arange(2), sequences_per_row=3).lengths.tolist() == [7, 6]
     assert Features([], nothing[:0], np.arange(0)).lengths.tolist() == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_task_cuts_its_rows_and_says_to_what(name):
+    case = make_case(name)
+    features = case.task.encode(TOKENIZER, case.dev, 16)
+    assert features.sequence_length == 16 and features.lengths.max() <= 16
