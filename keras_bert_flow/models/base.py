@@ -7,6 +7,7 @@ from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.preset import load_preset, save_preset
+from keras_bert_flow.models.widths import accept_any_width
 
 
 class BertWithHead(keras.Model):
@@ -20,6 +21,7 @@ class BertWithHead(keras.Model):
 
     default_rate = 5e-5
     default_loss_weights = None
+    has_one_width = False  # all batches have it
 
     def __init__(self, backbone, inputs, outputs, name):
         super().__init__(inputs=inputs, outputs=outputs, name=name)
@@ -45,6 +47,16 @@ class BertWithHead(keras.Model):
             weighted_metrics=self.make_metrics() if weighted_metrics is None else weighted_metrics,
             **kwargs,
         )
+
+    def fit(self, x=None, *args, validation_data=None, **kwargs):
+        """Train as `keras.Model` does; batches of a Grain data set may be of several widths on TensorFlow, too."""
+        if not self.has_one_width:
+            x, validation_data = accept_any_width(x), accept_any_width(validation_data)
+        return super().fit(x, *args, validation_data=validation_data, **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """Measure as `keras.Model` does, with batches as of `fit`."""
+        return super().evaluate(x if self.has_one_width else accept_any_width(x), *args, **kwargs)
 
     @classmethod
     def from_preset(cls, path, **overrides):

@@ -48,6 +48,7 @@ class BertMaskedLM(BertWithHead):
     """
 
     default_rate = 1e-4
+    has_one_width = True
 
     def __init__(self, backbone, name="bert_masked_lm"):
         refuse_pooler(backbone)

@@ -25,6 +25,7 @@ class BertPretrainer(BertWithHead):
     """
 
     default_rate = 1e-4
+    has_one_width = True
 
     def __init__(self, backbone, name="bert_pretrainer"):
         require_pooler(backbone)
