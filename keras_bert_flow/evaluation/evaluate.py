@@ -107,10 +107,14 @@ def _predict_runs(
     """Ask every fine-tuned model, and keep what each answered beside the results; return dev set → start → runs."""
     folder.mkdir()
     predicted: dict[str, dict[str, list[RunPredictions]]] = {name: {} for name in dev_sets}
+    predictor = None
     for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
         run = json.loads(run_file.read_text(encoding="utf-8"))
-        predictor = Predictor(run_file.parent / "model")
-        _require_kind(task, predictor, run_file.parent / "model")
+        if predictor is None:
+            predictor = Predictor(run_file.parent / "model")
+            _require_kind(task, predictor, run_file.parent / "model")
+        else:
+            predictor.take_weights(run_file.parent / "model")
         for name, examples in dev_sets.items():
             predictions = _ask(predictor, run_file.parent / "model", examples)
             found = RunPredictions(run["seed"], predictions, run["seconds"])

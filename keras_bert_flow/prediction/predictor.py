@@ -8,7 +8,7 @@ from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features, read_tokenizer
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.tasks.stored import read_task
-from keras_bert_flow.tasks.task import Prediction
+from keras_bert_flow.tasks.task import Prediction, Task
 
 
 @final
@@ -28,7 +28,12 @@ class Predictor(AskedModel):
         self.task, sequence_length = read_task(folder)
         super().__init__(sequence_length, batch_positions)
         self.tokenizer = read_tokenizer(folder)
-        self.model = load_task_model(self.task.kind, folder, labels=self.task.labels, needs_head=True)
+        self.model = _load_model(self.task, folder)
+
+    def take_weights(self, folder: str | Path) -> None:
+        """Become another run of the same fine-tuning: a model that is compiled already takes its weights."""
+        for ours, theirs in zip(self.model.variables, _load_model(self.task, Path(folder)).variables, strict=True):
+            ours.assign(theirs)
 
     def pose(self, item: Any) -> Any:
         return self.task.pose(item)
@@ -51,3 +56,7 @@ class Predictor(AskedModel):
     def predict_examples(self, examples: Sequence[Any], follow: Callable = iter) -> list[Prediction]:
         """Return a prediction for each example of the task, as `task.read` returns them; all are in memory at once."""
         return self.answer(examples, follow=follow)
+
+
+def _load_model(task: Task, folder: Path):
+    return load_task_model(task.kind, folder, labels=task.labels, needs_head=True)
