@@ -48,13 +48,13 @@ def predict(
     written as arrays, to an --output that ends in .npz.
     """
     options = {"top_k": top_k, "layers": _read_layers(layers), "pooling": pooling, "batch_positions": batch_positions}
-    _check_file_options(asked_as, format, set, input, output)
     choose_backend(PipelineConfig(), backend)
     from keras_bert_flow.cli.task_files import change_task, write_file
     from keras_bert_flow.prediction.asked_model import AT_ONCE
     from keras_bert_flow.prediction.lines import read_items, read_waiting_items
-    from keras_bert_flow.prediction.load import load
+    from keras_bert_flow.prediction.load import FINE_TUNED, load
 
+    _check_file_options(asked_as in (None, FINE_TUNED), format, set, input, output)
     asked = load(model, asked_as, **{name: value for name, value in options.items() if value is not None})
     if set:
         asked.task = change_task(asked.task, set)
@@ -99,10 +99,11 @@ def search(
         write_lines((found.search([query], top) for query in asked if query), output)
 
 
-def _check_file_options(asked_as: str | None, format: str, set: list[str] | None, *files: Path | None) -> None:
-    if (set or format != JSONL) and asked_as not in (None, "task"):
+def _check_file_options(is_fine_tuned: bool, format: str, set: list[str] | None, *files: Path | None) -> None:
+    if (set or format != JSONL) and not is_fine_tuned:
         raise ValueError(
-            f"--set and --format must be of what a model was fine-tuned for. Received: --as {asked_as}. Leave them out."
+            "--set and --format must be of what a model was fine-tuned for. Received: --as something else beside them. "
+            "Leave them out."
         )
     if format != JSONL and None in files:
         raise ValueError(

@@ -48,11 +48,13 @@ class BertWithHead(keras.Model):
             **kwargs,
         )
 
-    def fit(self, x=None, *args, validation_data=None, **kwargs):
+    def fit(self, x=None, *args, **kwargs):
         """Train as `keras.Model` does; batches of a Grain data set may be of several widths on TensorFlow, too."""
         if not self.has_one_width:
-            x, validation_data = accept_any_width(x), accept_any_width(validation_data)
-        return super().fit(x, *args, validation_data=validation_data, **kwargs)
+            x = accept_any_width(x)
+            if "validation_data" in kwargs:
+                kwargs["validation_data"] = accept_any_width(kwargs["validation_data"])
+        return super().fit(x, *args, **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
         """Measure as `keras.Model` does, with batches as of `fit`."""
