@@ -17,6 +17,7 @@ from keras_bert_flow.keys import evaluation_key, folder_digest
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.task import Prediction, Task
 from keras_bert_flow.training.task_data import read_examples, read_extra_dev
@@ -113,10 +114,11 @@ def _predict_runs(
         if predictor is None:
             predictor = Predictor(run_file.parent / "model")
             _require_kind(task, predictor, run_file.parent / "model")
+            encoded = {name: predictor.encode(examples) for name, examples in dev_sets.items()}
         else:
             predictor.take_weights(run_file.parent / "model")
         for name, examples in dev_sets.items():
-            predictions = _ask(predictor, run_file.parent / "model", examples)
+            predictions = _ask(predictor, run_file.parent / "model", encoded[name], examples)
             found = RunPredictions(run["seed"], predictions, run["seconds"])
             predicted[name].setdefault(run["start"], []).append(found)
             ending = "" if name == DEV else f"-{name}"
@@ -124,9 +126,9 @@ def _predict_runs(
     return predicted
 
 
-def _ask(predictor: Predictor, model: Path, examples: Sequence[Any]) -> list[Prediction]:
+def _ask(predictor: Predictor, model: Path, features: Features, examples: Sequence[Any]) -> list[Prediction]:
     try:
-        return predictor.predict_examples(examples)
+        return predictor.answer_encoded(features, examples)
     except ValueError as error:
         raise ValueError(f"{model}: {error}") from None
 

@@ -7,6 +7,7 @@ from typing import Any, final
 from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features, read_tokenizer
 from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.stored import read_task
 from keras_bert_flow.tasks.task import Prediction, Task
 
@@ -45,9 +46,16 @@ class Predictor(AskedModel):
     def answer(
         self, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter
     ) -> list[Prediction]:
-        if not examples:
-            return []
-        features = self.task.encode(self.tokenizer, examples, self.sequence_length)
+        return self.answer_encoded(self.encode(examples), examples, choose, follow) if examples else []
+
+    def encode(self, examples: Sequence[Any]) -> Features:
+        """Return what the model reads of examples; every run of a fine-tuning reads the same."""
+        return self.task.encode(self.tokenizer, examples, self.sequence_length)
+
+    def answer_encoded(
+        self, features: Features, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter
+    ) -> list[Prediction]:
+        """Return a prediction for each of the examples that the features were made of; arguments as of `answer`."""
         outputs = predict_features(
             self.model, features, batch_positions=self.batch_positions, follow=follow, choose=choose
         )
