@@ -4,8 +4,10 @@
         --set task.train=data/train.tsv --set task.dev=data/dev.tsv --set finetuning.epochs=2
 
 Both read the same examples, and have the same batch, epochs, rates, precision and threads. For each seed the sides take
-turns. Seconds are those of the whole command. In those of `kbf finetune` are compiling, an evaluation after each epoch,
-checkpoints and the published model; in those of transformers its training and one evaluation.
+turns. With `--runs FILE` each run is a line of that file when it is done, and is not made again: what takes hours can
+be broken off, or made seed by seed and printed at the end. Seconds are those of the whole command. In those of
+`kbf finetune` are compiling, an evaluation after each epoch, checkpoints and the published model; in those of
+transformers its training and one evaluation.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, default=(1, 2, 3))
     parser.add_argument("--metrics", nargs="+", help="what to print; left out, the one by which runs are compared")
     parser.add_argument("--threads", type=int, default=1, help="of the processor")
+    parser.add_argument("--runs", type=Path, help="file of JSON lines in which runs are kept")
     return parser.parse_args()
 
 
@@ -81,6 +85,23 @@ def print_rows(name: str, runs: list, theirs: list, metrics: list[str]) -> None:
         )
 
 
+def kept_run(arguments: argparse.Namespace, name: str, finetune: Callable, seed: int) -> tuple[dict[str, float], float]:
+    """Return scores and seconds from the file of runs, or from a run that is added to it."""
+    settings = {"config": arguments.config, "set": sorted(arguments.set), "threads": arguments.threads}
+    run = settings | {"side": name, "seed": seed}
+    if arguments.runs and arguments.runs.exists():
+        for line in arguments.runs.read_text().splitlines():
+            kept = json.loads(line)
+            if run.items() <= kept.items():
+                return kept["scores"], kept["seconds"]
+    scores, seconds = finetune(seed)
+    print(f"{name}, seed {seed}: {scores}, {seconds:.1f} s", file=sys.stderr, flush=True)
+    if arguments.runs:
+        with arguments.runs.open("a") as lines:
+            lines.write(json.dumps(run | {"scores": scores, "seconds": seconds}) + "\n")
+    return scores, seconds
+
+
 def main() -> None:
     arguments = parse_arguments()
     sides = {"transformers": partial(finetune_theirs, arguments)}
@@ -88,8 +109,7 @@ def main() -> None:
     runs: dict[str, list] = {name: [] for name in sides}
     for seed in arguments.seeds:
         for name, finetune in sides.items():
-            runs[name].append(finetune(seed))
-            print(f"{name}, seed {seed}: {runs[name][-1]}", file=sys.stderr, flush=True)
+            runs[name].append(kept_run(arguments, name, finetune, seed))
     metrics = arguments.metrics or [load_config(arguments.config, arguments.set).task.main_metric]
     print("| | metric | mean ± standard deviation | each seed | seconds, median | seconds / transformers |")
     print("|---|---|---:|---|---:|---:|")
