@@ -9,7 +9,9 @@ BIN := $(VENV)/bin
 BACKEND_TESTS := tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
 JOB_TESTS := tests/beam_jobs tests/flows tests/cross_backend
 PYTEST := $(BIN)/python -m pytest --durations=25
-# Not compiled: Python does so for what it imports, a fraction of it, when it first does.
+# Not compiled: Python does so for what it imports, a fraction of it, when it first does. Were it forbidden to keep that,
+# every process would spend 10 to 25 seconds on it.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: quickstart test test-all .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean

@@ -68,7 +68,7 @@ def test_round_trip_brings_every_state_back_and_training_goes_on_alike(batches, 
     model, losses, states = make_model(), [], {}
     checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, keep=9)
     for step, (x, y, weights) in enumerate(batches):
-        if step in (0, 1, 5):
+        if step in (0, 5):
             checkpoints.save(model, step, {"elapsed_seconds": 0.5 + step})
             states[step] = all_states(model)
         losses.append(float(model.train_on_batch(x, y, sample_weight=weights, return_dict=True)["loss"]))
@@ -77,7 +77,7 @@ def test_round_trip_brings_every_state_back_and_training_goes_on_alike(batches, 
     assert len(seeds) == 4  # after the embeddings, on the attention, after either sublayer
     assert not any(np.array_equal(states[0][path], states[5][path]) for path in seeds)
     last = all_states(model)
-    for step in (5, 1, 0):
+    for step in (5, 0):
         twin = make_model(seed=7)  # other weights and other dropout
         assert Checkpoints(tmp_path / "checkpoints", IDENTITY).restore(twin) == (step, {"elapsed_seconds": 0.5 + step})
         np.testing.assert_equal(all_states(twin), states[step])
