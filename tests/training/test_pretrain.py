@@ -65,7 +65,7 @@ MOMENTS = {
     "model": BORDERS[11:],  # all steps are done
     "removed": [],  # the whole folder is, but for its name
 }
-FEW_MOMENTS = {"written:7": BORDERS[:3], "pruning:7": BORDERS[:11], "removed": BORDERS[11:]}
+FEW_MOMENTS = {"written:7": BORDERS[:3], "removed": BORDERS}
 
 
 @pytest.mark.parametrize(
