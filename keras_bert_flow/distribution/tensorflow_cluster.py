@@ -15,6 +15,7 @@ from keras_bert_flow.data.accumulation import take_part
 from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, replica_seed, seed_variables
 from keras_bert_flow.models.defaults import TokenLoss
 from keras_bert_flow.models.fused_adamw import dense_gradients
+from keras_bert_flow.models.tensorflow_batches import without_autotuning
 from keras_bert_flow.models.values import read_variable
 
 
@@ -106,7 +107,7 @@ class TensorFlowCluster(Cluster):
                     yield take_part(batch, part, local)
 
         def make_parts(_):
-            return tf.data.Dataset.from_generator(read_parts, output_signature=self._spec)
+            return without_autotuning(tf.data.Dataset.from_generator(read_parts, output_signature=self._spec))
 
         return self._strategy.distribute_datasets_from_function(make_parts)
 

@@ -7,7 +7,7 @@ from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.preset import load_preset, save_preset
-from keras_bert_flow.models.widths import accept_any_width
+from keras_bert_flow.models.tensorflow_batches import take_batches
 
 
 class BertWithHead(keras.Model):
@@ -50,15 +50,13 @@ class BertWithHead(keras.Model):
 
     def fit(self, x=None, *args, **kwargs):
         """Train as `keras.Model` does; batches of a Grain data set may be of several widths on TensorFlow, too."""
-        if not self.has_one_width:
-            x = accept_any_width(x)
-            if "validation_data" in kwargs:
-                kwargs["validation_data"] = accept_any_width(kwargs["validation_data"])
-        return super().fit(x, *args, **kwargs)
+        if "validation_data" in kwargs:
+            kwargs["validation_data"] = take_batches(kwargs["validation_data"], self.has_one_width)
+        return super().fit(take_batches(x, self.has_one_width), *args, **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
         """Measure as `keras.Model` does, with batches as of `fit`."""
-        return super().evaluate(x if self.has_one_width else accept_any_width(x), *args, **kwargs)
+        return super().evaluate(take_batches(x, self.has_one_width), *args, **kwargs)
 
     @classmethod
     def from_preset(cls, path, **overrides):
