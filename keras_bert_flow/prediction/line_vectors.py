@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_bert_flow.artifacts import file_digest, publishing
 from keras_bert_flow.prediction.embedding import Embedder
+from keras_bert_flow.prediction.lines import decode_line
 from keras_bert_flow.prediction.nearest import unit_length
 
 INDEX, VECTORS, LINES = "index.json", "vectors.npy", "lines.npy"
@@ -104,7 +105,7 @@ def _find_lines(path: Path) -> np.ndarray:
     found, offset = array("q"), 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            text = _decode(line, f"{path}, line {number}")
+            text = decode_line(line, f"{path}, line {number}")
             if text.strip():
                 found.extend((number, offset))
             offset += len(line)
@@ -124,14 +125,4 @@ def _embed(path: Path, lines: np.ndarray, embedder: Embedder, allocate: Callable
 
 def _read_line(file, offset: int) -> str:
     file.seek(offset)
-    return _decode(file.readline(), file.name).strip()
-
-
-def _decode(line: bytes, place: str) -> str:
-    try:
-        return line.decode("utf-8").removeprefix("\ufeff")  # a byte order mark, which the first line may have
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{place}: a line must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
-            "Convert the file, for example with iconv -t utf-8."
-        ) from None
+    return decode_line(file.readline(), file.name).strip()

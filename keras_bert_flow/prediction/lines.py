@@ -45,6 +45,21 @@ def read_items(lines: Iterable[str], source: str = "Line", first: int = 1) -> It
             yield place, line.split("\t") if "\t" in line else line
 
 
+def decode_line(line: bytes, place: str) -> str:
+    """Read a line as UTF-8, without the byte order mark that the first one may have.
+
+    Raises:
+        ValueError: it is not UTF-8; `place` says where it stands.
+    """
+    try:
+        return line.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{place}: a text must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
+            "Convert it, for example with iconv -t utf-8."
+        ) from None
+
+
 def read_waiting_items(descriptor: int, at_once: int) -> Iterator[Iterator[PlacedItem]]:
     """Yield the items of a pipe or file in chunks: those that are there already, as many as `at_once` at most.
 
@@ -52,7 +67,8 @@ def read_waiting_items(descriptor: int, at_once: int) -> Iterator[Iterator[Place
     """
     first = 1
     for lines in _read_waiting_lines(descriptor, at_once):
-        yield read_items(_decode(lines, first), first=first)
+        texts = (decode_line(line, f"Line {number}") for number, line in enumerate(lines, first))
+        yield read_items(texts, first=first)
         first += len(lines)
 
 
@@ -84,17 +100,6 @@ def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
 def _has_more(descriptor: int) -> bool:
     """Say whether reading would return at once; of a file it always would."""
     return bool(select.select([descriptor], [], [], 0)[0])
-
-
-def _decode(lines: Iterable[bytes], first: int) -> Iterator[str]:
-    for number, line in enumerate(lines, first):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"Line {number}: a text must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
-                "Convert it, for example with iconv -t utf-8."
-            ) from None
 
 
 def _write(chunks: Iterable[Sequence[Prediction]], file: TextIO) -> None:

@@ -87,7 +87,7 @@ def test_index_that_broke_off_is_not_there(model, lines, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b" \n\n", "holds no text"), (b"w1\nw2 \xff\n", r"lines\.txt, line 2: a line must be UTF-8. Received: byte 0xff")],
+    [(b" \n\n", "holds no text"), (b"w1\nw2 \xff\n", r"lines\.txt, line 2: a text must be UTF-8. Received: byte 0xff")],
 )
 def test_lines_that_are_none_are_refused(model, tmp_path, content, message):
     (tmp_path / "lines.txt").write_bytes(content)
