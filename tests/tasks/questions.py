@@ -1,0 +1,30 @@
+"""Questions for tests: a tokenizer of letters and a few words, and contexts written with them."""
+
+from keras_bert_flow.tasks.squad import Answer, ContextQuestion
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+
+LETTERS = [*"abcdefghijklmnopqrstuvwxyz"]
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *LETTERS,
+    *(f"##{x}" for x in LETTERS),
+    "who",
+    "ran",
+    "home",
+    ",",
+    "?",
+]
+TOKENIZER = WordPieceTokenizer(PIECES)
+
+
+def ask(context, *answers, question="Who?", is_impossible=False, name="q"):
+    golds = tuple(Answer(text, context.index(text)) for text in answers)
+    return ContextQuestion(name, question, context, golds, is_impossible)
+
+
+def pieces_of(row):
+    return " ".join(PIECES[piece_id] for piece_id in row)

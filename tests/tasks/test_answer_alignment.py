@@ -1,0 +1,124 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_bert_flow.tasks.alignment import check_alignment
+from keras_bert_flow.tasks.question_answering import QuestionAnswering
+from keras_bert_flow.tasks.squad import Answer, ContextQuestion, read_questions
+from keras_bert_flow.text.offsets import encode_with_offsets
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from tests.oracles.answer_spans import slow_windows
+from tests.tasks.questions import TOKENIZER, ask
+
+DATA = os.environ.get("KBF_TEST_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
+
+
+def perfect_logits(features):
+    return {
+        name: [np.eye(1, length, place)[0] for length, place in zip(features.lengths, places, strict=True)]
+        for name, places in features.labels.items()
+    }
+
+
+def test_alignment_names_the_reason_of_each_answer():
+    examples = [
+        ask("ran home, a b", "home", "home, a", "hom", "home, a b", name="x"),
+        ask("ran home, a b", "b", is_impossible=False, name="y"),
+        ask("ran home\u200b , a b", "home\u200b", name="z"),
+        ask("a b c d e f", "d e", name="cut"),
+        ask("a", is_impossible=True),
+    ]
+    found = check_alignment(
+        QuestionAnswering(max_answer_tokens=3, stride=4, null_threshold=0.0), TOKENIZER, examples, 10
+    )
+    assert found == {
+        "exact": [("x", "home", "home"), ("x", "home, a", "home, a"), ("y", "b", "b"), ("cut", "d e", "d e")],
+        "no_piece": [],
+        "too_long": [("x", "home, a b", "home")],
+        "cut": [],
+        "inside_a_piece": [("x", "hom", "home")],
+        "edge_dropped": [("z", "home\u200b", "home")],
+        "unexplained": [],
+    }
+    found = check_alignment(QuestionAnswering(stride=4), TOKENIZER, examples[3:4], 9)
+    assert [reason for reason, cases in found.items() if cases] == ["cut"]
+
+
+def read_real(name, vocabulary="uncased"):
+    file = Path(DATA, f"vocab/{vocabulary}_L-12_H-768_A-12.vocab.txt")
+    tokenizer = WordPieceTokenizer.from_file(file, cased=vocabulary == "cased")
+    return tokenizer, read_questions(Path(DATA, f"squad/{name}.json"))
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("vocabulary", "name", "length", "stride", "counts"),
+    [
+        ("uncased", "train-small", 384, 128, {"exact": 8139, "too_long": 13, "inside_a_piece": 25}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("uncased", "train-small", 96, 64, {"exact": 8100, "too_long": 13, "cut": 39, "inside_a_piece": 25}),
+                ("cased", "train-small", 384, 128, {"exact": 8128, "too_long": 23, "inside_a_piece": 26}),
+                ("uncased", "dev-v1.1", 384, 128, {"exact": 18133, "too_long": 21, "inside_a_piece": 62}),
+                ("cased", "dev-v1.1", 384, 128, {"exact": 18127, "too_long": 29, "inside_a_piece": 60}),
+            )
+        ),
+    ],
+)
+def test_every_real_answer_is_given_back_or_explained(vocabulary, name, length, stride, counts):
+    tokenizer, examples = read_real(name, vocabulary)
+    found = check_alignment(QuestionAnswering(stride=stride), tokenizer, examples, length)
+    assert {reason: len(cases) for reason, cases in found.items() if cases} == counts
+    assert sum(counts.values()) == sum(len(set(example.answers)) for example in examples)
+
+
+@needs_data
+def test_spans_of_chinese_pieces_are_given_back():
+    tokenizer = WordPieceTokenizer.from_file(Path(DATA, "vocab/chinese_L-12_H-768_A-12.vocab.txt"))
+    rng, examples = np.random.default_rng(8), []
+    contexts = Path(DATA, "corpus/wiki_zh.txt").read_text(encoding="utf-8").split("\n\n")[:150]
+    for number, context in enumerate(contexts):
+        _, starts, ends = encode_with_offsets(tokenizer, context)
+        first = int(rng.integers(len(starts)))
+        last = min(first + int(rng.integers(30)), len(starts) - 1)
+        gold = Answer(context[starts[first] : ends[last]], int(starts[first]))
+        examples.append(ContextQuestion(str(number), "谁?", context, (gold,)))
+    found = check_alignment(QuestionAnswering(), tokenizer, examples, 384)
+    assert {reason: len(cases) for reason, cases in found.items() if cases} == {"exact": 150}
+
+
+@needs_data
+def test_perfect_logits_score_what_alignment_promises():
+    tokenizer, examples = read_real("dev-v1.1")
+    examples = examples[::10]
+    task = QuestionAnswering()
+    features = task.encode(tokenizer, examples, 384)
+    scores = task.score(examples, task.decode(perfect_logits(features), features, examples))
+    assert 0.995 < scores["exact"] <= scores["f1"] <= 1.0
+    lengths = features.lengths
+    assert lengths.max() == 384 and len(features) > len(examples)
+    for row, window in zip(features.token_ids, features.details, strict=True):
+        assert len(row) == window.first + len(window.starts) + 1
+
+
+@needs_data
+def test_rows_of_real_questions_hold_question_and_window():
+    tokenizer, examples = read_real("dev-v1.1")
+    examples = examples[:300]
+    features = QuestionAnswering(stride=50, max_question_tokens=12).encode(tokenizer, examples, 128)
+    expected = []
+    for example in examples:
+        question = tokenizer.encode(example.question)[:12].tolist()
+        ids, starts, ends = encode_with_offsets(tokenizer, example.context)
+        for begin, end in slow_windows(len(ids), 128 - 3 - len(question), 50):
+            row = [tokenizer.cls_id, *question, tokenizer.sep_id, *ids[begin:end].tolist(), tokenizer.sep_id]
+            expected.append((example.id, row, starts[begin:end].tolist(), ends[begin:end].tolist()))
+    found = zip(features.examples, features.token_ids, features.details, strict=True)
+    assert [
+        (examples[owner].id, row.tolist(), window.starts.tolist(), window.ends.tolist()) for owner, row, window in found
+    ] == expected
+    assert len(expected) > 1.5 * len(examples)
