@@ -61,12 +61,14 @@ def commands_of(stage: Stage) -> list[psutil.Process]:
 
 
 def stop_at(stage: Stage, steps: tuple[int, ...]) -> None:
-    """Send SIGTERM to the command each time its log has come to a step."""
+    """Send SIGTERM to the command each time its log has come to a step.
+
+    Its end is not waited for here: who waits takes the exit status away from the flow, which is of the same process.
+    """
     for step in steps:
         wait_until(lambda step=step: max(steps_of(work_of(stage)), default=0) >= step, PATIENCE_SECONDS)
         (command,) = commands_of(stage)
         command.terminate()
-        command.wait(PATIENCE_SECONDS)
 
 
 def weights_of(stage: Stage) -> bytes:
