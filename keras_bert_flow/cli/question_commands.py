@@ -88,15 +88,15 @@ def search(
 ) -> None:
     """Find the lines of a file that mean what is asked, and print a line of JSON for each query."""
     choose_backend(PipelineConfig(), backend)
-    from keras_bert_flow.prediction.lines import write_lines
+    from keras_bert_flow.prediction.asked_model import AT_ONCE
+    from keras_bert_flow.prediction.lines import read_waiting_texts, write_lines
     from keras_bert_flow.prediction.search import SemanticSearch
 
     found = SemanticSearch(model, lines, index)
     if queries:
         write_lines([found.search(queries, top)], output)
     else:
-        asked = (line.strip() for line in sys.stdin)
-        write_lines((found.search([query], top) for query in asked if query), output)
+        write_lines(found.search_chunks(read_waiting_texts(sys.stdin.fileno(), AT_ONCE), top), output)
 
 
 def _check_file_options(is_fine_tuned: bool, format: str, set: list[str] | None, *files: Path | None) -> None:

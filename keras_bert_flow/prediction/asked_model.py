@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_bert_flow.data.lengths import choose_few_widths, fit_widths, halve_widths
 from keras_bert_flow.data.tasks import ChooseWidths
-from keras_bert_flow.prediction.lines import PlacedItem, read_items
+from keras_bert_flow.prediction.lines import PlacedItem, read_items, read_until_mistake
 from keras_bert_flow.tasks.rows import read_lines
 from keras_bert_flow.tasks.task import Prediction
 from keras_bert_flow.tasks.texts import pose_texts
@@ -88,12 +88,7 @@ class AskedModel(ABC):
                 first.
         """
         for chunk in chunks:
-            examples, mistake = [], None
-            try:
-                for example in self._pose_all(chunk):
-                    examples.append(example)
-            except ValueError as error:
-                mistake = error
+            examples, mistake = read_until_mistake(self._pose_all(chunk))
             if examples:
                 yield self.answer(examples, self._choose_fixed)
             if mistake is not None:

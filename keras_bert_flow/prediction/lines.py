@@ -60,16 +60,35 @@ def decode_line(line: bytes, place: str) -> str:
         ) from None
 
 
-def read_waiting_items(descriptor: int, at_once: int) -> Iterator[Iterator[PlacedItem]]:
-    """Yield the items of a pipe or file in chunks: those that are there already, as many as `at_once` at most.
+def read_waiting_texts(descriptor: int, at_once: int) -> Iterator[tuple[int, Iterator[str]]]:
+    """Yield the lines of a pipe or file in chunks: those that are there already, as many as `at_once` at most.
 
     Nothing is waited for but the first line of a chunk: who writes one and waits for its answer gets it.
+
+    Yields:
+        The number of the first line, from 1, and the lines, each read as UTF-8 when it is asked for.
     """
     first = 1
     for lines in _read_waiting_lines(descriptor, at_once):
-        texts = (decode_line(line, f"Line {number}") for number, line in enumerate(lines, first))
-        yield read_items(texts, first=first)
+        yield first, (decode_line(line, f"Line {number}") for number, line in enumerate(lines, first))
         first += len(lines)
+
+
+def read_waiting_items(descriptor: int, at_once: int) -> Iterator[Iterator[PlacedItem]]:
+    """Yield the items of a pipe or file in chunks; see `read_waiting_texts`."""
+    for first, texts in read_waiting_texts(descriptor, at_once):
+        yield read_items(texts, first=first)
+
+
+def read_until_mistake(items: Iterable[Any]) -> tuple[list[Any], ValueError | None]:
+    """Return the items that stand before a mistake, and the mistake: they are answered before it is told."""
+    found = []
+    try:
+        for item in items:
+            found.append(item)
+    except ValueError as error:
+        return found, error
+    return found, None
 
 
 def write_lines(chunks: Iterable[Sequence[Prediction]], path: str | Path | None) -> None:

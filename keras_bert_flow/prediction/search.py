@@ -1,11 +1,12 @@
 """Search the lines of a file by what they mean."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.line_vectors import load_line_vectors
+from keras_bert_flow.prediction.lines import read_until_mistake
 from keras_bert_flow.prediction.nearest import find_nearest, unit_length
 
 
@@ -56,3 +57,19 @@ class SemanticSearch:
             }
             for query, found, scores in zip(queries, rows, cosines, strict=True)
         ]
+
+    def search_chunks(
+        self, chunks: Iterable[tuple[int, Iterable[str]]], top: int = 5
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield what is found for each chunk of `read_waiting_texts`; a blank line is no query.
+
+        Raises:
+            ValueError: a line is not UTF-8. The queries before it are answered first.
+        """
+        for _, texts in chunks:
+            queries, mistake = read_until_mistake(text.strip() for text in texts)
+            queries = [query for query in queries if query]
+            if queries:
+                yield self.search(queries, top)
+            if mistake is not None:
+                raise mistake

@@ -8,6 +8,7 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.prediction import line_vectors
+from keras_bert_flow.prediction.lines import read_waiting_texts
 from tests.oracles.small_bert import SMALL
 from tests.test_cli import kbf as run_kbf
 
@@ -96,6 +97,17 @@ def test_lines_that_are_none_are_refused(model, tmp_path, content, message):
     assert not (tmp_path / "index").exists()
     with pytest.raises(FileNotFoundError, match="nowhere"):
         kbf.SemanticSearch(model, tmp_path / "nowhere", tmp_path / "index")
+
+
+def test_stream_of_queries_is_answered_up_to_a_mistake(model, lines, tmp_path):
+    search = kbf.SemanticSearch(model, lines)
+    (tmp_path / "queries.txt").write_bytes(b"w6\n\n w1 w2 \r\nw4\n\n \nw5\nw3 \xff\nw1\n")
+    answered = []
+    with (tmp_path / "queries.txt").open("rb") as file, pytest.raises(ValueError, match="Line 8: .* byte 0xff"):
+        for chunk in search.search_chunks(read_waiting_texts(file.fileno(), at_once=3), top=2):
+            answered.append(chunk)
+    assert [[one["query"] for one in chunk] for chunk in answered] == [["w6", "w1 w2"], ["w4"], ["w5"]]
+    assert answered[0] == search.search(["w6", "w1 w2"], top=2)
 
 
 @pytest.mark.slow
