@@ -2,14 +2,11 @@
 
 from keras_bert_flow.tasks.squad import Answer, ContextQuestion
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz"]
 PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
+    *SPECIAL_PIECES,
     *LETTERS,
     *(f"##{x}" for x in LETTERS),
     "who",

@@ -12,15 +12,12 @@ from keras_bert_flow.tasks.tag_schemes import find_fault, spans_of
 from keras_bert_flow.tasks.tagged_words import TaggedWords
 from keras_bert_flow.tasks.token_classification import TokenClassification
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 DATA = os.environ.get("KBF_TEST_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
 PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
+    *SPECIAL_PIECES,
     "jan",
     "##sen",
     "##s",
