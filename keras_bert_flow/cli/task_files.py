@@ -35,4 +35,4 @@ def write_file(predictor: "Predictor", source: Path, target: Path, form: str) ->
 
     official = find_format(form, predictor.task)
     examples = predictor.task.read(source, has_labels=False)
-    write_official(target, official, examples, predictor.predict_examples(examples))
+    write_official(target, official, examples, predictor.answer(examples))

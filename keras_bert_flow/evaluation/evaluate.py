@@ -42,7 +42,7 @@ def evaluate_model(config: PipelineConfig, model: str | Path) -> dict[str, float
     _require_kind(task, predictor, model)
     scores = {}
     for name, examples in ({DEV: task.read(config.task.dev)} | read_extra_dev(config, task)).items():
-        found = predictor.task.score(examples, predictor.predict_examples(examples))
+        found = predictor.task.score(examples, predictor.answer(examples))
         scores |= found if name == DEV else {f"{name}_{metric}": value for metric, value in found.items()}
     return scores
 

@@ -61,10 +61,6 @@ class Predictor(AskedModel):
         )
         return self.task.decode(outputs, features, examples)
 
-    def predict_examples(self, examples: Sequence[Any], follow: Callable = iter) -> list[Prediction]:
-        """Return a prediction for each example of the task, as `task.read` returns them; all are in memory at once."""
-        return self.answer(examples, follow=follow)
-
 
 def _load_model(task: Task, folder: Path):
     return load_task_model(task.kind, folder, labels=task.labels, needs_head=True)
