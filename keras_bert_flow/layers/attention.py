@@ -7,6 +7,7 @@ from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.dropout import Dropout, drop_values
 from keras_bert_flow.layers.fusion import fuse
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.products import matmul
 from keras_bert_flow.layers.split_heads import split_heads
 
 # Far below any score yet finite: in a row with nothing to attend to it swallows the scores, and the softmax is
@@ -95,12 +96,12 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def call(self, inputs, padding_mask, training=None):
         length = ops.shape(inputs)[1]
         query, key, value = split_heads(self.query_key_value(inputs), length, self.num_heads, self.head_dim)
-        scores = ops.matmul(query * self.head_dim**-0.5, ops.swapaxes(key, -1, -2))  # (batch, heads, query, key)
+        scores = matmul(query * self.head_dim**-0.5, ops.swapaxes(key, -1, -2))  # (batch, heads, query, key)
         if training and self.attention_dropout_rate > 0:
             probabilities = softmax_and_drop(scores, padding_mask, *self.dropout.draw())
         else:
             probabilities = masked_softmax(scores, padding_mask)
-        context = ops.matmul(probabilities, value)  # (batch, heads, query, head_dim)
+        context = matmul(probabilities, value)  # (batch, heads, query, head_dim)
         context = ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.hidden_dim))
         return self.output_dense(context)
 

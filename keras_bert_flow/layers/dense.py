@@ -3,9 +3,11 @@
 import keras
 from keras import ops
 
+from keras_bert_flow.layers.products import matmul
+
 
 def _plainly(inputs, kernel, bias):
-    outputs = ops.matmul(inputs, kernel)
+    outputs = matmul(inputs, kernel)
     return outputs if bias is None else ops.add(outputs, bias)
 
 

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.products import matmul
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -65,7 +66,7 @@ class BertEmbeddings(keras.layers.Layer):
             )
         # A product with one-hot rows, since the gradient of a gather would add thousands of rows into two.
         segments = ops.one_hot(segment_ids, self.num_segments, dtype=self.compute_dtype)  # (batch, length, segments)
-        hidden = token_embeddings + ops.matmul(segments, self.segment_embedding)
+        hidden = token_embeddings + matmul(segments, self.segment_embedding)
         hidden = hidden + self.position_embedding[: ops.shape(token_embeddings)[1]]
         return self.dropout(self.layer_norm(hidden), training=training)
 

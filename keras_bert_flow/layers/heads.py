@@ -7,6 +7,7 @@ from keras_bert_flow.layers.activations import get_activation
 from keras_bert_flow.layers.attention import MASKED_SCORE
 from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.products import matmul
 
 
 def gather_positions(sequence, positions):
@@ -22,7 +23,7 @@ def gather_positions(sequence, positions):
         float, (batch, picks, hidden).
     """
     one_hot = ops.one_hot(positions, ops.shape(sequence)[1], dtype=sequence.dtype)  # (batch, picks, length)
-    return ops.matmul(one_hot, sequence)
+    return matmul(one_hot, sequence)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

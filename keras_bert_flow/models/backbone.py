@@ -6,6 +6,7 @@ from keras_bert_flow.layers.embeddings import BertEmbeddings
 from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.heads import Pooler
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.products import product_dtype
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.sizes import get_size
 
@@ -56,7 +57,7 @@ class BertBackbone(keras.Model):
             hidden_dim,
             embeddings_initializer=truncated_normal(initializer_range),
             # Keras would project in float32 under mixed precision, because embeddings do not autocast.
-            reverse_dtype=policy.compute_dtype,
+            reverse_dtype=product_dtype(policy.compute_dtype),
             dtype=policy,
             name="token_embedding",
         )
