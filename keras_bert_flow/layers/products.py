@@ -5,7 +5,7 @@ from keras import ops
 
 
 def _is_bfloat16_slow():
-    """Say whether PyTorch multiplies bfloat16 number by number on this processor, forty times as slowly as float32.
+    """Say whether PyTorch multiplies bfloat16 number by number on this processor, far slower than float32.
 
     It has oneDNN do it where there is AVX-512, or what Arm has for it.
     """
