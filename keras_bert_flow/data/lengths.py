@@ -6,6 +6,7 @@ import numpy as np
 
 WIDTH_STEP = 8  # widths are multiples of this
 MAX_WIDTHS = 8
+BATCH_COST = 1 / 32  # what one more batch costs, in largest batches
 STREAM_WIDTHS = 4  # halves of the longest: a stream of any texts is asked in so many
 
 
@@ -80,6 +81,11 @@ def list_sizes(most: int) -> tuple[int, ...]:
     return tuple(sorted({size for size in (1, 8, most // 4, most // 2, most) if 1 <= size <= most}))
 
 
+def fill_up(rows: np.ndarray, most: int) -> np.ndarray:
+    """Return the rows of a batch that holds so many at most, and some of them again, up to one of the few sizes."""
+    return np.resize(rows, min(size for size in list_sizes(max(1, most)) if size >= len(rows)))
+
+
 def plan_epoch(
     lengths: np.ndarray, widths: Sequence[int], batch_size: int, rng: np.random.Generator
 ) -> list[tuple[np.ndarray, int]]:
@@ -117,3 +123,25 @@ def plan_in_order(lengths: np.ndarray, widths: Sequence[int], batch_positions: i
         size = max(1, batch_positions // width)
         batches += [(rows[start : start + size], width) for start in range(0, len(rows), size)]
     return batches
+
+
+def plan_tightly(lengths: np.ndarray, batch_positions: int) -> list[tuple[np.ndarray, int]]:
+    """Deal rows out as `plan_in_order` does, each batch as wide as its longest row; for what compiles no shapes.
+
+    Of all ways to cut the rows, sorted by length, it takes the one with the fewest positions, where a batch counts
+    `BATCH_COST` of the largest besides.
+    """
+    order = np.argsort(lengths, kind="stable")
+    widths = np.maximum(lengths[order], 1)
+    cost, first = np.zeros(len(order) + 1), np.zeros(len(order), dtype=int)  # of the first so many rows; of a batch
+    for last, width in enumerate(widths.tolist()):
+        start = max(0, last + 1 - max(1, batch_positions // width))
+        costs = cost[start : last + 1] + width * np.arange(last + 1 - start, 0, -1)
+        place = int(costs.argmin())
+        first[last], cost[last + 1] = start + place, costs[place] + BATCH_COST * batch_positions
+    batches, stop = [], len(order)
+    while stop:
+        start = int(first[stop - 1])
+        batches.append((order[start:stop], int(widths[stop - 1])))
+        stop = start
+    return batches[::-1]

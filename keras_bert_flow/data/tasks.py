@@ -13,9 +13,10 @@ from keras_bert_flow.data.lengths import (
     MAX_WIDTHS,
     choose_few_widths,
     choose_widths,
-    list_sizes,
+    fill_up,
     plan_epoch,
     plan_in_order,
+    plan_tightly,
 )
 from keras_bert_flow.data.pretraining import READING, ROWS
 from keras_bert_flow.tasks.features import IGNORED, Features
@@ -135,9 +136,11 @@ def predict_features(
     """Ask a model about every row, in batches of like length.
 
     Args:
+        model: has `output` and `predict_on_batch`; where it says that it has not `compiles_shapes`, as every model of
+            this package on PyTorch, no row is filled up beyond the longest of its batch, and no batch is.
         follow: takes the batches and yields them again; it may show progress, or raise to break off.
-        choose: makes widths of the lengths of the rows; by default those by which least is padding, as many as are
-            worth it, `max_widths` at most.
+        choose: makes widths of the lengths of the rows, for a model that compiles each shape; by default those by which
+            least is padding, as many as are worth it, `max_widths` at most.
     Returns:
         Output of the model → float32, (rows, ...); or, where each token has an output, a list of (length, ...).
     """
@@ -149,7 +152,7 @@ def predict_features(
     if choose is None:
         limits = {"max_widths": max_widths, "longest": features.sequence_length}
         choose = partial(choose_few_widths, batch_positions=batch_positions, **limits)
-    for rows, found in ask_in_batches(model, features, choose(lengths), batch_positions, follow):
+    for rows, found in ask_in_batches(model, features, choose, batch_positions, follow):
         for name, values in found.items():
             for row, answer in zip(rows, values, strict=True):
                 answers[name][row] = answer[: lengths[row]] if of_tokens[name] else answer
@@ -159,7 +162,7 @@ def predict_features(
 def ask_in_batches(
     model,
     features: Features,
-    widths: Sequence[int],
+    choose: ChooseWidths,
     batch_positions: int,
     follow: Callable = iter,
     make: Callable = make_inputs,
@@ -167,13 +170,16 @@ def ask_in_batches(
     """Yield rows and what a model says of them, float32 by output, batch by batch, the narrowest first.
 
     Args:
-        follow: as for `predict_features`.
+        choose, follow: as for `predict_features`.
         make: makes inputs as `make_inputs` does, and others that the model takes.
     """
-    for rows, width in follow(plan_in_order(features.lengths, widths, batch_positions)):
-        most = max(1, batch_positions // width)
-        filled = np.resize(rows, min(size for size in list_sizes(most) if size >= len(rows)))
-        found = model.predict_on_batch(make(features, filled, width))
+    compiles, lengths = getattr(model, "compiles_shapes", True), features.lengths
+    plan = (
+        plan_in_order(lengths, choose(lengths), batch_positions) if compiles else plan_tightly(lengths, batch_positions)
+    )
+    for rows, width in follow(plan):
+        asked = fill_up(rows, batch_positions // width) if compiles else rows
+        found = model.predict_on_batch(make(features, asked, width))
         named = found if isinstance(found, Mapping) else {ONLY_OUTPUT: found}
         yield rows, {name: np.asarray(values, np.float32)[: len(rows)] for name, values in named.items()}
 

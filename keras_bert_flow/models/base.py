@@ -9,6 +9,8 @@ from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.tensorflow_batches import take_batches
 
+COMPILES_SHAPES = keras.backend.backend() != "torch"  # each shape of inputs takes its time, where it is new
+
 
 class BertWithHead(keras.Model):
     """Join an encoder and a head into a functional model; abstract.
@@ -22,6 +24,7 @@ class BertWithHead(keras.Model):
     default_rate = 5e-5
     default_loss_weights = None
     has_one_width = False  # all batches have it
+    compiles_shapes = COMPILES_SHAPES
 
     def __init__(self, backbone, inputs, outputs, name):
         super().__init__(inputs=inputs, outputs=outputs, name=name)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_bert_flow.layers.pooling import POOLINGS, TokenPooling
+from keras_bert_flow.models.base import COMPILES_SHAPES
 
 WHOLE = "none"  # no pooling: a vector for each token
 
@@ -41,4 +42,6 @@ def make_features_model(backbone, layers: Sequence[int], pooling: str = WHOLE) -
     if pooling != WHOLE:
         pool = TokenPooling(pooling, dtype="float32", name="pooling")
         features = pool(features, backbone.input["padding_mask"])
-    return keras.Model(backbone.input, features, name="features")
+    model = keras.Model(backbone.input, features, name="features")
+    model.compiles_shapes = COMPILES_SHAPES
+    return model

@@ -105,9 +105,8 @@ class MaskFiller(AskedModel):
             examples=np.arange(len(examples), dtype=np.int32),
             details=[example.positions for example in examples],
         )
-        choose = choose or self._choose_fixed
         batches = ask_in_batches(
-            self.model, features, choose(features.lengths), self.batch_positions, follow, make_masked_inputs
+            self.model, features, choose or self._choose_fixed, self.batch_positions, follow, make_masked_inputs
         )
         choices: list[list[Choice]] = [[]] * len(examples)
         for rows, found in batches:  # only the tokens chosen are kept of each batch

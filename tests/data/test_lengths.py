@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.data.lengths import (
+    BATCH_COST,
     MAX_WIDTHS,
     WIDTH_STEP,
     choose_few_widths,
     choose_widths,
+    fill_up,
     fit_widths,
     halve_widths,
     list_sizes,
     plan_epoch,
     plan_in_order,
+    plan_tightly,
 )
 
 pytestmark = pytest.mark.any_backend
@@ -75,6 +78,36 @@ def test_batches_in_order_hold_about_so_many_positions(positions):
         assert [width for _, width in batches] == sorted(width for _, width in batches)
 
 
+@pytest.mark.parametrize("positions", [1, 64, 200, 4096])
+def test_tight_batches_have_the_fewest_positions_of_all(positions):
+    for case in CASES:
+        lengths = make_lengths(case)[0][:9]
+        batches = plan_tightly(lengths, positions)
+        assert sorted(np.concatenate([rows for rows, _ in batches])) == list(range(len(lengths)))
+        assert all(width == lengths[rows].max() for rows, width in batches)
+        cut = [np.sort(lengths)[start:stop] for start, stop in itertools.pairwise(places_of(batches))]
+        assert [sorted(lengths[rows]) for rows, _ in batches] == [sorted(part) for part in cut]
+        ways = (
+            [0, *inner, len(lengths)]
+            for size in range(len(lengths))
+            for inner in itertools.combinations(range(1, len(lengths)), size)
+        )
+        assert cost_of(lengths, places_of(batches), positions) == min(cost_of(lengths, way, positions) for way in ways)
+    assert plan_tightly(lengths[:0], positions) == []
+
+
+def places_of(batches):
+    return [0, *itertools.accumulate(len(rows) for rows, _ in batches)]
+
+
+def cost_of(lengths, places, positions):
+    """What a way to cut sorted rows costs; infinity where a batch of several rows holds too many positions."""
+    parts = [np.sort(lengths)[start:stop] for start, stop in itertools.pairwise(places)]
+    sizes = [len(part) * part.max() for part in parts]
+    fits = all(size <= positions or len(part) == 1 for size, part in zip(sizes, parts, strict=True))
+    return sum(sizes) + len(parts) * BATCH_COST * positions if fits else np.inf
+
+
 def test_there_is_a_width_more_each_time_that_the_work_doubles():
     lengths = np.tile(np.arange(1, 65), 64)
     for batches, expected in ((1, 2), (2, 3), (3, 3), (4, 4), (31, 6), (32, 7)):
@@ -104,3 +137,9 @@ def test_sizes_of_batches_are_few():
     assert list_sizes(8) == (1, 2, 4, 8)
     assert list_sizes(3) == (1, 3) and list_sizes(1) == (1,)
     assert all(list_sizes(most)[-1] == most for most in range(1, 300))
+
+
+def test_batches_are_filled_up_with_their_own_rows():
+    assert fill_up(np.array([5, 3, 9]), 64).tolist() == [5, 3, 9, 5, 3, 9, 5, 3]
+    assert fill_up(np.array([5, 3, 9]), 3).tolist() == [5, 3, 9]
+    assert fill_up(np.array([5]), 0).tolist() == [5]  # a row that is longer than a batch

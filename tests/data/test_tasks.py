@@ -114,10 +114,14 @@ class Numbering:
     output = {"row": keras.KerasTensor((None, 2)), "token": keras.KerasTensor((None, None))}
 
     def __init__(self):
-        self.shapes = set()
+        self.asked = []
+
+    @property
+    def shapes(self):
+        return set(self.asked)
 
     def predict_on_batch(self, x):
-        self.shapes.add(x["token_ids"].shape)
+        self.asked.append(x["token_ids"].shape)
         numbers, width = x["token_ids"][:, 0], x["token_ids"].shape[1]
         return {"row": np.stack([numbers, -numbers], axis=1), "token": numbers[:, None] * 100 + np.arange(width)}
 
@@ -133,6 +137,16 @@ def test_predictions_are_in_the_order_of_the_rows(positions):
     ]
     assert len({width for _, width in model.shapes}) <= 3
     assert len(model.shapes) <= 6  # full batches, and for each width a last one
+
+
+@pytest.mark.parametrize("positions", [1, 100, 10_000])
+def test_model_that_compiles_no_shapes_is_asked_nothing_besides(positions):
+    model = Numbering()
+    model.compiles_shapes = False
+    found = predict_features(model, make_features(), max_widths=3, batch_positions=positions)
+    np.testing.assert_array_equal(found["row"][:, 0], np.arange(45))
+    assert sum(rows for rows, _ in model.asked) == 45
+    assert {width for _, width in model.asked} <= set(LENGTHS)
 
 
 def test_outputs_of_texts_are_not_those_of_tokens():

@@ -81,6 +81,15 @@ def test_blocks_of_a_file_keep_their_widths(predictor, at_once, tmp_path):
     assert padded < 1.5 * sum(min(len(text.split()) + 2, LONGEST) for text in TEXTS)
 
 
+def test_what_compiles_no_shapes_is_asked_the_texts_and_nothing_besides(predictor, at_once):
+    predictor.model = Watched(predictor.model.model, compiles_shapes=False)
+    assert_same(predictor.predict(TEXTS), at_once)
+    asked = predictor.model.asked
+    assert sum(rows for rows, _ in asked) == len(TEXTS)
+    tokens = sum(min(len(text.split()) + 2, LONGEST) for text in TEXTS)
+    assert sum(rows * width for rows, width in asked) < 1.1 * tokens  # 1.55 with few widths and sizes
+
+
 def test_mistake_is_named_by_its_place_after_what_stands_before_it(predictor):
     chunks = [read_items(["w1\n", "\n", "w2\n"]), read_items(["cat\n", "a\tb\n", "w3\n"], first=4)]
     answers = predictor.predict_chunks(chunks)

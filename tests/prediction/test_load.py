@@ -1,5 +1,6 @@
 """What a model directory can be asked as, and what is refused, each in a line."""
 
+import keras
 import pytest
 
 import keras_bert_flow as kbf
@@ -26,6 +27,12 @@ def test_directories_are_asked_as_what_is_said(classifier, masked_lm):
     assert type(kbf.load(classifier, task="features", layers=[0])) is FeatureExtractor
     assert type(kbf.load(masked_lm, task="fill_mask")) is MaskFiller
     assert all(issubclass(kind, AskedModel) for kind in (Predictor, FeatureExtractor, MaskFiller))
+
+
+def test_every_model_says_whether_its_backend_compiles_shapes(classifier, masked_lm):
+    asked = [kbf.load(classifier), kbf.load(masked_lm, "fill_mask"), kbf.load(classifier, "features")]
+    asked.append(kbf.load(classifier, "sentence_embedding"))
+    assert [one.model.compiles_shapes for one in asked] == [keras.backend.backend() != "torch"] * 4
 
 
 @pytest.mark.parametrize(
