@@ -21,6 +21,7 @@ _HOMES = {
     "PipelineConfig": "config",
     "PretrainingRecords": "data.pretraining",
     "SemanticSearch": "prediction.search",
+    "TagLoss": "models.losses",
     "WarmupDecay": "training.schedules",
     "WordPieceTokenizer": "text.tokenizer",
     "adamw": "training.optimizers",

@@ -32,6 +32,10 @@ class TaskBatches:
 
     Each pass over the rows deals them out anew; the last batch of a pass is filled up with rows of weight 0.
 
+    Where tokens have labels, their weights are 1 / how many are in a batch on the average, and the loss is to be their
+    sum. A mean over the tokens of each batch would give one among short sentences several times the weight of one among
+    long ones, as batches are of like length.
+
     Args:
         features: rows with labels.
         batch_size: rows of a batch.
@@ -52,6 +56,7 @@ class TaskBatches:
         self.seed = seed
         self.widths = choose_widths(features.lengths, max_widths, features.sequence_length)
         self.steps_per_epoch = -(-len(features) // batch_size)
+        self._weight = self.steps_per_epoch / (features.labelled_tokens or self.steps_per_epoch)
         self._plan = lru_cache(maxsize=2)(self._plan_epoch)
         positions = sum(width for _, width in self._plan(0)) * batch_size * features.sequences_per_row
         self.mean_positions = round(positions / self.steps_per_epoch)
@@ -63,7 +68,7 @@ class TaskBatches:
         epoch, number = divmod(step, self.steps_per_epoch)
         rows, width = self._plan(epoch)[number]
         filled = np.resize(rows, self.batch_size)
-        weights = (np.arange(self.batch_size) < len(rows)).astype(np.float32)
+        weights = (np.arange(self.batch_size) < len(rows)) * np.float32(self._weight)
         labels, label_weights = make_labels(self.features, filled, width, weights)
         return make_inputs(self.features, filled, width), labels, label_weights
 

@@ -14,7 +14,7 @@ class BertTokenClassifier(BertWithClasses):
 
     Inputs: those of the backbone. Output: float32 logits, (batch, length, num_classes). `compile()` without a loss
     takes the mean cross-entropy over tokens, weighted by `sample_weight`, (batch, length); a label below 0 has no
-    weight.
+    weight. `kbf.TagLoss(reduction="sum")` is for weights that are divided beforehand, as those of `task_dataset`.
 
     Args:
         backbone: built with `use_pooler=False`.

@@ -45,6 +45,12 @@ class Features:
         return self.keeps_axis or self.sequences_per_row > 1
 
     @property
+    def labelled_tokens(self) -> int:
+        """How many tokens have a label of their own; 0 where rows have labels."""
+        of_tokens = [values for values in self.labels.values() if not isinstance(values, np.ndarray)]
+        return sum(int((row != IGNORED).sum()) for values in of_tokens for row in values)
+
+    @property
     def lengths(self) -> np.ndarray:
         """Tokens of the longest sequence of each row, int, (rows,)."""
         lengths = np.array([len(sequence) for sequence in self.token_ids], dtype=np.int64)

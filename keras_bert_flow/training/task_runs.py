@@ -12,6 +12,7 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_batches
+from keras_bert_flow.models.losses import TagLoss
 from keras_bert_flow.tasks.stored import write_task
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.training.best import BestCheckpoint
@@ -176,7 +177,8 @@ class TaskRuns:
             settings.layer_decay,
             precision=settings.precision,
         )
-        self._classifier.compile(optimizer=optimizer, auto_scale_loss=False)  # the guard scales it
+        loss = TagLoss(reduction="sum") if self._data.train.labelled_tokens else None  # `TaskBatches` divides
+        self._classifier.compile(optimizer=optimizer, loss=loss, auto_scale_loss=False)  # the guard scales it
 
 
 def _read_run(folder: Path) -> dict[str, Any]:

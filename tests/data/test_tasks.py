@@ -73,11 +73,23 @@ def test_labels_of_tokens_weigh_where_there_are_any():
     assert x["token_ids"].shape == y.shape == weights.shape == (4, 8)
     for number, row_labels in enumerate(labels):
         places = np.flatnonzero(x["token_ids"][:, 0] == number)
-        assert weights[places[0]].tolist() == [float(label != IGNORED) for label in row_labels] + [0] * (
+        assert weights[places[0]].tolist() == [float(label != IGNORED) / 4 for label in row_labels] + [0] * (
             8 - len(row_labels)
         )
         assert y[places[0]][weights[places[0]] > 0].tolist() == [label for label in row_labels if label != IGNORED]
     assert (weights.sum(axis=1) > 0).sum() == 2 and y.min() == 0  # the row without labels, and the filler
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 9, 64])
+def test_every_labelled_token_of_a_pass_weighs_alike(batch_size):
+    rng = np.random.default_rng(7)
+    labels = [rng.integers(IGNORED, 3, length, dtype=np.int32) for length in LENGTHS]
+    batches = TaskBatches(make_features(labels={"logits": labels}), batch_size, max_widths=4)
+    weights = [batches[step][2] for step in range(batches.steps_per_epoch)]
+    labelled = sum((row != IGNORED).sum() for row in labels)
+    assert sum((weight > 0).sum() for weight in weights) == labelled
+    assert {value for weight in weights for value in np.unique(weight)} <= {0, np.float32(len(weights) / labelled)}
+    assert np.mean([weight.sum() for weight in weights]) == pytest.approx(1)
 
 
 def test_outputs_by_name_keep_their_names():

@@ -1,0 +1,52 @@
+"""Fine-tuning on tags: a tag counts alike, whether it stands among short sentences or long ones."""
+
+import numpy as np
+import pytest
+
+from keras_bert_flow.config_file import make_config
+from keras_bert_flow.conversion.model_directory import save_model_directory
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.training.finetune import finetune
+from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.precision import seed_everything
+from keras_bert_flow.training.pretrain import make_pretrainer
+from tests.oracles.tiny_records import make_tiny_config
+
+TAGS = {"O": ("is", "the", "of"), "B-PER": ("anna", "bert"), "B-LOC": ("paris", "ghent")}
+WORDS = [word for words in TAGS.values() for word in words]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with `model/` and `tags.txt`: short sentences are all names, long ones have hardly any."""
+    write_vocabulary(tmp_path / "vocab.txt", [*SPECIAL_PIECES, *WORDS, *(f"filler{n}" for n in range(38))])
+    seed_everything(5)
+    save_model_directory(make_pretrainer(make_tiny_config().model, 50), tmp_path / "model", tmp_path / "vocab.txt")
+    rng = np.random.default_rng(0)
+    sentences = []
+    for number in range(77):  # not a multiple of the batch
+        chosen = rng.choice(["B-PER", "B-LOC"], 2) if number % 2 else rng.choice([*TAGS], 12, p=[0.9, 0.05, 0.05])
+        sentences.append("".join(f"{rng.choice(TAGS[tag])} {tag}\n" for tag in chosen))
+    (tmp_path / "tags.txt").write_text("\n".join(sentences))
+    return tmp_path
+
+
+def test_loss_of_a_pass_is_the_mean_over_all_tags(place):
+    table = str(place / "tags.txt")
+    settings = {
+        "batch_size": 8,
+        "epochs": 1,
+        "sequence_length": 16,
+        "learning_rate": 1e-12,  # all losses are those of the first weights
+        "dropout_rate": 0,
+        "seeds": (1,),
+        "compare_random": False,
+    }
+    task = {"name": "tags", "kind": "token_classification", "train": table, "dev": table, "scheme": "IOB2"}
+    config = make_config(type(make_tiny_config()), {"task": task, "finetuning": settings}, "task")
+    finished = finetune(config, place / "model", place / "finished", lambda line: None)
+    log = read_log(finished / "pretrained" / "seed-1")
+    assert [line["step"] for line in log] == list(range(1, 11))
+    losses = [line["loss"] for line in log]
+    assert np.mean(losses) == pytest.approx(log[-1]["dev_loss"], rel=1e-4)  # float32, and means of 8 rows
+    assert np.ptp(losses) > 0.5 * np.mean(losses)  # those of short sentences are smaller: fewer tags
