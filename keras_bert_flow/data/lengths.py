@@ -6,8 +6,8 @@ import numpy as np
 
 WIDTH_STEP = 8  # widths are multiples of this
 MAX_WIDTHS = 8
-# What one more batch costs, in largest batches. It matters little: from an eighth to a 128th of 4,096 positions those of
-# 2,000 sentences of SST-2 fall by 4 %, in 16 to 43 batches.
+# What one more batch costs, in largest batches. It matters little: from an eighth to a 128th of 4,096 positions, those
+# of 2,000 sentences of SST-2 fall by 4 %, in 16 to 43 batches.
 BATCH_COST = 1 / 32
 STREAM_WIDTHS = 4  # halves of the longest: a stream of any texts is asked in so many
 
