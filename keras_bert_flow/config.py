@@ -226,6 +226,9 @@ class FinetuningConfig(Settings):
     )
     weight_decay: float = Field(0.01, ge=0, description="Decoupled decay; biases and layer norms are never decayed.")
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
+    epsilon: float = Field(
+        1e-6, gt=0, description="Added to the root of the mean square of a gradient before a step is divided by it."
+    )
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
     precision: Precision = Field(
         "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."

@@ -108,7 +108,9 @@ def train(model, rows, settings, seed, run):
         {"params": [value for name, value in model.named_parameters() if name.endswith(plain)], "weight_decay": 0.0},
         {"params": [value for name, value in model.named_parameters() if not name.endswith(plain)]},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    optimizer = torch.optim.AdamW(
+        groups, lr=settings.learning_rate, weight_decay=settings.weight_decay, eps=settings.epsilon
+    )
     warmup_steps = int(settings.warmup_fraction * steps)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, warmup_steps, steps)
     model.train()

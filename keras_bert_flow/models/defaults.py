@@ -10,6 +10,8 @@ from keras_bert_flow.models.fused_adamw import choose_adamw
 # optimizer sees variables named like `pooler/dense/bias:0`. A test pins the paths that this leaves to be decayed.
 UNDECAYED_NAMES = (r"(^|/)(bias|gamma|beta)(:0)?$",)
 
+EPSILON = 1e-6  # google-research/bert, optimization.py
+
 
 @fuse
 def _cross_entropies(labels, logits):
@@ -70,21 +72,22 @@ def token_accuracy():
     return TokenAccuracy(name="accuracy")
 
 
-def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, **options):
+def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, epsilon=EPSILON, **options):
     """Return AdamW that decays all but biases and layer norms.
 
     Args:
         learning_rate: a number or a schedule.
         weight_decay: decoupled decay.
         clip_norm: largest global norm of the gradient.
+        epsilon: added to the root of the mean square of a gradient, before its bias is corrected.
         options: further arguments of `keras.optimizers.AdamW`.
-    Source: Devlin et al. 2019, appendix A.2; epsilon from google-research/bert, optimization.py. Unlike the original,
-    this corrects the bias of the first steps, as Adam's authors do.
+    Source: Devlin et al. 2019, appendix A.2. Unlike the original, this corrects the bias of the first steps, as Adam's
+    authors do.
     """
     optimizer = choose_adamw(steps_at_once=not options)(
         learning_rate=learning_rate,
         weight_decay=weight_decay,
-        epsilon=1e-6,
+        epsilon=epsilon,
         global_clipnorm=clip_norm,
         name="adamw",  # by default it counts the optimizers of the process, and a checkpoint would not fit the next
         **options,

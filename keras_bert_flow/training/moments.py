@@ -6,7 +6,7 @@ import re
 import keras
 from keras import ops
 
-from keras_bert_flow.models.defaults import UNDECAYED_NAMES
+from keras_bert_flow.models.defaults import EPSILON, UNDECAYED_NAMES
 from keras_bert_flow.models.fused_adamw import dense_gradients
 from keras_bert_flow.training.layer_rates import rate_factors
 
@@ -35,7 +35,7 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         weight_decay=0.01,
         beta_1=0.9,
         beta_2=0.999,
-        epsilon=1e-6,
+        epsilon=EPSILON,
         excluded_names=UNDECAYED_NAMES,
         layer_decay=1.0,
         **kwargs,

@@ -1,6 +1,6 @@
 """Make an optimizer by its name, with a rate that rises from 0, then falls."""
 
-from keras_bert_flow.models.defaults import make_adamw
+from keras_bert_flow.models.defaults import EPSILON, make_adamw
 from keras_bert_flow.training.bert_adam import BertAdam
 from keras_bert_flow.training.guard import GuardedOptimizer
 from keras_bert_flow.training.lamb import Lamb
@@ -9,7 +9,7 @@ from keras_bert_flow.training.schedules import LINEAR, AccumulatedSteps, WarmupD
 ADAMW, BERT_ADAM, LAMB = "adamw", "bert_adam", "lamb"
 
 
-def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_norm=1.0, decay=LINEAR):
+def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_norm=1.0, decay=LINEAR, epsilon=EPSILON):
     """Return AdamW with warm-up; biases and layer norms are not decayed.
 
     Args:
@@ -19,12 +19,16 @@ def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_no
         weight_decay: decoupled decay.
         clip_norm: largest global norm of the gradient.
         decay: how the rate falls: `linear`, `cosine` or `constant`.
+        epsilon: see `make_optimizer`.
     Source: Devlin et al. 2019, appendix A.2.
     """
-    return make_optimizer(ADAMW, WarmupDecay(learning_rate, warmup_steps, total_steps, decay), weight_decay, clip_norm)
+    schedule = WarmupDecay(learning_rate, warmup_steps, total_steps, decay)
+    return make_optimizer(ADAMW, schedule, weight_decay, clip_norm, epsilon=epsilon)
 
 
-def make_optimizer(kind, learning_rate, weight_decay=0.01, clip_norm=1.0, layer_decay=1.0, accumulate_batches=1):
+def make_optimizer(
+    kind, learning_rate, weight_decay=0.01, clip_norm=1.0, layer_decay=1.0, accumulate_batches=1, epsilon=EPSILON
+):
     """Return an optimizer that leaves biases and layer norms undecayed.
 
     Args:
@@ -34,6 +38,7 @@ def make_optimizer(kind, learning_rate, weight_decay=0.01, clip_norm=1.0, layer_
         clip_norm: largest global norm of the gradient.
         layer_decay: see `layer_rates.rate_factors`.
         accumulate_batches: batches whose mean gradient makes a step.
+        epsilon: added to the root of the mean square of a gradient, which the step is divided by.
     Raises:
         ValueError: another `kind`.
     """
@@ -43,8 +48,9 @@ def make_optimizer(kind, learning_rate, weight_decay=0.01, clip_norm=1.0, layer_
         if not isinstance(learning_rate, float):
             learning_rate = AccumulatedSteps(learning_rate, accumulate_batches)
     if kind == ADAMW and layer_decay == 1:
-        return make_adamw(learning_rate, weight_decay, clip_norm, **accumulation)
-    options = {"weight_decay": weight_decay, "global_clipnorm": clip_norm, "layer_decay": layer_decay} | accumulation
+        return make_adamw(learning_rate, weight_decay, clip_norm, epsilon, **accumulation)
+    options = {"weight_decay": weight_decay, "global_clipnorm": clip_norm, "epsilon": epsilon} | accumulation
+    options["layer_decay"] = layer_decay
     if kind == ADAMW:
         return BertAdam(learning_rate, bias_correction=True, name=ADAMW, **options)
     if kind == BERT_ADAM:

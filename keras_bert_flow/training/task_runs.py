@@ -175,6 +175,7 @@ class TaskRuns:
             settings.weight_decay,
             settings.clip_norm,
             settings.layer_decay,
+            epsilon=settings.epsilon,
             precision=settings.precision,
         )
         loss = TagLoss(reduction="sum") if self._data.train.labelled_tokens else None  # `TaskBatches` divides

@@ -39,7 +39,7 @@ DECAYED = [
 ]
 
 
-def run_reference(kind, weights, gradients, layer_decay=1.0):
+def run_reference(kind, weights, gradients, layer_decay=1.0, epsilon=1e-6):
     """Run an optimizer in float64.
 
     adamw: Loshchilov and Hutter 2019, algorithm 2, the decay scaled by the rate; epsilon is the "epsilon hat" of Kingma
@@ -60,11 +60,11 @@ def run_reference(kind, weights, gradients, layer_decay=1.0):
             missing = 1 - 0.999 ** (step + 1)
             is_matrix = name.split("/")[1] in ("kernel", "embeddings")
             if kind == "adamw":
-                update = corrected / ((np.sqrt(second[name]) + 1e-6) / np.sqrt(missing))
+                update = corrected / ((np.sqrt(second[name]) + epsilon) / np.sqrt(missing))
             elif kind == "bert_adam":
-                update = first[name] / (np.sqrt(second[name]) + 1e-6)
+                update = first[name] / (np.sqrt(second[name]) + epsilon)
             else:
-                update = corrected / (np.sqrt(second[name] / missing) + 1e-6)
+                update = corrected / (np.sqrt(second[name] / missing) + epsilon)
             if is_matrix:
                 update = update + DECAY * weights[name]
             if is_matrix and kind == "lamb":
@@ -91,9 +91,9 @@ def schedule():
     return WarmupDecay(PEAK, WARMUP, TOTAL)
 
 
-@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
+@pytest.mark.parametrize(("layer_decay", "options"), [(1.0, {}), (0.5, {}), (1.0, {"epsilon": 0.1})])
 @pytest.mark.parametrize("kind", KINDS)
-def test_optimizer_equals_plain_reference(kind, layer_decay):
+def test_optimizer_equals_plain_reference(kind, layer_decay, options):
     rng = np.random.default_rng(0)
     first = {name: rng.normal(size=shape).astype("float32") for name, shape in SHAPES.items()}
     # Norms from about 0.1 to 60: clipped on some steps, not on others.
@@ -102,11 +102,11 @@ def test_optimizer_equals_plain_reference(kind, layer_decay):
     norms = [np.sqrt(sum((gradient**2).sum() for gradient in given.values())) for given in gradients]
     assert min(norms) < CLIP / 2 and max(norms) > CLIP * 20
     variables = make_variables(first)
-    optimizer = make_optimizer(kind, schedule(), DECAY, CLIP, layer_decay)
+    optimizer = make_optimizer(kind, schedule(), DECAY, CLIP, layer_decay, **options)
     optimizer.build(variables)
     for given in gradients:
         optimizer.apply([keras.ops.convert_to_tensor(given[name], "float32") for name in SHAPES])
-    expected = run_reference(kind, first, gradients, layer_decay)
+    expected = run_reference(kind, first, gradients, layer_decay, **options)
     for name, found in zip(SHAPES, values_of(variables), strict=True):
         # Weights up to 3 through 20 steps: 40 roundings of 1e-7; the correction of Keras' own AdamW, near 1e-3 at
         # first, is known to 6e-5 of itself in float32, half of which goes into steps of at most 0.05.
@@ -115,10 +115,9 @@ def test_optimizer_equals_plain_reference(kind, layer_decay):
 
 
 def test_public_adamw_is_that_of_the_configuration():
-    assert (
-        adamw(PEAK, TOTAL, WARMUP, DECAY, CLIP).get_config()
-        == make_optimizer("adamw", schedule(), DECAY, CLIP).get_config()
-    )
+    for options in ({}, {"epsilon": 1e-8}):
+        public = adamw(PEAK, TOTAL, WARMUP, DECAY, CLIP, **options)
+        assert public.get_config() == make_optimizer("adamw", schedule(), DECAY, CLIP).get_config() | options
 
 
 @pytest.mark.parametrize("kind", KINDS)
