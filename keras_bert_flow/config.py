@@ -237,7 +237,11 @@ class FinetuningConfig(Settings):
         4,
         ge=1,
         le=8,
-        description="Widths that batches of texts of like length have, at most; jax compiles a step for each.",
+        description="Widths that batches have, at most; jax compiles a step for each.",
+    )
+    group_by_length: bool = Field(
+        True,
+        description="Batches hold texts of like length, and little of them is padding; false: any, as they come.",
     )
     patience_epochs: int | None = Field(
         None, ge=1, description="End a run where its dev score has not risen for so many epochs; left out, never."

@@ -116,6 +116,17 @@ def plan_epoch(
     return [batches[number] for number in rng.permutation(len(batches))]
 
 
+def deal_out(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
+    """Deal all rows out to batches at random, whatever their lengths; all but the last are full.
+
+    Returns:
+        The rows of each batch, and the longest length in each, int, (batches,).
+    """
+    order = rng.permutation(len(lengths))
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    return batches, np.array([lengths[rows].max() for rows in batches])
+
+
 def plan_in_order(lengths: np.ndarray, widths: Sequence[int], batch_positions: int) -> list[tuple[np.ndarray, int]]:
     """Deal all rows out to batches of about so many positions, the narrowest first; for prediction."""
     places = np.searchsorted(widths, lengths)

@@ -1,4 +1,4 @@
-"""Feed the features of a task to `model.fit` and `predict`: batches of like length, each a function of its number."""
+"""Feed the features of a task to `model.fit` and `predict`: batches, each a function of its number."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +13,7 @@ from keras_bert_flow.data.lengths import (
     MAX_WIDTHS,
     choose_few_widths,
     choose_widths,
+    deal_out,
     fill_up,
     plan_epoch,
     plan_in_order,
@@ -34,13 +35,14 @@ class TaskBatches:
 
     Where tokens have labels, their weights are 1 / how many are in a batch on the average, and the loss is to be their
     sum. A mean over the tokens of each batch would give one among short sentences several times the weight of one among
-    long ones, as batches are of like length.
+    long ones, where batches are of like length.
 
     Args:
         features: rows with labels.
         batch_size: rows of a batch.
         seed: of the order.
         max_widths: most widths that batches have.
+        group_by_length: batches hold rows of like length; if not, any rows, and more of them is padding.
     Attributes:
         steps_per_epoch: batches of a pass.
         mean_positions: of a batch, padding included.
@@ -48,13 +50,22 @@ class TaskBatches:
         ValueError: there are no rows, or no labels.
     """
 
-    def __init__(self, features: Features, batch_size: int, seed: int = 1, max_widths: int = MAX_WIDTHS):
+    def __init__(
+        self,
+        features: Features,
+        batch_size: int,
+        seed: int = 1,
+        max_widths: int = MAX_WIDTHS,
+        group_by_length: bool = True,
+    ):
         if not len(features) or not features.labels:
             raise ValueError("Training needs rows with labels. Received: none. Give a table with examples.")
         self.features = features
         self.batch_size = batch_size
         self.seed = seed
-        self.widths = choose_widths(features.lengths, max_widths, features.sequence_length)
+        self.group_by_length = group_by_length
+        lengths = features.lengths if group_by_length else deal_out(features.lengths, batch_size, self._make_rng(0))[1]
+        self.widths = choose_widths(lengths, max_widths, features.sequence_length)
         self.steps_per_epoch = -(-len(features) // batch_size)
         self._weight = self.steps_per_epoch / (features.labelled_tokens or self.steps_per_epoch)
         self._plan = lru_cache(maxsize=2)(self._plan_epoch)
@@ -73,19 +84,31 @@ class TaskBatches:
         return make_inputs(self.features, filled, width), labels, label_weights
 
     def _plan_epoch(self, epoch: int) -> list[tuple[np.ndarray, int]]:
-        rng = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
-        return plan_epoch(self.features.lengths, self.widths, self.batch_size, rng)
+        lengths, rng = self.features.lengths, self._make_rng(epoch)
+        if self.group_by_length:
+            return plan_epoch(lengths, self.widths, self.batch_size, rng)
+        batches, longest = deal_out(lengths, self.batch_size, rng)
+        widths = [self.widths[place] for place in np.searchsorted(self.widths, longest)]
+        return list(zip(batches, widths, strict=True))
+
+    def _make_rng(self, epoch: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
 
 
 def task_dataset(
-    features: Features, batch_size: int, seed: int = 1, start_step: int = 0, max_widths: int = MAX_WIDTHS
+    features: Features,
+    batch_size: int,
+    seed: int = 1,
+    start_step: int = 0,
+    max_widths: int = MAX_WIDTHS,
+    group_by_length: bool = True,
 ) -> grain.IterDataset:
     """Return endless batches (inputs, labels, weights); use with `steps_per_epoch`. See `TaskBatches`.
 
     Args:
         start_step: batches to leave out at the start, at no cost.
     """
-    return read_batches(TaskBatches(features, batch_size, seed, max_widths), start_step)
+    return read_batches(TaskBatches(features, batch_size, seed, max_widths, group_by_length), start_step)
 
 
 def read_batches(batches: TaskBatches, start_step: int = 0) -> grain.IterDataset:

@@ -118,7 +118,9 @@ class TaskRuns:
         """Train to the end, leave the classifier in the state to publish, and return seconds and score."""
         settings, model, identity = self._settings, self._classifier, self._identity | run
         folder.mkdir(parents=True, exist_ok=True)
-        batches = TaskBatches(self._data.train, settings.batch_size, run["seed"], settings.max_widths)
+        batches = TaskBatches(
+            self._data.train, settings.batch_size, run["seed"], settings.max_widths, settings.group_by_length
+        )
         total_steps = settings.epochs * batches.steps_per_epoch
         self._compile(total_steps)
         is_chosen = settings.publish == "best"

@@ -11,6 +11,7 @@ from keras_bert_flow.data.lengths import (
     WIDTH_STEP,
     choose_few_widths,
     choose_widths,
+    deal_out,
     fill_up,
     fit_widths,
     halve_widths,
@@ -55,6 +56,15 @@ def test_every_row_is_in_one_batch_that_holds_it():
         assert all((lengths[rows] <= width).all() and width in widths for rows, width in batches)
         sizes = sorted(len(rows) for rows, _ in batches)
         assert len(sizes) == -(-len(lengths) // batch_size) and set(sizes[1:]) <= {batch_size}
+
+
+def test_rows_dealt_out_at_random_are_each_in_one_batch():
+    for case in CASES:
+        lengths, size, rng = make_lengths(case)
+        batches, longest = deal_out(lengths, size, rng)
+        assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+        assert longest.tolist() == [lengths[rows].max() for rows in batches]
+        assert {len(rows) for rows in batches[:-1]} <= {size} and 1 <= len(batches[-1]) <= size
 
 
 def test_batches_and_their_order_change_with_the_generator():

@@ -34,15 +34,16 @@ def assert_batches_equal(found, expected):
             keras.tree.map_structure(np.testing.assert_array_equal, part, other_part)
 
 
+@pytest.mark.parametrize("group_by_length", [True, False])
 @pytest.mark.parametrize("batch_size", [1, 4, 9, 64])
-def test_passes_are_permutations_and_slices(batch_size):
-    batches = TaskBatches(make_features(), batch_size, seed=2, max_widths=3)
+def test_passes_are_permutations_and_slices(batch_size, group_by_length):
+    batches = TaskBatches(make_features(), batch_size, 2, 3, group_by_length)
     steps = batches.steps_per_epoch
     assert steps == -(-45 // batch_size)
-    whole = list(islice(task_dataset(make_features(), batch_size, 2, max_widths=3), 2 * steps + 1))
+    whole = list(islice(task_dataset(make_features(), batch_size, 2, 0, 3, group_by_length), 2 * steps + 1))
     for step in {1, steps, steps + 1, 2 * steps}:
-        rest = list(islice(task_dataset(make_features(), batch_size, 2, step, 3), 2 * steps + 1 - step))
-        assert_batches_equal(rest, whole[step:])
+        rest = task_dataset(make_features(), batch_size, 2, step, 3, group_by_length)
+        assert_batches_equal(list(islice(rest, 2 * steps + 1 - step)), whole[step:])
     orders = []
     for epoch in (whole[:steps], whole[steps : 2 * steps]):
         rows = np.concatenate([x["token_ids"][weights > 0, 0] for x, _, weights in epoch])
@@ -52,6 +53,27 @@ def test_passes_are_permutations_and_slices(batch_size):
     assert orders[0] != orders[1]
     assert len({x["token_ids"].shape for x, _, _ in whole}) <= 3
     assert all(len(x["token_ids"]) == len(y) == len(weights) == batch_size for x, y, weights in whole)
+
+
+def test_batches_may_hold_rows_of_any_length():
+    rng = np.random.default_rng(5)
+    lengths = rng.integers(3, 100, 400)
+    batches = TaskBatches(make_features(lengths), 8, max_widths=4, group_by_length=False)
+    widths = []
+    for step in range(2 * batches.steps_per_epoch):
+        mask = batches[step][0]["padding_mask"]
+        widths.append(mask.shape[1])
+        longest = mask.sum(axis=1).max()
+        assert min(width for width in batches.widths if width >= longest) == widths[-1]
+    assert len(set(widths)) == 4 and min(widths) < max(widths) == batches.widths[-1]
+    # Groups of like length have means that differ by more than those of any eight rows: 28 / sqrt(8) = 10.
+    deviations = {}
+    for kind in (True, False):
+        found = TaskBatches(make_features(lengths), 8, max_widths=4, group_by_length=kind)
+        means = [found[step][0]["padding_mask"].sum(axis=1).mean() for step in range(found.steps_per_epoch)]
+        deviations[kind] = np.std(means)
+    assert deviations[False] == pytest.approx(10, abs=2.5) and deviations[True] > 20
+    assert batches.mean_positions == 8 * round(np.mean(widths[: batches.steps_per_epoch]) * 8) / 8
 
 
 def test_inputs_are_filled_up_to_the_width():

@@ -31,22 +31,44 @@ def place(tmp_path):
     return tmp_path
 
 
-def test_loss_of_a_pass_is_the_mean_over_all_tags(place):
+def finetune_tags(place, output="finished", **changes):
+    """Return the log of a run whose losses are all those of the first weights, but for the changes."""
     table = str(place / "tags.txt")
     settings = {
         "batch_size": 8,
         "epochs": 1,
         "sequence_length": 16,
-        "learning_rate": 1e-12,  # all losses are those of the first weights
+        "learning_rate": 1e-12,
         "dropout_rate": 0,
         "seeds": (1,),
         "compare_random": False,
     }
+    settings |= changes
     task = {"name": "tags", "kind": "token_classification", "train": table, "dev": table, "scheme": "IOB2"}
     config = make_config(type(make_tiny_config()), {"task": task, "finetuning": settings}, "task")
-    finished = finetune(config, place / "model", place / "finished", lambda line: None)
+    finished = finetune(config, place / "model", place / output, lambda line: None)
     log = read_log(finished / "pretrained" / "seed-1")
     assert [line["step"] for line in log] == list(range(1, 11))
-    losses = [line["loss"] for line in log]
-    assert np.mean(losses) == pytest.approx(log[-1]["dev_loss"], rel=1e-4)  # float32, and means of 8 rows
+    return [line["loss"] for line in log], log[-1]["dev_loss"]
+
+
+def test_loss_of_a_pass_is_the_mean_over_all_tags(place):
+    losses, dev_loss = finetune_tags(place)
+    assert np.mean(losses) == pytest.approx(dev_loss, rel=1e-4)  # float32, and means of 8 rows
     assert np.ptp(losses) > 0.5 * np.mean(losses)  # those of short sentences are smaller: fewer tags
+
+
+def test_batches_may_hold_sentences_of_any_length(place):
+    losses, dev_loss = finetune_tags(place, group_by_length=False)
+    assert np.mean(losses) == pytest.approx(dev_loss, rel=1e-4)
+    whole = losses[:-1]  # the last batch has five rows
+    # 12 tags or 2 a sentence, 8 sentences: a deviation of 5 * sqrt(8) around 56; of like length 40.
+    assert np.std(whole) < 0.45 * np.mean(whole)
+
+
+def test_epsilon_is_that_of_the_settings(place):
+    rates = {"learning_rate": 0.01, "warmup_fraction": 0.0, "weight_decay": 0.0}
+    losses, dev_loss = finetune_tags(place, epsilon=1e6, **rates)
+    assert np.mean(losses) == pytest.approx(dev_loss, rel=1e-4)  # divided by so much, no step moves a weight
+    losses, dev_loss = finetune_tags(place, output="learnt", **rates)
+    assert dev_loss < 0.8 * np.mean(losses)
