@@ -203,6 +203,9 @@ class FinetuningConfig(Settings):
     """How a pre-trained model learns a task. Defaults: Devlin et al. 2019, appendix A.3."""
 
     batch_size: int = Field(32, ge=1, description="Examples of a step.")
+    accumulate_batches: int = Field(
+        1, ge=1, description="Parts in which a step's examples are computed, the shortest first, to the same step."
+    )
     epochs: int = Field(3, ge=1, description="Passes over the training table.")
     max_train_examples: int | None = Field(None, ge=1, description="Use only the first so many rows of the table.")
     sequence_length: int = Field(128, ge=8, description="Tokens of an example; longer ones are cut.")
@@ -241,7 +244,8 @@ class FinetuningConfig(Settings):
     )
     group_by_length: bool = Field(
         True,
-        description="Batches hold texts of like length, and little of them is padding; false: any, as they come.",
+        description="Batches hold texts of like length, and little of them is padding; false: any, which in parts "
+        "(`accumulate_batches`) are little padding as well.",
     )
     patience_epochs: int | None = Field(
         None, ge=1, description="End a run where its dev score has not risen for so many epochs; left out, never."
@@ -255,6 +259,12 @@ class FinetuningConfig(Settings):
         None,
         description="Learning rates, epochs and batch sizes to choose from by the dev score; left out, none are tried.",
     )
+
+    @model_validator(mode="after")
+    def _check_parts(self):
+        for batch_size in (self.batch_size, *(self.grid.batch_size if self.grid else ())):
+            _require_equal_parts(batch_size, self.accumulate_batches)
+        return self
 
 
 class DistributionConfig(Settings):
@@ -311,6 +321,16 @@ class PipelineConfig(Settings):
             _require_shorter(f"{stage}.sequence_length", length, "model.max_positions", self.model.max_positions)
         return self
 
+    @model_validator(mode="after")
+    def _check_pairs_stay_together(self):
+        parts = self.finetuning.accumulate_batches
+        if parts > 1 and getattr(self.task, "objective", None) == "contrastive":
+            raise ValueError(
+                "The objective `contrastive` compares all pairs of a batch, which must not come in parts. Received: "
+                f"finetuning.accumulate_batches={parts}. Leave it out, or choose the objective cosine."
+            )
+        return self
+
     @property
     def phases(self) -> tuple["PipelineConfig", ...]:
         """The configuration of each phase of pre-training: this one, and one whose sections are as in the second."""
@@ -333,10 +353,14 @@ def with_grid(config: PipelineConfig) -> PipelineConfig:
 
 def _check_steps(settings: "PretrainingConfig | SecondPhaseConfig") -> None:
     _require_shorter("warmup_steps", settings.warmup_steps, "total_steps", settings.total_steps)
-    if settings.batch_size % settings.accumulate_batches:
+    _require_equal_parts(settings.batch_size, settings.accumulate_batches)
+
+
+def _require_equal_parts(batch_size: int, accumulate_batches: int) -> None:
+    if batch_size % accumulate_batches:
         raise ValueError(
             "`batch_size` must be a multiple of `accumulate_batches`. Received: "
-            f"batch_size={settings.batch_size}, accumulate_batches={settings.accumulate_batches}"
+            f"batch_size={batch_size}, accumulate_batches={accumulate_batches}"
         )
 
 

@@ -5,7 +5,7 @@
 Tables are read and predictions are scored as this package does it; model and loop are those of transformers and
 PyTorch: rows padded to the longest of a batch, AdamW with linear decay after warm-up, clipping, autocast. Texts are
 encoded by transformers' tokenizer; words with tags and contexts with questions, which are cut into windows, by this
-package. The shuffled rows that are left over at the end of an epoch are passed over.
+package. Batches are those of this package where it does not group them by length: the same rows in the same order.
 """
 
 import json
@@ -20,7 +20,8 @@ import torch
 import transformers
 
 from keras_bert_flow.config_file import load_config
-from keras_bert_flow.data.tasks import make_inputs, make_labels, read_tokenizer
+from keras_bert_flow.data.lengths import deal_at_random
+from keras_bert_flow.data.tasks import make_generator, make_inputs, make_labels, read_tokenizer
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.training.task_data import read_examples
 
@@ -101,8 +102,7 @@ def load_model(folder, task, dropout_rate):
 
 
 def train(model, rows, settings, seed, run):
-    order = np.random.default_rng(seed)
-    steps = settings.epochs * (len(rows) // settings.batch_size)
+    steps = settings.epochs * -(-len(rows) // settings.batch_size)
     plain = ("bias", "LayerNorm.weight")
     groups = [
         {"params": [value for name, value in model.named_parameters() if name.endswith(plain)], "weight_decay": 0.0},
@@ -114,10 +114,9 @@ def train(model, rows, settings, seed, run):
     warmup_steps = int(settings.warmup_fraction * steps)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, warmup_steps, steps)
     model.train()
-    for _ in range(settings.epochs):
-        places = order.permutation(len(rows))
-        for start in range(0, len(rows) - settings.batch_size + 1, settings.batch_size):
-            inputs, labels = rows.batch(places[start : start + settings.batch_size])
+    for epoch in range(settings.epochs):
+        for places in deal_at_random(len(rows), settings.batch_size, make_generator(seed, epoch)):
+            inputs, labels = rows.batch(places)
             run(**inputs, **labels).loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
             optimizer.step()

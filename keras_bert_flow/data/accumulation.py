@@ -51,12 +51,17 @@ def take_part(batch: tuple[dict, dict, dict], part: int, count: int) -> Any:
     """
 
     def rows(values: np.ndarray) -> np.ndarray:
-        if len(values) % count:
-            raise ValueError(
-                f"A batch must split into equal parts. Received: {len(values)} sequences for {count} parts. "
-                f"Try {len(values) // count * count or count} sequences."
-            )
+        require_equal_parts(len(values), count)
         size = len(values) // count
         return values[part * size : (part + 1) * size]
 
     return tuple({name: rows(values) for name, values in group.items()} for group in batch)
+
+
+def require_equal_parts(batch_size: int, count: int) -> None:
+    """Raise a ValueError where so many rows do not split into so many equal parts."""
+    if batch_size % count:
+        raise ValueError(
+            f"A batch must split into equal parts. Received: {batch_size} sequences for {count} parts. "
+            f"Try {batch_size // count * count or count} sequences."
+        )

@@ -88,9 +88,9 @@ def fill_up(rows: np.ndarray, most: int) -> np.ndarray:
     return np.resize(rows, min(size for size in list_sizes(max(1, most)) if size >= len(rows)))
 
 
-def plan_epoch(
+def deal_by_length(
     lengths: np.ndarray, widths: Sequence[int], batch_size: int, rng: np.random.Generator
-) -> list[tuple[np.ndarray, int]]:
+) -> list[np.ndarray]:
     """Deal all rows out to batches at random, those of like length together.
 
     What is left over from the batches of one width goes to those of the next, so all batches but one are full.
@@ -101,30 +101,25 @@ def plan_epoch(
         batch_size: rows of a batch.
         rng: another one gives another order, and other batches.
     Returns:
-        The rows of each batch and its width.
+        The rows of each batch.
     """
     order = rng.permutation(len(lengths))
     places = np.searchsorted(widths, lengths[order])
     batches, left = [], order[:0]
-    for place, width in enumerate(widths):
+    for place in range(len(widths)):
         rows = np.concatenate([left, order[places == place]])
         full = len(rows) - len(rows) % batch_size
-        batches += [(chosen, width) for chosen in rows[:full].reshape(-1, batch_size)]
+        batches += list(rows[:full].reshape(-1, batch_size))
         left = rows[full:]
     if len(left):
-        batches.append((left, widths[-1]))
+        batches.append(left)
     return [batches[number] for number in rng.permutation(len(batches))]
 
 
-def deal_out(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
-    """Deal all rows out to batches at random, whatever their lengths; all but the last are full.
-
-    Returns:
-        The rows of each batch, and the longest length in each, int, (batches,).
-    """
-    order = rng.permutation(len(lengths))
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    return batches, np.array([lengths[rows].max() for rows in batches])
+def deal_at_random(rows: int, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Deal so many rows out to batches at random, whatever their lengths; all but the last are full."""
+    order = rng.permutation(rows)
+    return [order[start : start + batch_size] for start in range(0, rows, batch_size)]
 
 
 def plan_in_order(lengths: np.ndarray, widths: Sequence[int], batch_positions: int) -> list[tuple[np.ndarray, int]]:

@@ -12,7 +12,6 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_batches
-from keras_bert_flow.models.losses import TagLoss
 from keras_bert_flow.tasks.stored import write_task
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.training.best import BestCheckpoint
@@ -119,7 +118,12 @@ class TaskRuns:
         settings, model, identity = self._settings, self._classifier, self._identity | run
         folder.mkdir(parents=True, exist_ok=True)
         batches = TaskBatches(
-            self._data.train, settings.batch_size, run["seed"], settings.max_widths, settings.group_by_length
+            self._data.train,
+            settings.batch_size,
+            run["seed"],
+            settings.max_widths,
+            settings.group_by_length,
+            settings.accumulate_batches,
         )
         total_steps = settings.epochs * batches.steps_per_epoch
         self._compile(total_steps)
@@ -144,6 +148,7 @@ class TaskRuns:
             evaluate,
             batches.mean_positions,
             lambda line: self._report({"run": str(folder.relative_to(folder.parents[1]))} | dict(line)),
+            batches_per_step=settings.accumulate_batches,
             callbacks=callbacks,
         )
         if is_chosen:
@@ -178,10 +183,19 @@ class TaskRuns:
             settings.clip_norm,
             settings.layer_decay,
             epsilon=settings.epsilon,
+            accumulate_batches=settings.accumulate_batches,
             precision=settings.precision,
         )
-        loss = TagLoss(reduction="sum") if self._data.train.labelled_tokens else None  # `TaskBatches` divides
-        self._classifier.compile(optimizer=optimizer, loss=loss, auto_scale_loss=False)  # the guard scales it
+        model = self._classifier
+        # `TaskBatches` divides the weights of tags, and those of parts.
+        are_sums = self._data.train.labelled_tokens or settings.accumulate_batches > 1
+        losses = keras.tree.map_structure(_as_sum, model.make_losses()) if are_sums else None
+        weights = model.default_loss_weights if are_sums else None
+        model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard does
+
+
+def _as_sum(loss: keras.losses.Loss) -> keras.losses.Loss:
+    return type(loss).from_config(loss.get_config() | {"reduction": "sum"})
 
 
 def _read_run(folder: Path) -> dict[str, Any]:

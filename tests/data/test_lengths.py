@@ -11,12 +11,12 @@ from keras_bert_flow.data.lengths import (
     WIDTH_STEP,
     choose_few_widths,
     choose_widths,
-    deal_out,
+    deal_at_random,
+    deal_by_length,
     fill_up,
     fit_widths,
     halve_widths,
     list_sizes,
-    plan_epoch,
     plan_in_order,
     plan_tightly,
 )
@@ -51,29 +51,31 @@ def test_every_row_is_in_one_batch_that_holds_it():
     for case in CASES:
         lengths, most, rng = make_lengths(case)
         widths, batch_size = choose_widths(lengths, most), int(rng.integers(1, 9))
-        batches = plan_epoch(lengths, widths, batch_size, rng)
-        assert sorted(np.concatenate([rows for rows, _ in batches])) == list(range(len(lengths)))
-        assert all((lengths[rows] <= width).all() and width in widths for rows, width in batches)
-        sizes = sorted(len(rows) for rows, _ in batches)
+        batches = deal_by_length(lengths, widths, batch_size, rng)
+        assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+        sizes = sorted(len(rows) for rows in batches)
         assert len(sizes) == -(-len(lengths) // batch_size) and set(sizes[1:]) <= {batch_size}
+        held = [set(np.searchsorted(widths, lengths[rows])) for rows in batches]
+        # What is left over of one width is in one batch with the next: so many more pairs at most than batches.
+        assert sum(len(found) for found in held) <= len(batches) + len(widths) - 1
 
 
 def test_rows_dealt_out_at_random_are_each_in_one_batch():
     for case in CASES:
         lengths, size, rng = make_lengths(case)
-        batches, longest = deal_out(lengths, size, rng)
+        batches = deal_at_random(len(lengths), size, rng)
         assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
-        assert longest.tolist() == [lengths[rows].max() for rows in batches]
         assert {len(rows) for rows in batches[:-1]} <= {size} and 1 <= len(batches[-1]) <= size
 
 
 def test_batches_and_their_order_change_with_the_generator():
     lengths = np.random.default_rng(1).integers(3, 60, 500)
     widths = choose_widths(lengths, 4)
-    first, again, other = (plan_epoch(lengths, widths, 16, np.random.default_rng(seed)) for seed in (2, 2, 3))
-    assert [rows.tolist() for rows, _ in first] == [rows.tolist() for rows, _ in again]
-    assert {tuple(sorted(rows)) for rows, _ in first}.isdisjoint(tuple(sorted(rows)) for rows, _ in other)
-    places = {width: [place for place, (_, found) in enumerate(first) if found == width] for width in widths}
+    first, again, other = (deal_by_length(lengths, widths, 16, np.random.default_rng(seed)) for seed in (2, 2, 3))
+    assert [rows.tolist() for rows in first] == [rows.tolist() for rows in again]
+    assert {tuple(sorted(rows)) for rows in first}.isdisjoint(tuple(sorted(rows)) for rows in other)
+    longest = np.take(widths, np.searchsorted(widths, [lengths[rows].max() for rows in first]))
+    places = {width: np.flatnonzero(longest == width).tolist() for width in widths}
     assert all(min(found) < 8 and max(found) >= len(first) - 8 for found in places.values() if len(found) > 5)
 
 

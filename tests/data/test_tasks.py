@@ -102,6 +102,54 @@ def test_labels_of_tokens_weigh_where_there_are_any():
     assert (weights.sum(axis=1) > 0).sum() == 2 and y.min() == 0  # the row without labels, and the filler
 
 
+@pytest.mark.parametrize("group_by_length", [True, False])
+def test_parts_of_a_batch_are_its_rows_by_length(group_by_length):
+    labels = [np.full(length, 1, np.int32) for length in LENGTHS]
+    for features in (make_features(), make_features(labels={"logits": labels})):
+        whole = TaskBatches(features, 12, 2, 3, group_by_length)
+        parts = TaskBatches(features, 12, 2, 3, group_by_length, accumulate_batches=4)
+        assert parts.steps_per_epoch == whole.steps_per_epoch == 4
+        positions = []
+        for step in range(8):
+            x, _, weights = whole[step]
+            rows = sorted(zip(x["token_ids"][:, 0], weights.reshape(12, -1).max(axis=1) > 0, strict=True))
+            found, lengths, sums = [], [], []
+            for part in range(4):
+                x, y, weights = parts[4 * step + part]
+                assert len(x["token_ids"]) == len(y) == len(weights) == 3
+                found += zip(x["token_ids"][:, 0], weights.reshape(3, -1).max(axis=1) > 0, strict=True)
+                lengths += x["padding_mask"].sum(axis=1).tolist()
+                width = x["token_ids"].shape[1]
+                assert width == min(width for width in parts.widths if width >= max(lengths[-3:]))
+                sums.append(weights.sum(dtype="float64"))
+                positions.append(3 * width)
+            assert lengths == sorted(lengths)
+            if group_by_length or step % 4 < 3:  # filler may be other rows
+                assert sorted(found) == rows
+            # The mean of the parts' sums is the sum of the whole, where that of rows is a mean.
+            expected = whole[step][2].sum(dtype="float64") if features.labelled_tokens else 1
+            assert np.mean(sums) == pytest.approx(expected, rel=1e-6)  # float32
+        assert parts.mean_positions == round(sum(positions[:16]) / 4)
+        rest = list(islice(task_dataset(features, 12, 2, 3, 3, group_by_length, accumulate_batches=4), 6))
+        assert_batches_equal(rest, [parts[number] for number in range(12, 18)])
+
+
+def test_batches_of_any_rows_in_parts_are_hardly_padding():
+    lengths = np.random.default_rng(5).integers(3, 100, 400)
+    grouped, whole, parts = (
+        TaskBatches(make_features(lengths), 32, 1, 8, *options) for options in ((True,), (False,), (False, 8))
+    )
+    assert whole.mean_positions > 1.5 * grouped.mean_positions
+    assert parts.mean_positions < 1.2 * grouped.mean_positions
+    for batches in (whole, parts):
+        assert len({batches[number][0]["token_ids"].shape for number in range(100)}) <= 8
+
+
+def test_batch_without_equal_parts_is_refused():
+    with pytest.raises(ValueError, match="must split into equal parts. Received: 6 sequences for 4 parts. Try 4"):
+        task_dataset(make_features(), 6, accumulate_batches=4)
+
+
 @pytest.mark.parametrize("batch_size", [1, 4, 9, 64])
 def test_every_labelled_token_of_a_pass_weighs_alike(batch_size):
     rng = np.random.default_rng(7)
