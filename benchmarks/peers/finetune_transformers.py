@@ -5,7 +5,8 @@
 Tables are read and predictions are scored as this package does it; model and loop are those of transformers and
 PyTorch: rows padded to the longest of a batch, AdamW with linear decay after warm-up, clipping, autocast. Texts are
 encoded by transformers' tokenizer; words with tags and contexts with questions, which are cut into windows, by this
-package. Batches are those of this package where it does not group them by length: the same rows in the same order.
+package. Batches are those of this package where it does not group them by length: the same rows in the same order. With
+`finetuning.accumulate_batches` a step is computed in as many parts, rows of like length, and is the same step.
 """
 
 import json
@@ -21,8 +22,8 @@ import transformers
 
 from keras_bert_flow.config_file import load_config
 from keras_bert_flow.data.lengths import deal_at_random
-from keras_bert_flow.data.tasks import make_generator, make_inputs, make_labels, read_tokenizer
-from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.data.tasks import ONLY_OUTPUT, make_generator, make_inputs, make_labels, read_tokenizer
+from keras_bert_flow.tasks.features import IGNORED, Features
 from keras_bert_flow.training.task_data import read_examples
 
 MODELS = {
@@ -46,6 +47,8 @@ class Texts:
         self.labels = [label_ids[example.label] if label_ids else float(example.label) for example in examples]
         # One to an example, in order: all that decoding asks.
         self.features = Features((), np.zeros(len(examples), np.int32), np.arange(len(examples)))
+        self.lengths = np.array([len(example.text) + len(example.text_pair or "") for example in examples])
+        self.weights = np.ones(len(examples))
 
     def __len__(self):
         return len(self.examples)
@@ -68,6 +71,11 @@ class Windows:
 
     def __init__(self, folder, task, examples, length):
         self.features = task.encode(read_tokenizer(Path(folder)), examples, length)
+        self.lengths = self.features.lengths
+        self.weights = np.ones(len(self.lengths))
+        if self.features.labelled_tokens:
+            tags = self.features.labels[ONLY_OUTPUT]
+            self.weights = np.array([np.sum(row != IGNORED) for row in tags])
 
     def __len__(self):
         return len(self.features)
@@ -101,6 +109,17 @@ def load_model(folder, task, dropout_rate):
     return MODELS[task.kind].from_pretrained(folder, ignore_mismatched_sizes=True, **settings)
 
 
+def cut(rows, places, parts):
+    """Yield the parts of a batch, the shortest texts first, and the share of each in the mean that is the loss."""
+    if parts > 1:
+        places = places[np.argsort(rows.lengths[places], kind="stable")]
+    total = rows.weights[places].sum()
+    for part in np.array_split(places, parts):
+        share = rows.weights[part].sum() / total
+        if share > 0:
+            yield part, share
+
+
 def train(model, rows, settings, seed, run):
     steps = settings.epochs * -(-len(rows) // settings.batch_size)
     plain = ("bias", "LayerNorm.weight")
@@ -116,8 +135,9 @@ def train(model, rows, settings, seed, run):
     model.train()
     for epoch in range(settings.epochs):
         for places in deal_at_random(len(rows), settings.batch_size, make_generator(seed, epoch)):
-            inputs, labels = rows.batch(places)
-            run(**inputs, **labels).loss.backward()
+            for part, share in cut(rows, places, settings.accumulate_batches):
+                inputs, labels = rows.batch(part)
+                (run(**inputs, **labels).loss * share).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
             optimizer.step()
             schedule.step()
