@@ -3,7 +3,7 @@
 import keras
 
 from keras_bert_flow.layers.dropout import Dropout
-from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.initializers import normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.preset import load_preset, save_preset
@@ -96,9 +96,9 @@ def encode(backbone, inputs):
     return backbone({key: inputs[key] for key in INPUT_NAMES})
 
 
-def project(backbone, hidden, units, name):
+def project(backbone, hidden, units, name, make_initializer=normal):
     """Return float32 logits, (..., units), by a dense layer of that name."""
-    initializer = truncated_normal(backbone.initializer_range)
+    initializer = make_initializer(backbone.initializer_range)
     return keras.layers.Dense(units, kernel_initializer=initializer, dtype="float32", name=name)(hidden)
 
 

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.backbone import require_pooler
 from keras_bert_flow.models.base import BertWithHead, encode, make_inputs, project
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
@@ -32,7 +33,7 @@ class BertPretrainer(BertWithHead):
         inputs = make_inputs("mask_positions")
         encoded = encode(backbone, inputs)
         mlm = masked_token_logits(backbone, encoded["sequence_output"], inputs["mask_positions"])
-        nsp = project(backbone, encoded["pooled_output"], 2, "nsp")
+        nsp = project(backbone, encoded["pooled_output"], 2, "nsp", truncated_normal)
         super().__init__(backbone, inputs, {"mlm": mlm, "nsp": nsp}, name)
 
     def make_losses(self):
