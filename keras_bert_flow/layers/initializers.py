@@ -17,6 +17,6 @@ def truncated_normal(initializer_range: float = 0.02):
 def normal(initializer_range: float = 0.02):
     """Return a new normal, standard deviation `initializer_range`, as transformers has it for all weights.
 
-    For the head of a task: the smaller it starts, the later the encoder learns from it; benchmarks/head_size.py shows it.
+    For the head of a task: the smaller it starts, the later the encoder learns from it (benchmarks/head_size.py).
     """
     return keras.initializers.RandomNormal(mean=0.0, stddev=initializer_range)

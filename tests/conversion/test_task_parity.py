@@ -67,21 +67,25 @@ def load_reference(kind, folder):
     return model
 
 
-def make_reference(kind):
-    model_class, problem_type = REFERENCES[kind]
-    labels = {"regression": 1, "question_answering": 2}.get(kind, 3)
-    config = transformers.BertConfig(
-        vocab_size=50,
-        num_hidden_layers=1,
-        num_attention_heads=3,
-        hidden_size=24,
-        intermediate_size=40,
-        max_position_embeddings=16,
-        num_labels=labels,
-        problem_type=problem_type,
-        classifier_dropout=0.4,
+def make_config(kind, **changes):
+    return transformers.BertConfig(
+        **{
+            "vocab_size": 50,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 3,
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "max_position_embeddings": 16,
+            "num_labels": {"regression": 1, "question_answering": 2}.get(kind, 3),
+            "problem_type": REFERENCES[kind][1],
+            "classifier_dropout": 0.4,
+        }
+        | changes
     )
-    model = model_class(config)
+
+
+def make_reference(kind):
+    model = REFERENCES[kind][0](make_config(kind))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, value in model.named_parameters():
@@ -166,21 +170,13 @@ def test_minilm_embeds_as_sentence_transformers_would():
 
 @pytest.mark.parametrize("kind", [kind for kind in REFERENCES if kind != "embedding"])
 def test_new_head_starts_as_large_as_that_of_transformers(kind):
-    case, model_class = CASES[kind], REFERENCES[kind][0]
+    case = CASES[kind]
     seed_everything(1)
     torch.manual_seed(1)
     shape = SMALL | {"hidden_dim": 960, "num_layers": 1, "use_pooler": case.use_pooler}
     ours = case.make(kbf.BertBackbone(**shape, initializer_range=0.03)).trainable_variables[-2:]
-    config = transformers.BertConfig(
-        vocab_size=50,
-        num_hidden_layers=1,
-        num_attention_heads=3,
-        hidden_size=960,
-        intermediate_size=40,
-        initializer_range=0.03,
-        num_labels=ours[1].shape[0],
-    )
-    theirs = list(model_class(config).parameters())[-2:]
+    reference = REFERENCES[kind][0](make_config(kind, hidden_size=960, initializer_range=0.03))
+    theirs = list(reference.parameters())[-2:]
     kernels = keras.ops.convert_to_numpy(ours[0]).T, theirs[0].detach().numpy()
     assert kernels[0].shape == kernels[1].shape
     for kernel in kernels:
