@@ -103,7 +103,8 @@ class Windows:
 
 
 def load_model(folder, task, dropout_rate):
-    settings = {"hidden_dropout_prob": dropout_rate, "attention_probs_dropout_prob": dropout_rate}
+    rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+    settings = dict.fromkeys(rates, dropout_rate)
     if task.kind != "question_answering":
         settings["num_labels"] = len(task.labels) or 1
     return MODELS[task.kind].from_pretrained(folder, ignore_mismatched_sizes=True, **settings)
