@@ -22,8 +22,8 @@ import transformers
 
 from keras_bert_flow.config_file import load_config
 from keras_bert_flow.data.lengths import deal_at_random
-from keras_bert_flow.data.tasks import ONLY_OUTPUT, make_generator, make_inputs, make_labels, read_tokenizer
-from keras_bert_flow.tasks.features import IGNORED, Features
+from keras_bert_flow.data.tasks import make_generator, make_inputs, make_labels, read_tokenizer
+from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.training.task_data import read_examples
 
 MODELS = {
@@ -72,10 +72,8 @@ class Windows:
     def __init__(self, folder, task, examples, length):
         self.features = task.encode(read_tokenizer(Path(folder)), examples, length)
         self.lengths = self.features.lengths
-        self.weights = np.ones(len(self.lengths))
-        if self.features.labelled_tokens:
-            tags = self.features.labels[ONLY_OUTPUT]
-            self.weights = np.array([np.sum(row != IGNORED) for row in tags])
+        tags = self.features.labelled_tokens
+        self.weights = tags if tags.any() else np.ones(len(self.lengths))
 
     def __len__(self):
         return len(self.features)

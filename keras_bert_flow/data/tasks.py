@@ -34,9 +34,9 @@ class TaskBatches:
 
     Each pass over the rows deals them out anew; the last batch of a pass is filled up with rows of weight 0.
 
-    Where tokens have labels, their weights are 1 / how many are in a batch on the average, and the loss is to be their
-    sum. A mean over the tokens of each batch would give one among short sentences several times the weight of one among
-    long ones, where batches are of like length.
+    Where tokens have labels, the loss is to be a sum, and their weights make it a mean over those of a batch. Where
+    batches are of like length, that would give a token among short sentences several times the weight of one among long
+    ones: there weights are 1 / how many tokens with labels are in a batch on the average.
 
     A batch of any rows is mostly padding, as wide as its longest. In parts, from its shortest rows to its longest, each
     as wide as it need be, it is not; and parts need less memory. Their losses are to be sums as well: the weights are
@@ -101,13 +101,15 @@ class TaskBatches:
         if self.accumulate_batches > 1:
             order = np.argsort(self._lengths[filled], kind="stable")
             filled, is_real = filled[order], is_real[order]
-        return filled, is_real * np.float32(self._weigh(len(rows)))
+        return filled, is_real * np.float32(self._weigh(rows))
 
-    def _weigh(self, rows: int) -> float:
-        """Return the weight of a row, or of a labelled token, in a batch with so many rows that are no filler."""
-        if self._labelled_tokens:
-            return self.accumulate_batches * self.steps_per_epoch / self._labelled_tokens
-        return self.accumulate_batches / rows if self.accumulate_batches > 1 else 1.0
+    def _weigh(self, rows: np.ndarray) -> float:
+        """Return the weight of each of a batch's rows, filler left out, or of each of their labelled tokens."""
+        if self._labelled_tokens.any():
+            alike = self.group_by_length
+            tokens = self._labelled_tokens.sum() / self.steps_per_epoch if alike else self._labelled_tokens[rows].sum()
+            return self.accumulate_batches / max(tokens, 1)
+        return self.accumulate_batches / len(rows) if self.accumulate_batches > 1 else 1.0
 
     def _plan_epoch(self, epoch: int) -> list[np.ndarray]:
         rng = make_generator(self.seed, epoch)

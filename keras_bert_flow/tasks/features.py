@@ -45,10 +45,11 @@ class Features:
         return self.keeps_axis or self.sequences_per_row > 1
 
     @property
-    def labelled_tokens(self) -> int:
-        """How many tokens have a label of their own; 0 where rows have labels."""
+    def labelled_tokens(self) -> np.ndarray:
+        """How many tokens of each row have a label of their own, int, (rows,); 0 where rows have labels."""
         of_tokens = [values for values in self.labels.values() if not isinstance(values, np.ndarray)]
-        return sum(int((row != IGNORED).sum()) for values in of_tokens for row in values)
+        counts = [[np.count_nonzero(row != IGNORED) for row in values] for values in of_tokens]
+        return np.sum(counts, axis=0, dtype=np.int64) if counts else np.zeros(len(self), np.int64)
 
     @property
     def lengths(self) -> np.ndarray:

@@ -188,7 +188,7 @@ class TaskRuns:
         )
         model = self._classifier
         # `TaskBatches` divides the weights of tags, and those of parts.
-        are_sums = self._data.train.labelled_tokens or settings.accumulate_batches > 1
+        are_sums = self._data.train.labelled_tokens.any() or settings.accumulate_batches > 1
         losses = keras.tree.map_structure(_as_sum, model.make_losses()) if are_sums else None
         weights = model.default_loss_weights if are_sums else None
         model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard does

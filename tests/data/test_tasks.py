@@ -127,7 +127,7 @@ def test_parts_of_a_batch_are_its_rows_by_length(group_by_length):
             if group_by_length or step % 4 < 3:  # filler may be other rows
                 assert sorted(found) == rows
             # The mean of the parts' sums is the sum of the whole, where that of rows is a mean.
-            expected = whole[step][2].sum(dtype="float64") if features.labelled_tokens else 1
+            expected = whole[step][2].sum(dtype="float64") if features.labelled_tokens.any() else 1
             assert np.mean(sums) == pytest.approx(expected, rel=1e-6)  # float32
         assert parts.mean_positions == round(sum(positions[:16]) / 4)
         rest = list(islice(task_dataset(features, 12, 2, 3, 3, group_by_length, accumulate_batches=4), 6))
@@ -160,6 +160,22 @@ def test_every_labelled_token_of_a_pass_weighs_alike(batch_size):
     assert sum((weight > 0).sum() for weight in weights) == labelled
     assert {value for weight in weights for value in np.unique(weight)} <= {0, np.float32(len(weights) / labelled)}
     assert np.mean([weight.sum() for weight in weights]) == pytest.approx(1)
+
+
+def test_labelled_tokens_of_a_batch_of_any_rows_make_a_mean():
+    rng = np.random.default_rng(7)
+    labels = [rng.integers(IGNORED, 3, length, dtype=np.int32) for length in LENGTHS]
+    labels[5][:] = IGNORED
+    features = make_features(labels={"logits": labels})
+    assert features.labelled_tokens.tolist() == [(row != IGNORED).sum() for row in labels]
+    batches = TaskBatches(features, 9, group_by_length=False)
+    for step in range(2 * batches.steps_per_epoch):
+        x, _, weights = batches[step]
+        tokens = sum(features.labelled_tokens[x["token_ids"][weights.any(axis=1), 0]])
+        assert set(np.unique(weights)) <= {0, np.float32(1 / tokens)}
+        assert weights.sum(dtype="float64") == pytest.approx(1, rel=1e-6)  # float32
+    alone = TaskBatches(features, 1, group_by_length=False)  # one batch is the row without labels
+    assert sorted(alone[step][2].sum() > 0 for step in range(45)) == [False] + [True] * 44
 
 
 def test_outputs_by_name_keep_their_names():
