@@ -106,9 +106,9 @@ class TaskBatches:
     def _weigh(self, rows: np.ndarray) -> float:
         """Return the weight of each of a batch's rows, filler left out, or of each of their labelled tokens."""
         if self._labelled_tokens.any():
-            alike = self.group_by_length
-            tokens = self._labelled_tokens.sum() / self.steps_per_epoch if alike else self._labelled_tokens[rows].sum()
-            return self.accumulate_batches / max(tokens, 1)
+            counts = self._labelled_tokens
+            tokens = counts.sum() / self.steps_per_epoch if self.group_by_length else counts[rows].sum()
+            return self.accumulate_batches / (tokens or 1)  # a batch may have none
         return self.accumulate_batches / len(rows) if self.accumulate_batches > 1 else 1.0
 
     def _plan_epoch(self, epoch: int) -> list[np.ndarray]:
