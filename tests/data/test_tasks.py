@@ -150,10 +150,11 @@ def test_batch_without_equal_parts_is_refused():
         task_dataset(make_features(), 6, accumulate_batches=4)
 
 
+@pytest.mark.parametrize("share", [0.75, 0.02])  # with the latter, and batches of 1, fewer than one a batch
 @pytest.mark.parametrize("batch_size", [1, 4, 9, 64])
-def test_every_labelled_token_of_a_pass_weighs_alike(batch_size):
+def test_every_labelled_token_of_a_pass_weighs_alike(batch_size, share):
     rng = np.random.default_rng(7)
-    labels = [rng.integers(IGNORED, 3, length, dtype=np.int32) for length in LENGTHS]
+    labels = [np.where(rng.random(length) < share, 1, IGNORED).astype(np.int32) for length in LENGTHS]
     batches = TaskBatches(make_features(labels={"logits": labels}), batch_size, max_widths=4)
     weights = [batches[step][2] for step in range(batches.steps_per_epoch)]
     labelled = sum((row != IGNORED).sum() for row in labels)
