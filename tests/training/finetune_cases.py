@@ -27,8 +27,6 @@ SETTINGS = {
     "clip_norm": 0.1,  # less than the norms, and that of the mean of the parts, not of each
     "max_widths": 2,
 }
-
-
 OF_ANY_LENGTH = {"group_by_length": False}
 
 
