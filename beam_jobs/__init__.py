@@ -1,4 +1,7 @@
-"""Two Apache Beam pipelines: `build_vocabulary` counts words and learns pieces, `build_records` makes masked pairs."""
+"""Apache Beam pipelines of keras-bert-flow.
+
+`build_vocabulary` counts words and learns pieces, `build_records` makes masked instances.
+"""
 
 import logging
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from keras_bert_flow.own_packages import child_environment
+
 GRACE_SECONDS = 25.0  # from SIGTERM to SIGKILL: time to write a checkpoint, within the 30 s of Prefect's worker
 DRAIN_SECONDS = 5.0  # for the last lines, should a grandchild still hold the pipe
 PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
@@ -46,11 +48,14 @@ def run_child(
 
 
 def start_child(command: Sequence[str], environment: Mapping[str, str], output: int | IO[bytes]) -> subprocess.Popen:
-    """Start a command in a process group of its own that ends with this thread, however this thread ends."""
+    """Start a command in a process group of its own that ends with this thread, however this thread ends.
+
+    A Python command imports this project's packages, whatever lies in the working directory.
+    """
     guard = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(os.getpid()))
     return subprocess.Popen(
         (*guard, *command),
-        env=os.environ | dict(environment),
+        env=os.environ | child_environment() | dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,

@@ -9,16 +9,19 @@ import json
 import logging
 import sys
 import tempfile
+import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flows.child import GRACE_SECONDS, run_child
 from flows.server import chosen_server, running_server
-from flows.stages import StageError, source_path
+from flows.stages import StageError
 from keras_bert_flow import exit_status
 from keras_bert_flow.artifacts import write_atomically
 
 FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow gives its stage the grace first
+LAST_LINES = 5  # of a flow that died before it could say why
 SERVER_LOG = "keras-bert-flow-server.log"
 # Prefect speaks to its server only; what the stages say is printed by `_print_lines_of_ours`.
 QUIET = {
@@ -54,35 +57,50 @@ def run_locally(
     chosen = settings.api.url
     parameters = {"config_path": str(config_path), "overrides": list(overrides), "backend": backend}
     with chosen_server(chosen) if chosen else running_server(settings.home / SERVER_LOG) as address:
-        return _run_flow(parameters, QUIET | {"PREFECT_API_URL": address}, on_line)
+        return run_flow(parameters, QUIET | {"PREFECT_API_URL": address}, on_line)
 
 
 def main(parameters: str, outcome: str) -> int:
     """Run the flow in this process, the child's: leave the report's path, or what went wrong, in a file."""
-    from flows.pipeline import bert_pipeline
-
-    _print_lines_of_ours()
     try:
+        from flows.pipeline import bert_pipeline
+
+        _print_lines_of_ours()
         text, status = bert_pipeline(**json.loads(parameters)), 0
     except (ValueError, FileNotFoundError) as error:
         text, status = " ".join(str(error).split()), exit_status.USER_ERROR
     except StageError as error:
         text, status = " ".join(str(error).split()), 1
+    except Exception as error:
+        traceback.print_exc()
+        text, status = " ".join(f"{type(error).__name__}: {error}".split()), 1
     write_atomically(outcome, text.encode())
     return status
 
 
-def _run_flow(parameters: dict, environment: dict[str, str], on_line: Callable[[str], None]) -> Path:
+def run_flow(parameters: dict, environment: dict[str, str], on_line: Callable[[str], None]) -> Path:
+    """Run the flow in a child process and return the path of its report; raise as `run_locally` does."""
+    last_lines: deque[str] = deque(maxlen=LAST_LINES)
+
+    def follow(line: str) -> None:
+        last_lines.append(line.strip())
+        on_line(line)
+
     with tempfile.TemporaryDirectory(prefix="kbf-") as folder:
         outcome = Path(folder) / "outcome"
         command = (sys.executable, "-m", "flows.local", json.dumps(parameters), str(outcome))
-        status = run_child(command, environment | source_path(), on_line, FLOW_GRACE_SECONDS)
-        text = outcome.read_text(encoding="utf-8") if outcome.is_file() else "It left no word."
+        status = run_child(command, environment, follow, FLOW_GRACE_SECONDS)
+        text = outcome.read_text(encoding="utf-8") if outcome.is_file() else _last_words(last_lines)
     if status == exit_status.USER_ERROR:
         raise ValueError(text)
     if status != 0:
-        raise StageError(f"The flow ended with status {status}. {text}")
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        raise StageError(f"The flow {how}. {text}")
     return Path(text)
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    return f"Its last output: {' | '.join(lines)}" if lines else "It printed nothing."
 
 
 def _print_lines_of_ours() -> None:

@@ -3,14 +3,12 @@
 Nothing here knows Prefect: the folders are the truth, and the same commands work by hand.
 """
 
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import keras_bert_flow
 from flows.child import run_child
 from flows.settling import write_config
 from keras_bert_flow import exit_status, keys
@@ -128,14 +126,6 @@ def run_stage(stage: Stage, on_line: Callable[[str], None] = print) -> bool:
     return False
 
 
-def source_path() -> dict[str, str]:
-    """Let the child find the very package that computed the key, where that is a source tree that is not installed."""
-    root = Path(keras_bert_flow.__file__).parents[1]
-    if not (root / "pyproject.toml").is_file():
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))}
-
-
 def _storage(config: PipelineConfig) -> Storage:
     """Reach the corpus; Beam takes a second to load, so only where it lies elsewhere."""
     if not any(map(is_remote, config.corpus.input)):
@@ -148,7 +138,7 @@ def _storage(config: PipelineConfig) -> Storage:
 def _stage(config: PipelineConfig, name: str, key: str, *arguments: str | Path) -> Stage:
     folder = Path(config.runs) / name / key
     command = (*COMMAND, *map(str, arguments), "--output", str(folder))
-    return Stage(name, key, folder, command, source_path() | {"KERAS_BACKEND": config.backend})
+    return Stage(name, key, folder, command, {"KERAS_BACKEND": config.backend})
 
 
 def _run_command(stage: Stage, on_line: Callable[[str], None]) -> tuple[int, str]:

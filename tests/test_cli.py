@@ -11,6 +11,7 @@ import pytest
 
 from keras_bert_flow.records.manifest import read_manifest
 from tests.oracles.tiny_records import write_tiny_records
+from tests.strangers import folder_for_commands
 
 TEXT = "\n\n".join(
     "\n".join(f"The {noun} number {number} goes home at night. It sleeps well there." for number in range(6))
@@ -20,12 +21,18 @@ TASK = "task: {{name: t, train: {train}, dev: {dev}}}\nfinetuning: {{batch_size:
 
 
 def kbf(*arguments: str | Path, environment: dict[str, str] | None = None, timeout: int = 240):
-    """Run the command in a process of its own; return (status, standard output, standard error)."""
+    """Run the command in a process of its own, among modules of a user's that have the names of ours.
+
+    Returns:
+        (status, standard output, standard error).
+    """
     command = [sys.executable, "-m", "keras_bert_flow", *map(str, arguments)]
     quickest_to_load = {"KERAS_BACKEND": "jax"}
     here = {"PYTHONPATH": str(Path(__file__).parents[1])}
     variables = os.environ | quickest_to_load | here | (environment or {})
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=variables, check=False)
+    done = subprocess.run(
+        command, cwd=folder_for_commands(), env=variables, capture_output=True, text=True, timeout=timeout, check=False
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -52,8 +59,9 @@ def test_vocab_and_records_by_hand(tmp_path, corpus):
     assert printed.strip() == str(tmp_path / "v" / "vocab.txt")
     assert len((tmp_path / "v" / "vocab.txt").read_text().splitlines()) == 150
     arguments = ("--vocab", tmp_path / "v" / "vocab.txt", "--output", tmp_path / "r", "--sequence-length", "32")
-    status, _, error = kbf("records", "--input", corpus, *arguments, "--max-predictions", "5", "--runner=FnApiRunner")
-    assert (status, error) == (0, "")
+    workers = ("--runner=FnApiRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
+    status, _, error = kbf("records", "--input", corpus, *arguments, "--max-predictions", "5", *workers)
+    assert status == 0, error  # whose workers announce themselves
     counters = read_manifest(tmp_path / "r").counters
     assert counters["documents"] == 8
     assert counters["instances_train"] > 0

@@ -18,11 +18,14 @@ from keras_bert_flow.cli import (  # noqa: F401  each adds its commands
 )
 from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.mistakes import explain
+from keras_bert_flow.own_packages import check_packages, child_environment
 
 
 def main() -> None:
     """Run `kbf`, turning a user's mistake into one line."""
+    os.environ.update(child_environment())  # for Beam's workers and other processes that libraries start
     try:
+        check_packages()
         status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
     except typer.Abort:
         status = exit_status.INTERRUPTED

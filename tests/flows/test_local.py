@@ -10,10 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.local import SERVER_LOG
+from flows.local import SERVER_LOG, run_flow
 from flows.server import find_free_port, running_server
+from flows.stages import StageError
 from tests.flows.conftest import ROOT
 from tests.flows.test_child import is_alive, wait_until
+from tests.strangers import write_strangers
 
 RUN = "import sys; from flows.local import run_locally; print(run_locally(*sys.argv[1:]))"
 STAGES = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
@@ -27,14 +29,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(home: Path, tiny_config: Path):
-    """Return a function that starts a run with no server set."""
+    """Return a function that starts a run with no server set, among modules of a user's with the names of ours."""
+    write_strangers(tiny_config.parent)
 
     def start_run(config: str = "tiny.yaml", **settings: str) -> subprocess.Popen:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         path = os.pathsep.join((str(ROOT / "tests" / "flows" / "standin"), str(ROOT)))
         environment |= {"PREFECT_HOME": str(home), "PYTHONPATH": path} | settings
         return subprocess.Popen(
-            (sys.executable, "-c", RUN, config),
+            (sys.executable, "-P", "-c", RUN, config),
             cwd=tiny_config.parent,
             env=environment,
             stdout=subprocess.PIPE,
@@ -66,6 +69,18 @@ def test_run_says_what_the_stages_say_and_leaves_no_process(start, home: Path, t
     assert complained == ""
     assert (home / SERVER_LOG).is_file()
     assert processes_of(home) == []
+
+
+def test_flow_that_dies_shows_its_last_output():
+    lines = []
+    with pytest.raises(StageError, match=r"^The flow ended with status 1\. Its last output: .*PYTHONHASHSEED must be"):
+        run_flow({}, {"PYTHONHASHSEED": "no number"}, lines.append)
+    assert any("PYTHONHASHSEED" in line for line in lines)
+
+
+def test_flow_that_fails_names_the_error():
+    with pytest.raises(StageError, match=r"^The flow ended with status 1\. \w+: .*no_such_parameter"):
+        run_flow({"no_such_parameter": 1}, {}, lambda line: None)
 
 
 def test_run_says_that_the_chosen_server_does_not_answer(start):

@@ -16,8 +16,7 @@ COUNT = "import sys; open(sys.argv[1], 'a').write('x'); "
 @pytest.fixture
 def publishing_stage(tmp_path: Path) -> Stage:
     folder = tmp_path / "runs" / "vocabulary" / "0123456789abcdef"
-    environment = {"KERAS_BACKEND": "jax"} | stages.source_path()
-    return Stage("vocabulary", folder.name, folder, (*FAKE, "vocab", "--output", str(folder)), environment)
+    return Stage("vocabulary", folder.name, folder, (*FAKE, "vocab", "--output", str(folder)), {"KERAS_BACKEND": "jax"})
 
 
 def make_stage(tmp_path: Path, code: str) -> Stage:

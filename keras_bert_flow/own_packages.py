@@ -1,0 +1,63 @@
+"""Import this project's packages and not a user's of the same name, here and in child processes.
+
+`python -m` and `python -c` put the working directory first on the module search path, where a user's `flows/` or
+`random.py` would take the place of ours or the standard library's.
+"""
+
+import importlib.util
+import os
+import site
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("beam_jobs", "flows")
+PROJECT = "keras-bert-flow"  # named in the docstring of each package's `__init__.py`
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment variables with which a Python child, and its children, import what this process imports.
+
+    The working directory is left out of the search path, also where an empty entry of `PYTHONPATH` stands for it.
+    """
+    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if not _is_installed() and str(ROOT) not in entries[:1]:
+        entries.insert(0, str(ROOT))
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
+
+
+def leave_working_directory() -> None:
+    """Drop the working directory that `python -m` put on the search path, unless the project lies there."""
+    if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()] and not os.path.samefile(sys.path[0], ROOT):
+        del sys.path[0]
+
+
+def check_packages() -> None:
+    """Check that `beam_jobs` and `flows` are this project's own; the names are common ones.
+
+    Raises:
+        ValueError: another package of that name comes first on the search path, or has overwritten ours.
+    """
+    for name in PACKAGES:
+        found = importlib.util.find_spec(name)
+        if not _is_own(name, found and found.origin):
+            places = [found.origin, *(found.submodule_search_locations or ())] if found else []
+            place = next(filter(None, places), "none")
+            raise ValueError(
+                f"The package `{name}` must be that of {PROJECT}. Received: {place}. Take the other off PYTHONPATH, "
+                f"or install {PROJECT} in a virtual environment of its own."
+            )
+
+
+def _is_installed() -> bool:
+    """Whether the interpreter finds the packages by itself; `PYTHONPATH` would put all of site-packages first."""
+    places = (*site.getsitepackages(), site.getusersitepackages())
+    return any(os.path.isdir(place) and os.path.samefile(place, ROOT) for place in places)
+
+
+def _is_own(name: str, origin: str | None) -> bool:
+    """Whether a package lies beside this one and still is what was installed there."""
+    own = ROOT / name / "__init__.py"
+    if origin is None or not os.path.isfile(origin) or not own.is_file() or not os.path.samefile(origin, own):
+        return False
+    return PROJECT in own.read_text(encoding="utf-8", errors="replace")
