@@ -12,6 +12,7 @@ from pathlib import Path
 
 import apache_beam as beam
 
+from beam_jobs.measuring import MeasureCorpus
 from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule, TokenizeDocuments
 from beam_jobs.reading import ReadCorpus, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results
@@ -81,9 +82,10 @@ def _run(
         tokenized = read.documents | "TokenizeDocuments" >> beam.ParDo(TokenizeDocuments(rule)).with_outputs(
             COUNTERS, main="documents"
         )
-        pools = {"documents": tokenized.documents, "size": read.size} | "PoolDocuments" >> PoolDocuments(rule, folder)
+        size = read.as_read | "MeasureCorpus" >> MeasureCorpus(rule.tokenizer.cased, folder)
+        pools = {"documents": tokenized.documents, "size": size} | "PoolDocuments" >> PoolDocuments(rule, folder)
         built = pools | "BuildRecords" >> beam.ParDo(BuildRecords(rule)).with_outputs(COUNTERS, main="records")
-        shards = read.size | "ChooseShards" >> beam.Map(choose_shards, rule.config)
+        shards = size | "ChooseShards" >> beam.Map(choose_shards, rule.config)
         files = {"records": built.records, "shards": shards} | "WriteShards" >> WriteShards(folder, rule.seed)
         counters = (read.counters, tokenized[COUNTERS], built[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
         _ = {"results": files, COUNTERS: counters} | "WriteSummaries" >> WriteResults(folder)

@@ -76,8 +76,8 @@ class TokenizeDocuments(beam.DoFn):
 class PoolDocuments(beam.PTransform):
     """Group documents into pools of about DOCUMENTS_A_POOL, those for training apart from the held-out ones.
 
-    Takes a dict of collections: `documents`, and `size`, one (documents, bytes of text). Emits a DocumentPool for each.
-    Which documents share a pool depends on their text and how many were read.
+    Takes a dict of collections: `documents`, and `size`, one (distinct documents, bytes of their text). Emits
+    a DocumentPool for each. Which documents share a pool depends on their text and how many distinct ones there are.
 
     Args:
         rule: the settings and the seed.

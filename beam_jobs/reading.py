@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,19 +20,25 @@ _REJECTED = "rejected: "  # begins the counters that carry home why a file was l
 
 
 class CorpusCollections(NamedTuple):
-    """What `ReadCorpus` gives: documents, (name, number) of what was counted, and one (documents, bytes of text)."""
+    """What `ReadCorpus` gives.
+
+    Attributes:
+        documents: every document of the corpus, spread over the workers.
+        counters: (name, number) of what was counted.
+        as_read: the same documents before they are spread, for what must be known before the first one is used.
+    """
 
     documents: beam.PCollection
     counters: beam.PCollection
-    size: beam.PCollection
+    as_read: beam.PCollection
 
 
 class ReadCorpus(beam.PTransform):
     """Read every document of a corpus.
 
-    Outputs `documents`, `counters` and `size`. The number of bundles, their order and the names of the files do not
-    show in a document, its id or the size. Documents are spread anew over the workers when they are read, so that those
-    of one large file keep all of them busy.
+    Returns CorpusCollections. The number of bundles, their order and the names of the files do not show in a document
+    or its id. Documents are spread anew over the workers when they are read, so that those of one large file keep all
+    of them busy.
 
     Args:
         corpus: where the text is and how its lines are read.
@@ -59,13 +65,8 @@ class ReadCorpus(beam.PTransform):
             | "SpreadFiles" >> beam.Reshuffle()
             | "ReadDocuments" >> beam.ParDo(self._reader).with_outputs("counters", main="documents")
         )
-        size = (
-            read.documents
-            | "MeasureDocuments" >> beam.Map(measure_document)
-            | "AddSizes" >> beam.CombineGlobally(add_sizes)
-        )
         documents = read.documents | "SpreadDocuments" >> SpreadThroughFiles(self._folder)
-        return CorpusCollections(documents, read.counters, size)
+        return CorpusCollections(documents, read.counters, read.documents)
 
 
 class ReadDocuments(beam.DoFn):
@@ -90,19 +91,6 @@ class ReadDocuments(beam.DoFn):
             counts["files_used"] += 1
             yield from read_documents(path, self._rule, lambda name: counts.update((name,)), self._storage)
         yield from tag_counters(counts.items())
-
-
-def measure_document(document: Document) -> tuple[int, int]:
-    return 1, sum(len(sentence.encode()) for sentence in document.sentences)
-
-
-def add_sizes(sizes: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Add up (documents, bytes of text)."""
-    documents = text_bytes = 0
-    for more_documents, more_bytes in sizes:
-        documents += more_documents
-        text_bytes += more_bytes
-    return documents, text_bytes
 
 
 def tell_rejected(counters: dict[str, int], folder: Path) -> dict[str, int]:

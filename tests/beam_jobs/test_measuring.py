@@ -1,0 +1,80 @@
+"""The size of a corpus, and that neither copies nor empty documents starve the pools that it sets the number of."""
+
+import random
+import unicodedata
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing import test_pipeline
+from apache_beam.testing.util import assert_that, equal_to
+
+from beam_jobs.measuring import MeasureCorpus, has_token
+from beam_jobs.pairing import DOCUMENTS_A_POOL
+from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.text.documents import make_document
+from keras_bert_flow.text.normalization import normalize_text
+from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, read_folder
+
+EMPTY = [
+    "\u0301",
+    "\u00ad\u200b",
+    "\x01 \x02",
+]  # an accent, which stays where case is kept; format characters; controls
+
+
+def measure(documents, cased, folder, **options):
+    with test_pipeline.TestPipeline(runner="FnApiRunner", **options) as pipeline:
+        yield pipeline | beam.Create(documents) | MeasureCorpus(cased, folder)
+
+
+@pytest.mark.parametrize(("cased", "kept"), [(False, 0), (True, 1)])
+def test_size_is_of_distinct_documents_with_a_token(cased, kept, tmp_path):
+    texts = ["a b", "c", "ähm"] * 50 + EMPTY
+    documents = [make_document([text], split_lines=False) for text in texts]
+    for sizes in measure(documents, cased, tmp_path):
+        assert_that(sizes, equal_to([(3 + kept, 3 + 1 + 4 + 2 * kept)]))
+
+
+def test_size_of_nothing_is_zero(tmp_path):
+    for sizes in measure([], False, tmp_path):
+        assert_that(sizes, equal_to([(0, 0)]))
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_has_token_is_what_the_normaliser_leaves(cased):
+    rng = random.Random(0)
+    characters = [" ", "\x0b", "\x85", "\u200b", "\u0301", "\u0e31", "\0", "a", "中", ".", "\u00ad", "\ufffd"]
+    for _ in range(2000):
+        sentences = ["".join(rng.choices(characters, weights=[3] * 7 + [1] * 5, k=rng.randint(0, 5))) for _ in "ab"]
+        assert has_token(sentences, cased) == any(normalize_text(sentence, cased) for sentence in sentences), sentences
+
+
+def random_next_share(corpus, vocabulary_file, output):
+    counters = read_manifest(build(corpus, vocabulary_file, output, held_out_fraction=0)).counters
+    return counters["random_next"] / counters["instances_train"], counters
+
+
+def copies(documents):
+    """Return 12 documents and 3,000 copies of another."""
+    return documents[:12] + [documents[12]] * 3000
+
+
+def empty(documents):
+    """Return 13 documents and 3,000 different ones that have no token."""
+    marks = [chr(code) for code in range(0x300, 0x370) if unicodedata.category(chr(code)) == "Mn"]
+    return documents[:13] + [[first + second] for first in marks for second in marks][:3000]
+
+
+@pytest.mark.parametrize("spoil", [copies, empty])
+def test_documents_that_add_nothing_do_not_starve_the_pools(spoil, vocabulary_file, tmp_path):
+    documents = [document * 4 for document in make_documents() if len(document) > 5]
+    clean, spoilt = (
+        make_corpus(tmp_path / f"{n}.txt", as_text(d)) for n, d in [(1, documents[:13]), (2, spoil(documents))]
+    )
+    expected = read_folder(build(clean, vocabulary_file, tmp_path / "clean", held_out_fraction=0))
+    share, counters = random_next_share(spoilt, vocabulary_file, tmp_path / "spoilt")
+    assert len(spoil(documents)) > 4 * DOCUMENTS_A_POOL and counters["documents_train"] == 13
+    assert share > 0.4  # of 100 pairs and more, each random by half a chance or more
+    found = read_folder(tmp_path / "spoilt")
+    del expected["manifest.json"], found["manifest.json"]
+    assert found == expected
