@@ -3,6 +3,7 @@
 Prefect's own temporary server outlives a run that is killed with -9; a child of ours does not (see `guard.py`).
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -69,9 +70,10 @@ def chosen_server(address: str) -> Iterator[str]:
     except urllib.error.HTTPError:
         pass  # an answer, if not of the kind that a server of one's own gives
     except (OSError, ValueError):
+        source, unset = _find_setting()
         raise ValueError(
-            f"`PREFECT_API_URL` must be the address of a server. Received: {address}, where none answers. "
-            "Start it with `prefect server start`, or unset the variable to run without."
+            f"`PREFECT_API_URL` must be the address of a running server. Received: {address}, set {source}; nothing "
+            f"answers there. Start the server with `prefect server start`, or {unset} to run without one."
         ) from None
     yield address
 
@@ -80,6 +82,19 @@ def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def _find_setting() -> tuple[str, str]:
+    """Say where `PREFECT_API_URL` is set, and how to unset it."""
+    from prefect.context import get_settings_context
+    from prefect.settings import PREFECT_API_URL
+
+    profile = get_settings_context().profile
+    if PREFECT_API_URL.name in os.environ:
+        return "in the environment", "`unset PREFECT_API_URL`"
+    if PREFECT_API_URL in profile.settings:
+        return f"in the Prefect profile `{profile.name}`", "`prefect config unset PREFECT_API_URL`"
+    return "in a file that `prefect config view` names", "remove it there"
 
 
 def _wait_for(address: str, server: subprocess.Popen, log_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Whole runs of `run_locally`, in processes of their own, with a stand-in for the commands of the stages."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,11 +84,30 @@ def test_flow_that_fails_names_the_error():
         run_flow({"no_such_parameter": 1}, {}, lambda line: None)
 
 
-def test_run_says_that_the_chosen_server_does_not_answer(start):
-    _, complained = start(PREFECT_API_URL=f"http://127.0.0.1:{find_free_port()}/api").communicate(timeout=60)
-    assert (
-        complained.strip().splitlines()[-1].startswith("ValueError: `PREFECT_API_URL` must be the address of a server.")
-    )
+PROFILE = 'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{}"\n'
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("environment", "set in the environment; .*, or `unset PREFECT_API_URL` to run"),
+        ("profile", "set in the Prefect profile `mine`; .*, or `prefect config unset PREFECT_API_URL` to run"),
+        ("project", "set in a file that `prefect config view` names; .*, or remove it there to run"),
+    ],
+)
+def test_run_says_where_the_server_that_does_not_answer_is_set(start, tmp_path: Path, place: str, words: str):
+    address = f"http://127.0.0.1:{find_free_port()}/api"
+    (tmp_path / "home").mkdir()
+    if place == "profile":
+        (tmp_path / "home" / "profiles.toml").write_text(PROFILE.format(address))
+    if place == "project":
+        (tmp_path / "prefect.toml").write_text(f'[api]\nurl = "{address}"\n')
+    variable = {"PREFECT_API_URL": address} if place == "environment" else {}
+    _, complained = start(PREFECT_HOME=str(tmp_path / "home"), **variable).communicate(timeout=60)
+    said = complained.strip().splitlines()[-1]
+    rule = "`PREFECT_API_URL` must be the address of a running server"
+    assert said.startswith(f"ValueError: {rule}. Received: {address}")
+    assert re.search(words, said), said
 
 
 @pytest.mark.slow
