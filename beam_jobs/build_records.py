@@ -21,9 +21,10 @@ from beam_jobs.sharding import WriteShards, choose_shards
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config import CorpusConfig, RecordsConfig
 from keras_bert_flow.keys import corpus_digests, records_key
-from keras_bert_flow.records.manifest import FileSummary
+from keras_bert_flow.records.manifest import FileSummary, read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import MLM, MLM_NSP, MLM_SOP
+from keras_bert_flow.text.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
@@ -58,7 +59,8 @@ def build_records(
         options: Beam's options.
     Raises:
         FileNotFoundError: an input is missing.
-        ValueError: the vocabulary or the corpus is unusable; the message says why.
+        ValueError: the vocabulary or the corpus is unusable, or too much of its text was rejected; the message says
+            why.
     """
     vocabulary_file = Path(vocabulary_file)
     tokenizer = WordPieceTokenizer.from_file(vocabulary_file, cased)
@@ -71,7 +73,9 @@ def build_records(
         config = records.model_dump() | {"cased": cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
         return Contents(config, corpus_digests(corpus, storage), counters, files)
 
-    return publish(output, "records", records_key(corpus, records, vocabulary_file, cased, seed, storage), build)
+    folder = publish(output, "records", records_key(corpus, records, vocabulary_file, cased, seed, storage), build)
+    check_rejected(read_manifest(folder).counters, corpus.max_rejected_share)  # it may be there from a looser limit
+    return folder
 
 
 def _run(
@@ -92,12 +96,13 @@ def _run(
 
     run_pipeline(build, options, folder)
     results, counters = read_results(folder)
-    counters = tell_rejected(counters, folder)
+    counters = tell_rejected(counters, folder, corpus.max_rejected_share)
     needed, reason = NEEDED[rule.config.objective]
     if counters.get("documents_train", 0) < needed or not counters.get("instances_train"):
+        facts, remedy = explain_lack(counters)
         raise ValueError(
             f"A corpus must hold {reason}. "
             f"Received: {', '.join(corpus.input)}, with {counters.get('documents_train', 0)} to train on and "
-            f"{counters.get('documents_held_out', 0)} held out. Put blank lines between documents."
+            f"{counters.get('documents_held_out', 0)} held out{facts and f'; {facts}'}. {remedy}"
         )
     return [FileSummary(*summary) for summary in results], counters

@@ -21,10 +21,12 @@ from beam_jobs.spilling import MergeRuns, write_run
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config import CorpusConfig, VocabularyConfig
 from keras_bert_flow.keys import corpus_digests, vocabulary_key
+from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.documents import Document
 from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.normalization import normalize_text
+from keras_bert_flow.text.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary, write_vocabulary
 
 MAX_COUNTED_WORDS = 200_000  # distinct words that a worker counts before it hands them on, about 30 MB
@@ -44,7 +46,8 @@ def build_vocabulary(
         options: Beam's options.
     Raises:
         FileNotFoundError: an input is missing.
-        ValueError: the corpus holds no word, or more characters than the vocabulary has room for.
+        ValueError: the corpus holds no word, or more characters than the vocabulary has room for, or too much of its
+            text was rejected.
     """
     storage = BeamStorage(options)
 
@@ -61,7 +64,9 @@ def build_vocabulary(
         inputs = corpus_digests(corpus, storage) if vocabulary.file is None else {}
         return Contents(vocabulary.model_dump(), inputs, counters)
 
-    return publish(output, "vocabulary", vocabulary_key(corpus, vocabulary, storage), build)
+    folder = publish(output, "vocabulary", vocabulary_key(corpus, vocabulary, storage), build)
+    check_rejected(read_manifest(folder).counters, corpus.max_rejected_share)  # it may be there from a looser limit
+    return folder
 
 
 def count_words(
@@ -81,11 +86,13 @@ def count_words(
 
     run_pipeline(build, options, folder)
     results, counters = read_results(folder)
-    counters = tell_rejected(counters, folder)
+    counters = tell_rejected(counters, folder, corpus.max_rejected_share)
     word_counts = {word: count for bucket in results for word, count in bucket.items()}
     if not word_counts:
+        facts, remedy = explain_lack(counters | {"documents_without_tokens": counters.get("documents", 0)})
         raise ValueError(
-            f"A corpus must hold text. Received: {', '.join(corpus.input)}, without a word. Check the input."
+            f"A corpus must hold text. Received: {', '.join(corpus.input)}, without a word{facts and f'; {facts}'}. "
+            f"{remedy}"
         )
     return word_counts, counters | {"distinct_words": len(word_counts)}
 

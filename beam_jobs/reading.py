@@ -13,10 +13,14 @@ from beam_jobs.spilling import SpreadThroughFiles
 from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.text.documents import Document, ReadingRule, find_fault, read_documents
 from keras_bert_flow.text.inputs import find_inputs
+from keras_bert_flow.text.rejected import check_rejected, describe_rejected, rejected_bytes
 from keras_bert_flow.text.storage import LOCAL, Storage
 
 REJECTED_FILE = "rejected_inputs.txt"
-_REJECTED = "rejected: "  # begins the counters that carry home why a file was left out
+# These begin the counters that carry home why a file was left out, and how many bytes of a file were rejected for which
+# reason.
+_LEFT_OUT, _REJECTED_IN = "left out: ", "rejected in: "
+_SEPARATOR = "\t"  # between a reason and a path
 
 
 class CorpusCollections(NamedTuple):
@@ -84,25 +88,43 @@ class ReadDocuments(beam.DoFn):
         counts: Counter = Counter({"files_read": 1})
         fault = find_fault(path, self._rule, self._storage) if self._skip else None
         if fault:
-            reason, message = fault
-            counts[f"files_rejected_{reason}"] += 1
-            counts[_REJECTED + message] += 1
+            counts[f"files_rejected_{fault.reason}"] += 1
+            counts["bytes_read"] = counts[f"bytes_rejected_{fault.reason}"] = fault.known_bytes
+            counts[_LEFT_OUT + fault.message] += 1
         else:
             counts["files_used"] += 1
-            yield from read_documents(path, self._rule, lambda name: counts.update((name,)), self._storage)
+            yield from read_documents(path, self._rule, counts, self._storage)
+        for reason, rejected in rejected_bytes(counts).items():
+            counts[f"{_REJECTED_IN}{reason}{_SEPARATOR}{path}"] = rejected
         yield from tag_counters(counts.items())
 
 
-def tell_rejected(counters: dict[str, int], folder: Path) -> dict[str, int]:
-    """Say which files were left out, in the log and in a file of the folder, and return the counters that are left."""
-    messages = sorted(name.removeprefix(_REJECTED) for name in counters if name.startswith(_REJECTED))
+def tell_rejected(counters: dict[str, int], folder: Path, max_share: float) -> dict[str, int]:
+    """Say what was rejected and where, in the log and of whole files also in a file of the folder.
+
+    Returns:
+        The counters that say how much was read.
+    Raises:
+        ValueError: more than `max_share` of the bytes were rejected.
+    """
+    log = logging.getLogger("keras_bert_flow")
+    messages = sorted(name.removeprefix(_LEFT_OUT) for name in counters if name.startswith(_LEFT_OUT))
+    files = [
+        (*name.removeprefix(_REJECTED_IN).split(_SEPARATOR, 1), number)
+        for name, number in counters.items()
+        if name.startswith(_REJECTED_IN)
+    ]
+    counters = {name: n for name, n in counters.items() if not name.startswith((_LEFT_OUT, _REJECTED_IN))}
+    check_rejected(counters, max_share, files)
     if messages:
         (folder / REJECTED_FILE).write_text("".join(f"{message}\n" for message in messages), encoding="utf-8")
-        logging.getLogger("keras_bert_flow").warning(
+        log.warning(
             "%d of %d corpus files were left out; %s names them. The first: %s",
             len(messages),
             counters["files_read"],
             REJECTED_FILE,
             messages[0],
         )
-    return {name: number for name, number in counters.items() if not name.startswith(_REJECTED)}
+    if text := describe_rejected(counters, files):
+        log.warning("%s.", text)
+    return counters

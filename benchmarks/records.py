@@ -49,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def time_reference(path: str, vocab: str, count: int) -> tuple[int, float, float]:
     """Return (instances, seconds, processor seconds) of the plain builder on the first documents of a file."""
-    documents = islice(read_documents(path, ReadingRule(), lambda name: None), count)
+    documents = islice(read_documents(path, ReadingRule()), count)
     text = "\n\n".join("\n".join(document.sentences) for document in documents)
     vocabulary = {piece: number for number, piece in enumerate(read_vocabulary(vocab))}
     settings = reference_builder.Settings()

@@ -41,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def read_lines(paths: Sequence[str]) -> list[str]:
     rule = ReadingRule(split_lines=False)
-    documents = (document for path in paths for document in read_documents(path, rule, lambda name: None))
+    documents = (document for path in paths for document in read_documents(path, rule))
     return [line for document in documents for line in document.sentences]
 
 

@@ -31,6 +31,12 @@ class CorpusConfig(Settings):
     skip_bad_inputs: bool = Field(
         False, description="Leave out, count and name files that cannot be opened or read to their end."
     )
+    max_rejected_share: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Largest share of the bytes of the corpus that may be rejected, skipped files included.",
+    )
 
 
 class VocabularyConfig(Settings):

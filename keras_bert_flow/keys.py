@@ -25,6 +25,8 @@ TRAINING_ROOMS = (
     "keras_bert_flow/training",
     "keras_bert_flow/tasks",
 )
+# Where the text lies, and a limit that decides only whether there is a result at all.
+_NOT_IN_KEYS = {"input", "max_rejected_share"}
 # Settings of pre-training that change what is seen and kept of a run, but no weight and no score that comes out.
 WATCHING = (
     "log_every_steps",
@@ -171,12 +173,12 @@ def _digest_input(path: str, corpus: CorpusConfig, storage: Storage) -> str:
 
 
 def _corpus_settings(corpus: CorpusConfig) -> dict:
-    return corpus.model_dump(exclude={"input"})
+    return corpus.model_dump(exclude=_NOT_IN_KEYS)
 
 
 def _without_paths(settings: dict) -> dict:
     """Drop where inputs lie; what they hold is digested apart."""
-    paths = {"corpus": {"input"}, "task": {"train", "dev", "extra_dev"}, "vocabulary": {"file"}}
+    paths = {"corpus": _NOT_IN_KEYS, "task": {"train", "dev", "extra_dev"}, "vocabulary": {"file"}}
     return {
         section: {name: value for name, value in values.items() if name not in paths[section]}
         if section in paths

@@ -83,8 +83,13 @@ def test_empty_corpus(tmp_path):
 def test_bad_lines_are_counted_and_skipped(tmp_path, corpus):
     with corpus.open("ab") as file:
         file.write(b"\n\nnot \xff UTF-8\n" + b"long " * 2_000_000 + b"\n\nOne sentence alone.\n")
-    status, _, error = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", "--size", "150")
-    assert (status, error) == (0, "")
+    arguments = ("vocab", "--input", corpus, "--output", tmp_path / "v", "--size", "150")
+    assert_refused(kbf(*arguments), "At most 1 %", "10,000,001 bytes in 1 line longer than", "--max-rejected-share")
+    assert not (tmp_path / "v").exists()
+    status, _, error = kbf(*arguments, "--max-rejected-share", "1")
+    assert status == 0
+    assert error.count("\n") == 1 and "(99.97 %) rejected: 12 bytes in 1 line not UTF-8" in error
+    assert_refused(kbf(*arguments), "At most 1 %")  # what a looser limit allowed
     counters = read_manifest(tmp_path / "v").counters
     assert counters["lines_rejected_not_utf8"] == 1
     assert counters["lines_rejected_too_long"] == 1
@@ -105,9 +110,11 @@ def test_bad_files_are_named_or_skipped(tmp_path, corpus):
     done = kbf(*arguments, "--output", tmp_path / "v")
     assert_refused(done, "must be whole", "cut.txt.gz", "--skip-bad-inputs")
     assert not (tmp_path / "v").exists()
-    status, _, error = kbf(*arguments, "--output", tmp_path / "v", "--skip-bad-inputs")
+    skipping = (*arguments, "--output", tmp_path / "v", "--skip-bad-inputs")
+    assert_refused(kbf(*skipping), "At most 1 %", "in 1 file that cannot be read to the end", "cut.txt.gz")
+    status, _, error = kbf(*skipping, "--max-rejected-share=1")
     assert status == 0
-    assert error.startswith("1 of 2 corpus files were left out") and error.count("\n") == 1
+    assert error.startswith("1 of 2 corpus files were left out") and error.count("\n") == 2
     counters = read_manifest(tmp_path / "v").counters
     assert (counters["files_read"], counters["files_used"], counters["files_rejected_damaged"]) == (2, 1, 1)
 
@@ -203,7 +210,7 @@ def test_public_names_load_without_a_backend():
 def test_doctor_says_by_its_status_what_it_found(tmp_path, corpus):
     status, printed, error = kbf("doctor", corpus)
     assert (status, error) == (0, "")
-    assert "ok       documents" in printed and printed.splitlines()[-1] == "9 ok, 0 warning, 0 error"
+    assert "ok       documents" in printed and printed.splitlines()[-1] == "10 ok, 0 warning, 0 error"
     (tmp_path / "one.txt").write_text("Only one. Document.")
     status, printed, error = kbf("doctor", tmp_path / "one.txt")
     assert (status, error) == (1, "")

@@ -52,7 +52,7 @@ def test_script_of_the_docs_turns_a_dump_into_a_corpus(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["text"].split("\n") for line in lines] == [EXPECTED, ["Oslo is in Norway."]]
-    documents = read_documents(str(tmp_path / "out.jsonl"), ReadingRule(split_lines=False), lambda name: None)
+    documents = read_documents(str(tmp_path / "out.jsonl"), ReadingRule(split_lines=False))
     assert [document.sentences for document in documents] == [tuple(EXPECTED), ("Oslo is in Norway.",)]
 
 

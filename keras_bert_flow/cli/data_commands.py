@@ -8,7 +8,7 @@ import typer
 
 from keras_bert_flow import exit_status
 from keras_bert_flow.cli.app import app
-from keras_bert_flow.cli.options import ConfigFile, Inputs, Output, Overrides, SkipBadInputs, load
+from keras_bert_flow.cli.options import ConfigFile, Inputs, MaxRejectedShare, Output, Overrides, SkipBadInputs, load
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.settings import BUILTIN
 
@@ -24,6 +24,7 @@ def vocab(
     cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Keep case and accents.")] = None,
     strict: Annotated[bool | None, typer.Option("--strict", help="Refuse lines that cannot be used.")] = None,
     skip_bad_inputs: SkipBadInputs = None,
+    max_rejected_share: MaxRejectedShare = None,
     config: ConfigFile = None,
     set: Overrides = None,
 ) -> None:
@@ -33,6 +34,7 @@ def vocab(
         "vocabulary.cased": cased,
         "corpus.strict": strict,
         "corpus.skip_bad_inputs": skip_bad_inputs,
+        "corpus.max_rejected_share": max_rejected_share,
     }
     settings = fill_builtin(load(config, set, flags, input), output)
     from beam_jobs.build_vocabulary import build_vocabulary
@@ -55,6 +57,7 @@ def records(
     cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="The vocabulary keeps case.")] = None,
     strict: Annotated[bool | None, typer.Option("--strict", help="Refuse lines that cannot be used.")] = None,
     skip_bad_inputs: SkipBadInputs = None,
+    max_rejected_share: MaxRejectedShare = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     config: ConfigFile = None,
     set: Overrides = None,
@@ -70,6 +73,7 @@ def records(
         "vocabulary.cased": cased,
         "corpus.strict": strict,
         "corpus.skip_bad_inputs": skip_bad_inputs,
+        "corpus.max_rejected_share": max_rejected_share,
         "seed": seed,
     }
     settings = fill_builtin(load(config, set, flags, input), output)

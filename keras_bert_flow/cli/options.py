@@ -28,6 +28,10 @@ SkipBadInputs = Annotated[
     bool | None, typer.Option("--skip-bad-inputs", help="Leave out and name files that cannot be read to their end.")
 ]
 
+MaxRejectedShare = Annotated[
+    float | None, typer.Option(help="Largest share of the corpus' bytes that may be rejected; default 0.01.")
+]
+
 
 def load(
     config: Path | None, overrides: list[str] | None, flags: dict | None = None, inputs: list[str] | None = None

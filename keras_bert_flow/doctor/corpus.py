@@ -11,6 +11,7 @@ from keras_bert_flow.doctor.measures import Lengths, Repeats
 from keras_bert_flow.text.documents import ReadingRule, make_document, read_documents
 from keras_bert_flow.text.inputs import find_inputs
 from keras_bert_flow.text.normalization import normalize_text
+from keras_bert_flow.text.rejected import advise, describe_rejected, rejected_bytes, rejected_share
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 HISTOGRAMS = {
@@ -34,9 +35,6 @@ class CorpusCounts:
         self.sentences, self.words = Lengths(), Lengths()  # a document, a sentence
         self.lines, self.documents = Repeats(), Repeats()
         self.longest_line_bytes = 0
-
-    def count(self, name: str) -> None:
-        self.totals[name] += 1
 
     def add_document(self, lines: Sequence[str], split_lines: bool) -> None:
         document = make_document(lines, split_lines)
@@ -92,7 +90,7 @@ def examine_corpus(
     for name in paths:
         before = counts.totals["documents"]
         try:
-            for document in read_documents(name, rule, counts.count):
+            for document in read_documents(name, rule, counts.totals):
                 counts.add_document(document.sentences, split_lines)
         except (OSError, ValueError) as error:
             unreadable.append(f"{name}: {error}")
@@ -102,7 +100,7 @@ def examine_corpus(
     findings = (
         _judge_files(paths, unreadable, empty),
         *_judge_cutting(counts, corpus),
-        *_judge_content(counts),
+        *_judge_content(counts, corpus.max_rejected_share),
         *_judge_tokens(counts, tokenizer),
     )
     return Diagnosis(str(path), "corpus", findings, _numbers(paths, counts, tokenizer), HISTOGRAMS)
@@ -134,7 +132,7 @@ def _judge_cutting(counts: CorpusCounts, corpus: CorpusConfig) -> list[Finding]:
             documents > 1,
             f"{documents:,} with {counts.words.count:,} sentences, {counts.words.total:,} words, "
             f"{totals['text_bytes']:,} bytes",
-            _ONE_MORE_DOCUMENT,
+            _ONE_MORE_DOCUMENT if rejected_share(totals) < 0.5 else advise(totals),
         ),
         judge(
             "one sentence",
@@ -158,7 +156,7 @@ def _judge_cutting(counts: CorpusCounts, corpus: CorpusConfig) -> list[Finding]:
     ]
 
 
-def _judge_content(counts: CorpusCounts) -> list[Finding]:
+def _judge_content(counts: CorpusCounts, max_rejected_share: float) -> list[Finding]:
     totals = counts.totals
     rejected = _rejected(totals)
     lines_read, rejected_lines = totals["lines_read"], sum(rejected.values())
@@ -171,6 +169,13 @@ def _judge_content(counts: CorpusCounts) -> list[Finding]:
             "ok" if not rejected else grade(share(rejected_lines, lines_read), 0, 0.1),
             f"{rejected_lines:,} of {lines_read:,}" + (f": {reasons}" if reasons else ""),
             "Convert to UTF-8 with iconv, check corpus.text_field, and break long lines; --strict names the first one.",
+        ),
+        judge(
+            "rejected bytes",
+            grade(rejected_share(totals), 0, max_rejected_share),
+            describe_rejected(totals) or f"0 of {totals['bytes_read']:,} bytes",
+            f"{advise(totals)} `kbf records` refuses more than {100 * max_rejected_share:.4g} % "
+            "(corpus.max_rejected_share).",
         ),
         judge(
             "no text",
@@ -228,6 +233,8 @@ def _numbers(paths: Sequence[str], counts: CorpusCounts, tokenizer: WordPieceTok
         "lines": totals["lines"],
         "lines_read": totals["lines_read"],
         "lines_rejected": _rejected(totals),
+        "bytes_read": totals["bytes_read"],
+        "bytes_rejected": rejected_bytes(totals),
         "longest_line_bytes": counts.longest_line_bytes,
         "text_bytes": totals["text_bytes"],
         "characters": totals["characters"],

@@ -1,16 +1,20 @@
 """Read documents: between blank lines in `.txt`, one a line in `.jsonl`, one a row in `.parquet`."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+import io
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from keras_bert_flow.text.inputs import PARQUET, is_jsonl, open_input, whole_file
 from keras_bert_flow.text.lines import LineReader, ReadingRule
 from keras_bert_flow.text.parquet import read_column
 from keras_bert_flow.text.sentences import split_sentences
-from keras_bert_flow.text.storage import LOCAL, Storage
+from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
 
-__all__ = ["Document", "ReadingRule", "find_fault", "make_document", "read_documents"]
+__all__ = ["Document", "Fault", "ReadingRule", "find_fault", "make_document", "read_documents"]
 
 _PIECE_BYTES = 1 << 20
 
@@ -27,48 +31,55 @@ class Document:
 
 
 def read_documents(
-    path: str, rule: ReadingRule, count: Callable[[str], None], storage: Storage = LOCAL
+    path: str, rule: ReadingRule, counts: Counter | None = None, storage: Storage = LOCAL
 ) -> Iterator[Document]:
     """Read the documents of one file, never more than one of them at a time.
 
     Args:
         path: a corpus file, see `inputs.SUFFIXES`.
         rule: how lines are read.
-        count: called with what `LineReader` counts, and with `documents` once for each of them. Read lines are used,
-            blank, or rejected; documents all have text.
+        counts: to which is added what `LineReader` counts, and `documents`. Read lines are used, blank, or rejected;
+            documents all have text.
         storage: where the file lies.
     Raises:
         ValueError: the file cannot be read, or a line is rejected and the rule is strict; the message names file and
             line. What came before is not taken back: `find_fault` tells beforehand.
     """
     with open_input(path, storage) as file:
-        lines = LineReader(file, path, rule, count)
-        for texts in _split(path, lines):
-            count("documents")
+        counts = Counter() if counts is None else counts
+        for texts in _split(path, LineReader(file, path, rule, counts)):
+            counts["documents"] += 1
             yield make_document(texts, rule.split_lines)
 
 
-def find_fault(path: str, rule: ReadingRule, storage: Storage = LOCAL) -> tuple[str, str] | None:
-    """Read a file to its end, using nothing of it, and return (reason, message) where that cannot be done.
+class Fault(NamedTuple):
+    """Why a file cannot be read to its end.
 
-    The reasons are `unreadable`, where it cannot be opened, and `damaged`, which a Parquet file without the column of
-    text is as well.
+    Attributes:
+        reason: `unreadable`, where it cannot be opened, or `damaged`, which a Parquet file without the column of text
+            is as well.
+        message: one line that names the file.
+        known_bytes: how much is lost, as far as known: the bytes that could be unpacked or, if more, those on the disk.
     """
+
+    reason: str
+    message: str
+    known_bytes: int
+
+
+def find_fault(path: str, rule: ReadingRule, storage: Storage = LOCAL) -> Fault | None:
+    """Read a file to its end, using nothing of it, and return what keeps one from doing so, None where nothing does."""
     try:
         file = open_input(path, storage)
     except ValueError as error:
-        return "unreadable", str(error)
+        return Fault("unreadable", str(error), _file_bytes(path, storage))
+    unpacked = 0
     with file:
         try:
-            if path.endswith(PARQUET):
-                for _ in read_column(file, path, rule.text_field):
-                    pass
-            else:
-                with whole_file(path):
-                    while file.read(_PIECE_BYTES):
-                        pass
+            for piece in _read_pieces(file, path, rule):
+                unpacked += len(piece)
         except ValueError as error:
-            return "damaged", str(error)
+            return Fault("damaged", str(error), max(unpacked, _file_bytes(path, storage)))
     return None
 
 
@@ -98,3 +109,26 @@ def _split_text(lines: Iterable[str]) -> Iterator[list[str]]:
             texts = []
     if texts:
         yield texts
+
+
+def _read_pieces(file: io.BufferedIOBase, path: str, rule: ReadingRule) -> Iterator[bytes]:
+    """Yield the unpacked bytes of a file, or the values of its column of text."""
+    if path.endswith(PARQUET):
+        yield from (value or b"" for value in read_column(file, path, rule.text_field))
+    else:
+        read = getattr(file, "read1", file.read)  # `read` forgets what it had before the damage
+        with whole_file(path):
+            while piece := read(_PIECE_BYTES):
+                yield piece
+
+
+def _file_bytes(path: str, storage: Storage) -> int:
+    """Return the size of a file as it lies there, 0 where even that is unknown."""
+    try:
+        with storage.open(path) as file:
+            return file.seek(0, io.SEEK_END)
+    except (OSError, ValueError):
+        try:
+            return 0 if is_remote(path) else os.path.getsize(path)
+        except OSError:
+            return 0

@@ -1,10 +1,12 @@
 """Read the texts of a corpus file one at a time, each with its number: lines of text or JSON, rows of Parquet.
 
-Every line and row is counted once as read, and once as used, blank, or rejected for a reason: the totals add up.
+Every line and row, and its bytes, is counted once as read, and once as used, blank, or rejected for a reason: the
+totals add up.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -39,23 +41,24 @@ class LineReader:
         file: open, unpacked.
         path: its name, for messages.
         rule: how lines are read.
-        count: called with `lines_read`, and with `lines_used`, `lines_blank` or `lines_rejected_<reason>`, once for
-            each line or row.
+        counts: to which `lines_<what>` and `bytes_<what>` are added for each line or row: `read`, and one of `used`,
+            `blank` and `rejected_<reason>`. The bytes of a line are those of the unpacked file, its end included; of a
+            row, those of the value.
     """
 
-    def __init__(self, file: BinaryIO, path: str, rule: ReadingRule, count: Callable[[str], None]):
-        self._file, self._path, self._rule, self._count = file, path, rule, count
+    def __init__(self, file: BinaryIO, path: str, rule: ReadingRule, counts: Counter):
+        self._file, self._path, self._rule, self._counts = file, path, rule, counts
 
     def read_text(self) -> Iterator[str]:
         """Emit every line of a text file that can be used; a blank one is an empty string."""
-        for _, line in self._decoded(self._lines()):
-            yield self._tell_blank(line)
+        for _, line, size in self._decoded(self._lines()):
+            yield self._tell_blank(line, size)
 
     def read_jsonl(self) -> Iterator[str]:
         """Emit the text of every line of JSON that has one."""
-        for number, line in self._decoded(self._lines()):
+        for number, line, size in self._decoded(self._lines()):
             if not line.strip():
-                self._count("lines_blank")
+                self._add("blank", size)
                 continue
             try:
                 text = json.loads(line)[self._rule.text_field]
@@ -64,61 +67,77 @@ class LineReader:
                 text.encode()  # half of a surrogate pair, which JSON can write and UTF-8 cannot, is no text
             except (ValueError, TypeError, KeyError, RecursionError):
                 wanted = f"hold a JSON object with the text field `{self._rule.text_field}`"
-                self._reject("not_json_with_text", wanted, number)
+                self._reject("not_json_with_text", wanted, number, size)
                 continue
-            if text := self._tell_blank(text):
+            if text := self._tell_blank(text, size):
                 yield text
 
     def read_parquet(self) -> Iterator[str]:
         """Emit the text of every row that has one."""
-        for _, text in self._decoded(self._rows()):
-            if text := self._tell_blank(text):
+        for _, text, size in self._decoded(self._rows()):
+            if text := self._tell_blank(text, size):
                 yield text
 
-    def _tell_blank(self, text: str) -> str:
+    def _tell_blank(self, text: str, size: int) -> str:
         blank = not text.strip()
-        self._count("lines_blank" if blank else "lines_used")
+        self._add("blank" if blank else "used", size)
         return "" if blank else text
 
-    def _decoded(self, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
+    def _decoded(self, lines: Iterator[tuple[int, bytes, int]]) -> Iterator[tuple[int, str, int]]:
         most = self._rule.max_line_bytes
-        for number, line in lines:
+        for number, line, size in lines:
             if len(line.removesuffix(b"\n").removesuffix(b"\r")) > most:
-                self._reject("too_long", f"have at most {most:,} bytes", number)
+                self._reject("too_long", f"have at most {most:,} bytes", number, size)
                 continue
             try:
-                yield number, line.decode("utf-8")
+                yield number, line.decode("utf-8"), size
             except UnicodeDecodeError:
-                self._reject("not_utf8", "be UTF-8", number)
+                self._reject("not_utf8", "be UTF-8", number, size)
 
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
+    def _lines(self) -> Iterator[tuple[int, bytes, int]]:
+        """Emit the number, the text and the bytes in the file of each line that holds no NUL byte."""
         number = 0
-        while line := self._read_line():
+        while (found := self._read_line())[1]:
             number += 1
-            self._count("lines_read")
-            yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+            line, size, has_nul = found
+            self._add("read", size)
+            if has_nul:
+                self._reject("nul", "hold no NUL byte, as binary files and UTF-16 do", number, size)
+            else:
+                yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line, size
 
-    def _read_line(self) -> bytes:
-        """Read one line with its end, empty after the last; one that is too long comes cut, but still too long."""
+    def _read_line(self) -> tuple[bytes, int, bool]:
+        """Read one line with its end and return it, its bytes, and whether one of them is NUL.
+
+        After the last line it is empty; one that is too long comes cut, but still too long.
+        """
         most = self._rule.max_line_bytes + _AROUND_BYTES
         with whole_file(self._path):
             line = rest = self._file.readline(most)
+            size, has_nul = len(line), b"\0" in line
             while rest and not rest.endswith(b"\n"):
                 rest = self._file.readline(most)
-            return line
+                size += len(rest)
+                has_nul = has_nul or b"\0" in rest
+            return line, size, has_nul
 
-    def _rows(self) -> Iterator[tuple[int, bytes]]:
+    def _rows(self) -> Iterator[tuple[int, bytes, int]]:
         for number, value in enumerate(read_column(self._file, self._path, self._rule.text_field), 1):
-            self._count("lines_read")
+            size = len(value or b"")
+            self._add("read", size)
             if value is None:
-                self._reject("null", f"hold text in the column `{self._rule.text_field}`", number)
+                self._reject("null", f"hold text in the column `{self._rule.text_field}`", number, size)
             else:
-                yield number, value
+                yield number, value, size
 
-    def _reject(self, reason: str, wanted: str, number: int) -> None:
+    def _reject(self, reason: str, wanted: str, number: int, size: int) -> None:
         if self._rule.strict:
             raise ValueError(
                 f"A line of the corpus must {wanted}. Received: line {number} of {self._path}. "
                 "Mend it or drop --strict."
             )
-        self._count(f"lines_rejected_{reason}")
+        self._add(f"rejected_{reason}", size)
+
+    def _add(self, what: str, size: int) -> None:
+        self._counts[f"lines_{what}"] += 1
+        self._counts[f"bytes_{what}"] += size

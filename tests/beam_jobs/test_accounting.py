@@ -63,13 +63,14 @@ def rejected(counters, unit):
 def test_totals_add_up_with_every_kind_of_bad_line_and_file(vocabulary_file, tmp_path):
     folder = write_good_files(tmp_path / "text")
     bad = write_bad_files(folder)
-    corpus = CorpusConfig(input=(str(folder),), skip_bad_inputs=True, **LINES)
+    corpus = CorpusConfig(input=(str(folder),), skip_bad_inputs=True, max_rejected_share=1, **LINES)
     output = build(corpus, vocabulary_file, tmp_path / "r")
     counters = check_folder(output).counters
     assert counters["files_read"] == len(names_in(folder)) == 9 + len(bad)
     assert counters["files_used"] + rejected(counters, "files") == counters["files_read"]
     assert counters["files_rejected_damaged"] == len(bad)
     assert counters["lines_read"] == counters["lines_used"] + counters["lines_blank"] + rejected(counters, "lines")
+    assert counters["bytes_read"] == counters["bytes_used"] + counters["bytes_blank"] + rejected(counters, "bytes")
     reasons = {"too_long": 3, "not_utf8": 1, "not_json_with_text": 2, "null": 1}
     assert {name: counters[f"lines_rejected_{name}"] for name in reasons} == reasons
     assert rejected(counters, "lines") == sum(reasons.values())
@@ -82,7 +83,7 @@ def test_totals_add_up_with_every_kind_of_bad_line_and_file(vocabulary_file, tmp
 
 def test_skipped_files_leave_no_trace_in_the_records(vocabulary_file, tmp_path):
     folder = write_good_files(tmp_path / "text")
-    corpus = CorpusConfig(input=(str(folder),), skip_bad_inputs=True, **LINES)
+    corpus = CorpusConfig(input=(str(folder),), skip_bad_inputs=True, max_rejected_share=1, **LINES)
     whole = read_folder(build(corpus, vocabulary_file, tmp_path / "r"))
     assert REJECTED_FILE not in whole
     write_bad_files(folder)
@@ -151,7 +152,8 @@ def test_file_that_disappears_before_it_is_read(skip, tmp_path):
         return
     counts = dict(output.value for output in outputs)
     assert counts.pop("files_read") == counts.pop("files_rejected_unreadable") == 1
-    assert len(counts) == 1 and "gone.txt" in next(iter(counts))
+    assert counts.pop("bytes_read") == counts.pop("bytes_rejected_unreadable") == 0
+    assert len(counts) == 2 and all("gone.txt" in name for name in counts)
 
 
 def test_file_that_goes_bad_after_it_was_found_whole_fails_the_bundle(tmp_path, monkeypatch):

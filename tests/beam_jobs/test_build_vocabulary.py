@@ -24,7 +24,11 @@ def test_count_words_counts_as_a_plain_counter(tmp_path):
     expected = Counter(as_text(make_documents()).split())
     assert counts == dict(expected)
     sentences = sum(map(len, make_documents()))
+    size, blank = len(as_text(make_documents())), len(make_documents()) - 1
     assert counters == {
+        "bytes_blank": blank,
+        "bytes_read": size,
+        "bytes_used": size - blank,
         "distinct_words": len(expected),
         "documents": len(make_documents()),
         "files_read": 1,
@@ -113,9 +117,16 @@ def test_vocabulary_of_a_file_is_checked_and_copied(tmp_path, vocabulary_file):
 @pytest.mark.parametrize(
     ("text", "settings", "size", "message"),
     [
-        ("", {}, 60, r"must hold text\. Received: .*a\.txt"),
-        ("\n \n\n", {}, 60, "must hold text"),
-        ("\0\n", {}, 60, "must hold text"),
+        ("", {}, 60, r"must hold text\. Received: .*a\.txt, without a word; all of it empty\. Check the input\.$"),
+        ("\n \n\n", {}, 60, "must hold text.*; blank lines only"),
+        ("\x07\n", {}, 60, "must hold text.*; 1 of controls, format characters or accents alone"),
+        ("\0\n", {}, 60, r"At most 1 %.*2 of 2 bytes \(100\.00 %\) rejected: 2 bytes in 1 line with NUL bytes"),
+        (
+            "\0\n",
+            {"max_rejected_share": 1},
+            60,
+            r"must hold text\..*2 bytes in 1 line with NUL.* Leave out binary files",
+        ),
         ("abcdefghij\n", {}, 12, r"must have room for 5 special pieces and 20 characters"),
         (
             b"a\ncaf\xe9\n",
@@ -146,7 +157,9 @@ def test_vocabulary_of_a_cut_gzip_names_the_file(tmp_path):
 
 
 def test_vocabulary_counts_rejected_lines(tmp_path):
-    corpus = make_corpus(tmp_path / "a.txt", b"a b\ncaf\xe9\nc\n\n" + b"x" * 300 + b"\nd\n", max_line_bytes=200)
+    corpus = make_corpus(
+        tmp_path / "a.txt", b"a b\ncaf\xe9\nc\n\n" + b"x" * 300 + b"\nd\n", max_line_bytes=200, max_rejected_share=1
+    )
     manifest = check_folder(build_vocabulary(corpus, SIZE, tmp_path / "v"))
     expected = {"lines_read": 6, "lines_rejected_not_utf8": 1, "lines_rejected_too_long": 1, "documents": 2, "words": 4}
     assert expected.items() <= manifest.counters.items()

@@ -87,9 +87,9 @@ def read_paragraphs(folder):
     """Take paragraphs of Wikipedia for documents."""
     path = f"{DATA}/corpus/wiki_en_train.txt"
     rule = ReadingRule(split_lines=False)
-    lines = (line for document in read_documents(path, rule, lambda name: None) for line in document.sentences)
+    lines = (line for document in read_documents(path, rule) for line in document.sentences)
     (folder / "paragraphs.txt").write_text("\n\n".join(islice(lines, 6000)))
-    paragraphs = read_documents(str(folder / "paragraphs.txt"), ReadingRule(), lambda name: None)
+    paragraphs = read_documents(str(folder / "paragraphs.txt"), ReadingRule())
     vocabulary_file = Path(DATA, "vocab", "uncased_L-12_H-768_A-12.vocab.txt")
     return [document.sentences for document in paragraphs], vocabulary_file, 64, 10
 

@@ -52,6 +52,7 @@ def test_good_corpus_is_all_ok(good):
         "long sentences",
         "longest line",
         "rejected lines",
+        "rejected bytes",
         "no text",
         "repeated lines",
         "repeated documents",
@@ -148,13 +149,34 @@ def test_rejected_lines_are_told_by_reason(tmp_path):
     assert find(examine_corpus(str(tmp_path / "a.jsonl"), corpus), "rejected lines").verdict == "error"
 
 
+@pytest.mark.parametrize(("line_bytes", "verdict"), [(10, "warning"), (100, "error")])
+def test_rejected_bytes_have_a_verdict(line_bytes, verdict, tmp_path, good):
+    size = Path(good).stat().st_size
+    with open(good, "ab") as file:
+        file.write(b"\n" + b"\xff" * line_bytes + b"\n")
+    diagnosis = examine_corpus(good, CORPUS)
+    finding = find(diagnosis, "rejected bytes")
+    assert finding.verdict == verdict
+    assert finding.value.startswith(f"{line_bytes + 1} of {size + line_bytes + 2:,} bytes (")
+    assert diagnosis.numbers["bytes_rejected"] == {"not_utf8": line_bytes + 1}
+    assert find(
+        examine_corpus(good, CORPUS.model_copy(update={"max_rejected_share": 0.5})), "rejected bytes"
+    ).verdict == ("warning")
+
+
+def test_corpus_that_is_all_rejected_has_its_remedy(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xff\n" * 9)
+    finding = find(examine_corpus(str(tmp_path / "a.txt"), CORPUS), "documents")
+    assert (finding.verdict, finding.remedy) == ("error", "Convert text to UTF-8, as by iconv -f LATIN1 -t UTF-8.")
+
+
 @pytest.mark.parametrize(
     ("added", "count", "expected"),
     [
         ("a tab\tand é, 漢字, \u200d and \u00a0 are text", 0, "ok"),
         ("\ufffd", 1, "warning"),
         ("\ufffd\x07", 2, "warning"),
-        ("\x00\x01\x02\x9f" * 50, 200, "error"),
+        ("\x08\x01\x02\x9f" * 50, 200, "error"),
     ],
 )
 def test_characters_that_are_no_text(tmp_path, added, count, expected):

@@ -15,10 +15,12 @@ def read(folder: Path, content: bytes, name: str = "a.txt", rule: ReadingRule = 
     path = folder / name
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     counts = Counter()
-    documents = list(read_documents(str(path), rule, lambda name: counts.update([name])))
+    documents = list(read_documents(str(path), rule, counts))
     assert counts["documents"] == len(documents)
     rejected = sum(number for name, number in counts.items() if name.startswith("lines_rejected_"))
     assert counts["lines_read"] == counts.pop("lines_used", 0) + counts.pop("lines_blank", 0) + rejected
+    sizes = {name: counts.pop(name) for name in list(counts) if name.startswith("bytes_")}
+    assert sizes.pop("bytes_read", 0) == len(content) == sum(sizes.values())
     return [document.sentences for document in documents], counts
 
 
@@ -36,7 +38,7 @@ def jsonl(*values) -> bytes:
         (b"a\r\nb\r\n\r\nc\r\n", [("a", "b"), ("c",)]),  # CRLF
         (b"\xef\xbb\xbfa\nb\n", [("a", "b")]),  # byte order mark
         (b"\xef\xbb\xbf\na\n", [("a",)]),
-        (b"a\0b\nc\n", [("a\0b", "c")]),  # NUL is left to the tokenizer, which drops it
+        (b"a\x07b\nc\n", [("a\x07b", "c")]),  # other controls are left to the tokenizer, which drops them
         ("  é😀\u3000\n中。文\n".encode(), [("é😀", "中。文")]),
         ("a\u2028b\x0bc\x85d\n".encode(), [("a\u2028b\x0bc\x85d",)]),  # only newlines end a line
         (b"", []),
@@ -87,10 +89,11 @@ def test_lines_are_paragraphs_or_sentences(split_lines, sentences, tmp_path):
 BAD_LINES = {
     "lines_rejected_not_utf8": [
         b"caf\xe9",
-        b"\xff\xfea\0",
+        b"\xff\xfea",
         b"\xed\xa0\x80",
         b"\xc0\xaf",
-    ],  # latin-1, UTF-16, surrogate, overlong
+    ],  # Latin-1, a byte order mark of UTF-16, surrogate, overlong
+    "lines_rejected_nul": [b"\0", b"a\0b", b"\xff\xfea\0", b"x" * 1000 + b"\0"],
     "lines_rejected_too_long": [
         b"x" * 101,
         b"x" * 102,
@@ -162,17 +165,18 @@ def test_line_of_ten_megabytes_is_counted_and_not_held(tmp_path):
     path.write_bytes(gzip.compress(b"a\n" + b"x" * 10_000_000 + b"\nb\n"))
     counts = Counter()
     tracemalloc.start()
-    documents = list(read_documents(str(path), LINES, lambda name: counts.update([name])))
+    documents = list(read_documents(str(path), LINES, counts))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert [document.sentences for document in documents] == [("a", "b")]
-    assert counts == {"lines_read": 3, "lines_used": 2, "lines_rejected_too_long": 1, "documents": 1}
+    expected = {"lines_read": 3, "lines_used": 2, "lines_rejected_too_long": 1, "documents": 1}
+    assert counts == expected | {"bytes_read": 10_000_005, "bytes_used": 4, "bytes_rejected_too_long": 10_000_001}
     assert peak_bytes < 6_000_000  # the limit is 1 MB, two pieces of it are held at once, and half a MB unpacked
 
 
 def test_documents_are_read_one_at_a_time(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a\n\nb\n\n\xff\n")
-    documents = read_documents(str(tmp_path / "a.txt"), ReadingRule(strict=True), lambda name: None)
+    documents = read_documents(str(tmp_path / "a.txt"), ReadingRule(strict=True))
     assert next(documents).sentences == ("a",)
     assert next(documents).sentences == ("b",)
     with pytest.raises(ValueError, match="line 5"):
@@ -191,8 +195,12 @@ def test_lines_are_used_or_blank_or_rejected(suffix, tmp_path):
     path.write_bytes(b"\n".join(lines + ([bad] * 4 + [empty] * 3 if suffix == ".jsonl" else [])))
     counts = Counter()
     rule = ReadingRule(split_lines=False, max_line_bytes=100)
-    list(read_documents(str(path), rule, lambda name: counts.update([name])))
-    assert counts == expected | {"lines_rejected_not_utf8": 3}
+    list(read_documents(str(path), rule, counts))
+    assert {name: n for name, n in counts.items() if not name.startswith("bytes")} == expected | {
+        "lines_rejected_not_utf8": 3
+    }
+    assert counts["bytes_rejected_not_utf8"] == 3 * len(latin + b"\n")
+    assert counts["bytes_read"] == path.stat().st_size
 
 
 @pytest.mark.parametrize("name", ["cut.txt.gz", "cut.jsonl.gz"])
@@ -210,7 +218,7 @@ def test_cut_or_damaged_gzip_names_the_file(name, tmp_path):
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=rf"A corpus file must be whole\. Received: .*{name}, damaged"):
-            list(read_documents(str(tmp_path / name), LINES, lambda name: None))
+            list(read_documents(str(tmp_path / name), LINES))
 
 
 def test_id_depends_on_the_sentences_alone(tmp_path):
@@ -222,7 +230,7 @@ def test_id_depends_on_the_sentences_alone(tmp_path):
     }.items():
         path = tmp_path / name
         path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-        ids |= {document.id for document in read_documents(str(path), LINES, lambda name: None)}
+        ids |= {document.id for document in read_documents(str(path), LINES)}
     assert ids == {make_document(["one", "two"], False).id}
     assert ids == {"548a8df0278c07912adc703b6150b1d5"}  # pinned: every random choice hangs on it
 

@@ -87,7 +87,7 @@ def test_packing_examples():
 @pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
 def test_packing_of_wikipedia_pads_less_than_2_percent():
     path = str(Path(DATA) / "corpus" / "wiki_en_dev.txt")
-    documents = list(read_documents(path, ReadingRule(), lambda name: None))
+    documents = list(read_documents(path, ReadingRule()))
     documents = make_documents([sum(len(sentence.split()) for sentence in text.sentences) for text in documents])
     for sequence_length in (64, 128, 512):
         lengths = [len(sequence) for sequence in pack(documents, sequence_length)]

@@ -225,9 +225,7 @@ def test_pairs_are_distributed_as_google_makes_them(sequence_length, short_fract
 @needs_data
 def test_pairs_of_wikipedia_are_distributed_as_google_makes_them():
     path = str(Path(DATA) / "corpus" / "wiki_en_dev.txt")
-    documents = [
-        document for document, _ in zip(read_documents(path, ReadingRule(), lambda name: None), range(8), strict=False)
-    ]
+    documents = [document for document, _ in zip(read_documents(path, ReadingRule()), range(8), strict=False)]
     corpus = make_corpus([[len(sentence.split()) for sentence in document.sentences] for document in documents])
     compare_with_google(corpus, 128, 0.1, passes=150)
 

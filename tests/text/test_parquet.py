@@ -19,7 +19,9 @@ def write(path, texts, kind=None, name="text", **options):
 
 def read(path, rule=LINES):
     counts = Counter()
-    documents = list(read_documents(path, rule, lambda name: counts.update([name])))
+    documents = list(read_documents(path, rule, counts))
+    sizes = {name: counts.pop(name) for name in list(counts) if name.startswith("bytes_")}
+    assert sizes.pop("bytes_read") == sum(sizes.values())
     return [document.sentences for document in documents], counts
 
 
@@ -57,10 +59,7 @@ def test_rows_have_the_ids_of_the_same_text_in_jsonl(tmp_path):
     texts = ["One is.\nTwo is.", "Three is."]
     path = write(tmp_path / "a.parquet", texts)
     (tmp_path / "a.jsonl").write_text('{"text": "One is.\\nTwo is."}\n{"text": "Three is."}\n')
-    found = [
-        list(read_documents(str(tmp_path / name), ReadingRule(), lambda name: None))
-        for name in ("a.parquet", "a.jsonl")
-    ]
+    found = [list(read_documents(str(tmp_path / name), ReadingRule())) for name in ("a.parquet", "a.jsonl")]
     assert found[0] == found[1]
     assert find_fault(path, LINES) is None
 
@@ -97,7 +96,7 @@ def test_parquet_is_read_a_few_rows_at_a_time(tmp_path):
     before = pa.total_allocated_bytes()
     peak = 0
     tracemalloc.start()
-    for _ in read_documents(path, LINES, lambda name: None):
+    for _ in read_documents(path, LINES):
         peak = max(peak, pa.total_allocated_bytes() - before)
     _, python_peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
