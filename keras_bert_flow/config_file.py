@@ -25,11 +25,13 @@ def load_config(
     values: Any = {}
     if path is not None:
         if not Path(path).is_file():
-            raise FileNotFoundError(f"The configuration must be a file. Received: {path}. See configs/ for examples.")
+            raise FileNotFoundError(
+                f"The configuration must be a file. Received: {path}. `kbf configs list` shows some."
+            )
         values = _parse_yaml(Path(path).read_bytes(), str(path)) or {}
         if not isinstance(values, dict):
             raise ValueError(
-                f"A configuration must be `key: value` lines. Received: {path}. See configs/ for examples."
+                f"A configuration must be `key: value` lines. Received: {path}. `kbf configs list` shows some."
             )
     for override in overrides:
         _apply_override(values, override)

@@ -237,7 +237,7 @@ def test_override_must_name_a_setting(override, tmp_path):
 
 def test_missing_file_is_named(tmp_path):
     message = message_of(load_config, tmp_path / "none.yaml", error=FileNotFoundError)
-    assert "none.yaml" in message and "See configs/" in message
+    assert "none.yaml" in message and "kbf configs list" in message
     assert "must be a file" in message_of(load_config, tmp_path, error=FileNotFoundError)
 
 

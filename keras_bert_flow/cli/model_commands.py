@@ -108,7 +108,7 @@ def report(
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="Configuration file; see configs/.")],
+    config: Annotated[Path, typer.Argument(help="Configuration file; see `kbf configs list`.")],
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:

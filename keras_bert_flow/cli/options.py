@@ -15,7 +15,7 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.config import Backend, CorpusConfig, PipelineConfig
 from keras_bert_flow.config_file import load_config
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see configs/.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Replace a setting: key.sub=value. May be repeated.")
 ]
