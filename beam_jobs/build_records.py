@@ -21,6 +21,7 @@ from beam_jobs.sharding import WriteShards, choose_shards
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config import CorpusConfig, RecordsConfig
 from keras_bert_flow.keys import corpus_digests, records_key
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import FileSummary, read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import MLM, MLM_NSP, MLM_SOP
@@ -62,7 +63,8 @@ def build_records(
         ValueError: the vocabulary or the corpus is unusable, or too much of its text was rejected; the message says
             why.
     """
-    vocabulary_file = Path(vocabulary_file)
+    check_local(output)
+    vocabulary_file = check_local(vocabulary_file, "The vocabulary")
     tokenizer = WordPieceTokenizer.from_file(vocabulary_file, cased)
     storage = BeamStorage(options)
 

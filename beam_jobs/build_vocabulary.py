@@ -21,6 +21,7 @@ from beam_jobs.spilling import MergeRuns, write_run
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config import CorpusConfig, VocabularyConfig
 from keras_bert_flow.keys import corpus_digests, vocabulary_key
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.documents import Document
@@ -49,6 +50,7 @@ def build_vocabulary(
         ValueError: the corpus holds no word, or more characters than the vocabulary has room for, or too much of its
             text was rejected.
     """
+    check_local(output)
     storage = BeamStorage(options)
 
     def build(work: Path) -> Contents:

@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.local_paths import check_local
+
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
 CHUNK_BYTES = 1 << 20
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, the process's limit
@@ -78,10 +80,11 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
     stage is resumable. After an error a resumable stage keeps its work folder, another leaves nothing.
 
     Raises:
+        ValueError: `output` is not on a local disk.
         FileExistsError: `output` exists; the caller looks first whether it is the result wanted.
         OSError: the place cannot be written, or has no room left.
     """
-    output = Path(output).absolute()
+    output = check_local(output).absolute()
     work = work_folder(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with locked(output.with_name(f".{output.name}.lock")):

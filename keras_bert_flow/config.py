@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from keras_bert_flow.settings import BUILTIN, Settings
+from keras_bert_flow.settings import BUILTIN, LocalPath, Settings
 from keras_bert_flow.task_config import AnyTask, ClassificationConfig
 
 Backend = Literal["jax", "tensorflow", "torch"]
@@ -50,7 +50,7 @@ class VocabularyConfig(Settings):
     max_cjk_characters: int = Field(
         8000, ge=0, description="Han characters to keep, the most frequent ones; the others become [UNK]."
     )
-    file: str | None = Field(None, description="Use this vocab.txt and learn none.")
+    file: LocalPath | None = Field(None, description="Use this vocab.txt and learn none.")
 
 
 class RecordsConfig(Settings):
@@ -302,7 +302,7 @@ class PipelineConfig(Settings):
     """Everything from raw text to the report."""
 
     name: str = Field("bert", description="Name of the run, shown in the report.")
-    runs: str = Field("runs", description="Folder in which every stage keeps its results.")
+    runs: LocalPath = Field("runs", description="Folder in which every stage keeps its results.")
     seed: int = Field(1, ge=0, description="Seed of every random choice.")
     backend: Backend = Field("jax", description="Keras backend of the training stages.")
     beam: tuple[str, ...] = Field((), description="Options for Apache Beam, such as --runner=FlinkRunner.")

@@ -1,8 +1,20 @@
 """Say what all settings have in common."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from keras_bert_flow.local_paths import check_local
 
 BUILTIN = "builtin"
+
+
+def _check_path(path: str) -> str:
+    check_local(path, "This path")
+    return path
+
+
+LocalPath = Annotated[str, AfterValidator(_check_path)]  # a path on the disks of this machine
 
 
 class Settings(BaseModel):

@@ -7,16 +7,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from keras_bert_flow.settings import BUILTIN, Settings
+from keras_bert_flow.settings import BUILTIN, LocalPath, Settings
 
 
 class TaskConfig(Settings):
     """What every kind of task has."""
 
     name: str = Field(BUILTIN, description="Name shown in the report; `builtin` is the docstring task.")
-    train: str = Field(BUILTIN, description="File to learn from, or `builtin`.")
-    dev: str = Field(BUILTIN, description="File to be measured on, in the same format; or `builtin`.")
-    extra_dev: dict[str, str] = Field(
+    train: LocalPath = Field(BUILTIN, description="File to learn from, or `builtin`.")
+    dev: LocalPath = Field(BUILTIN, description="File to be measured on, in the same format; or `builtin`.")
+    extra_dev: dict[str, LocalPath] = Field(
         {}, description="Name → file to be measured on as well, at the end; `dev` alone chooses among models."
     )
 

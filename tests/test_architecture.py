@@ -16,34 +16,36 @@ BACKENDS = ("keras", "tensorflow", "jax", "torch")
 EVERYTHING = None
 ALLOWED = {
     "text": "numpy tokenizers pyarrow zstandard",  # the last two, which come with Beam, only where a file needs them
-    "records": "artifacts numpy google google_crc32c",
+    "records": "artifacts local_paths numpy google google_crc32c",
     "data": "text records tasks grain numpy",
     "layers": "keras",
     "models": "layers keras numpy grain",
     "distribution": "config data models keras numpy jax tensorflow torch",  # those three where their file is loaded
     "training": (
-        "config artifacts keys progress data models distribution conversion tasks text records keras numpy safetensors"
+        "config artifacts keys local_paths progress data models distribution conversion tasks text records keras "
+        "numpy safetensors"
     ),
-    "tasks": "text numpy sklearn scipy",
+    "tasks": "text local_paths numpy sklearn scipy",
     "evaluation": (
-        "tasks data prediction models conversion artifacts config keys records training progress numpy scipy yaml "
-        "matplotlib"
+        "tasks data prediction models conversion artifacts config keys local_paths records training progress numpy "
+        "scipy yaml matplotlib"
     ),
-    "conversion": "models artifacts safetensors numpy keras",
-    "prediction": "artifacts tasks data text conversion models numpy scipy",
+    "conversion": "models artifacts local_paths safetensors numpy keras",
+    "prediction": "artifacts local_paths tasks data text conversion models numpy scipy",
     "doctor": "text records config artifacts numpy scipy",
-    "settings": "pydantic",
+    "settings": "local_paths pydantic",
     "task_config": "settings pydantic",
     "config": "settings task_config pydantic",
     "config_file": "config settings task_config pydantic yaml",
-    "artifacts": "",
+    "artifacts": "local_paths",
     "keys": "config settings artifacts records text",
     "builtin": "artifacts keys records text",
     "progress": "rich",
     "exit_status": "",
-    "beam_jobs": "text records config artifacts keys apache_beam numpy",
+    "beam_jobs": "text records config artifacts keys local_paths apache_beam numpy",
     "flows": EVERYTHING,
     "cli": EVERYTHING,
+    "local_paths": "",
     "own_packages": "",
     "__main__": "cli own_packages",
     "__init__": "",  # public names are loaded by `importlib` when they are first used

@@ -2,11 +2,36 @@
 
 import logging
 import os
-from typing import Annotated
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-app = typer.Typer(
+from keras_bert_flow.local_paths import check_local
+
+
+class LocalCommand(TyperCommand):
+    """A command that takes paths on the disks of this machine only; the text of a corpus is not given as a `Path`."""
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        for parameter in self.params:
+            value = ctx.params.get(parameter.name)
+            for path in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(path, Path):
+                    check_local(path, max(parameter.opts, key=len))
+        return super().invoke(ctx)
+
+
+class Commands(typer.Typer):
+    """An application whose commands are all of one class."""
+
+    def command(self, *arguments: Any, cls: type[TyperCommand] = LocalCommand, **options: Any) -> Callable:
+        return super().command(*arguments, cls=cls, **options)
+
+
+app = Commands(
     name="kbf",
     help="From raw text to an evaluated BERT, on whichever Keras backend you run.",
     no_args_is_help=True,

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.app import Commands, app
 from keras_bert_flow.own_packages import ROOT
 
 IN_WHEEL = ROOT / "keras_bert_flow" / "configs"  # `configs/` of a checkout, put there by pyproject.toml
 DEPLOYMENTS = "prefect"  # flows/prefect.yaml
 
-configs = typer.Typer(help="List and copy the configurations that come with the project.", no_args_is_help=True)
+configs = Commands(help="List and copy the configurations that come with the project.", no_args_is_help=True)
 app.add_typer(configs, name="configs")
 
 

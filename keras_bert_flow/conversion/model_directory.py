@@ -14,6 +14,7 @@ from keras_bert_flow.conversion.shelf import CLASSES, KINDS, POOLING, Place, fin
 from keras_bert_flow.conversion.task_models import load_with_head
 from keras_bert_flow.conversion.tensor_file import write_tensors
 from keras_bert_flow.conversion.weights import export_tensors, has_pooler, import_tensors, list_missing
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.models.masked_lm import BertMaskedLM
@@ -35,14 +36,15 @@ def save_model_directory(
         card: text of `README.md`; by default a few lines.
         max_tokens: where an embedder cuts texts; others write this in no file of theirs.
     Raises:
-        ValueError: `vocab.txt` or `labels` are not as many as the model has, or a weight is NaN or infinite.
+        ValueError: `path` is not on a local disk, `vocab.txt` or `labels` are not as many as the model has, or a weight
+            is NaN or infinite.
         TypeError: another kind of model.
     """
+    folder = check_local(path)
     place = find_place(type(model))
     backbone = getattr(model, "backbone", model)
     tensors = export_tensors(model, backbone, place.head)
     config = make_hf_config(backbone.get_config(), place.architecture) | _describe_head(model, place, labels)
-    folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary_path is not None:
         check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size)

@@ -14,6 +14,7 @@ from keras_bert_flow.evaluation.report import Report, write_report
 from keras_bert_flow.evaluation.results import PRETRAINED, RunPredictions, build_results, score_models, worst_errors
 from keras_bert_flow.evaluation.summary import extra_results, results_markdown
 from keras_bert_flow.keys import evaluation_key, folder_digest
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
@@ -64,7 +65,10 @@ def write_evaluation(
         records: what `build_records` made, for that.
         output: the folder.
         first_phase: what `pretrain` made before, where `pretrained` went on from it.
+    Raises:
+        ValueError: `output` is not on a local disk.
     """
+    check_local(output)
     finetuned, pretrained, records = map(Path, (finetuned, pretrained, records))
     phases = ([] if first_phase is None else [Path(first_phase)]) + [pretrained]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.line_vectors import load_line_vectors
 from keras_bert_flow.prediction.lines import read_until_mistake
@@ -33,6 +34,8 @@ class SemanticSearch:
         pooling: str | None = None,
         follow: Callable = iter,
     ):
+        if index is not None:
+            check_local(index, "The index")
         self.embedder = Embedder(model, pooling, normalize=True)
         self.lines = load_line_vectors(lines, self.embedder, model, index, follow)
 

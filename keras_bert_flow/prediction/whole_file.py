@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from keras_bert_flow.local_paths import check_local
+
 
 @contextmanager
 def writing_whole(path: str | Path) -> Iterator[Path]:
     """Yield where to write; what is there when the block ends without an error takes the place of `path`."""
-    unfinished = Path(f"{path}.unfinished")
+    unfinished = Path(f"{check_local(path)}.unfinished")
     try:
         yield unfinished
         with unfinished.open("rb") as file:

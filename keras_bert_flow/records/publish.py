@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import FileSummary, is_published, read_manifest, write_manifest
 
 
@@ -50,8 +51,9 @@ def publish(
     Raises:
         FileExistsError: `output` exists and holds something else.
         OSError: the place cannot be written.
+        ValueError: `output` is not on a local disk.
     """
-    output = Path(output)
+    output = check_local(output)
     find_key = key if callable(key) else lambda config: key
     if _is_published(output, find_key):
         return output

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.rows import abridge, pick_fields, read_objects, read_rows, require_ending, spell_label
 from keras_bert_flow.tasks.task import Prediction, Task
@@ -175,6 +176,7 @@ def write_glue_submission(path: str | Path, predictions: Mapping[str, str | Path
         FileNotFoundError: there is no such file of predictions.
         ValueError: a name is none of the eleven, or a file has not one official prediction for each row of its table.
     """
+    path = check_local(path)
     unknown = [name for name in predictions if name not in SUBMISSION]
     if unknown or not predictions:
         raise ValueError(
@@ -182,7 +184,7 @@ def write_glue_submission(path: str | Path, predictions: Mapping[str, str | Path
             f"Use: {', '.join(SUBMISSION)}."
         )
     contents = {name: _format_predictions(name, file) for name, file in sorted(predictions.items())}
-    partial = Path(path).with_name(f"{Path(path).name}.{os.getpid()}.partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with zipfile.ZipFile(partial, "w") as archive:
         for name, content in contents.items():
             member = zipfile.ZipInfo(name)  # of no date

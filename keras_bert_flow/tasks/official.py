@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.tasks.conll import write_conll
 from keras_bert_flow.tasks.glue import write_glue_table
 from keras_bert_flow.tasks.squad import write_answers
@@ -54,7 +55,7 @@ def write_official(
     Raises:
         ValueError: a prediction cannot be said in the format; the message names it.
     """
-    unfinished = Path(f"{path}.unfinished")
+    unfinished = Path(f"{check_local(path)}.unfinished")
     try:
         official.write(unfinished, examples, predictions)
         unfinished.replace(path)

@@ -10,6 +10,7 @@ import keras
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.data.tasks import read_tokenizer
 from keras_bert_flow.keys import finetuning_key, folder_digest
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.training.grid import search_grid
 from keras_bert_flow.training.precision import arithmetic
@@ -44,6 +45,7 @@ def finetune(
         ValueError: a table or the model is unusable; the message says why.
         Interrupted: SIGTERM or SIGINT came; run again to go on.
     """
+    check_local(output)
     if config.distribution.kind not in ("auto", "single"):
         _logger.warning(
             "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind

@@ -13,6 +13,7 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.keys import pretraining_inputs, pretraining_key
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.models.flops import pretraining_flops
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import SENTENCE_TASKS
@@ -85,6 +86,7 @@ def pretrain(
             checkpoint is of another run.
         Interrupted: SIGTERM or SIGINT came; run again to go on.
     """
+    check_local(output)
     records, initial = Path(records), None if initial_model is None else Path(initial_model)
     pretraining_key(config, records, initial)  # says what is wrong with the inputs before anything is looked at
 

@@ -1,0 +1,25 @@
+"""Refuse paths at other places, such as gs://bucket/x, where only this machine's disks are reached."""
+
+import re
+from pathlib import Path
+
+# A scheme of RFC 3986; `Path("gs://bucket/x")` is `gs:/bucket/x`, which would be a folder `gs:` here.
+_ELSEWHERE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(?:/+|$)")
+
+
+def check_local(path: str | Path, name: str = "The output") -> Path:
+    """Return a path on the disks of this machine.
+
+    Args:
+        path: as a user gave it.
+        name: what it is, to begin the message with.
+    Raises:
+        ValueError: it begins with a scheme, such as gs://, s3://, hdfs:// or file://.
+    """
+    if match := _ELSEWHERE.match(str(path)):
+        given = f"{match[1]}//{str(path)[match.end() :]}"
+        raise ValueError(
+            f"{name} must be on a local disk: only the text of a corpus may be elsewhere. Received: {given}. "
+            "Give a path without a scheme, and copy the files."
+        )
+    return Path(path)

@@ -1,0 +1,199 @@
+"""Paths at other places are refused in one line, before any work, by every command and every function that writes."""
+
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+import typer
+
+from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.cli import app
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config_file import load_config
+from keras_bert_flow.local_paths import check_local
+
+REFUSED = "must be on a local disk"
+ELSEWHERE = [
+    "gs://b/x",
+    "s3://b",
+    "hdfs://h:9000/x",
+    "file:///tmp/x",
+    "http://h/x",
+    "x-y+z://a/b",
+    "GS://b/x",
+    "hf://o/n",
+]
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+@pytest.mark.parametrize("kind", [str, Path])  # a Path has one slash left of two
+def test_scheme_is_refused(kind, path):
+    with pytest.raises(ValueError, match=REFUSED) as caught:
+        check_local(kind(path))
+    assert "\n" not in str(caught.value) and path.split(":")[0] + "://" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path", ["x", "/tmp/gs:/x", "a:b", "a/b:/c", "../gs", "1a:/x", "a b://x", "out:put", "-", "bücher:/x", ""]
+)
+def test_local_path_is_taken(path):
+    assert check_local(path) == check_local(Path(path)) == Path(path)
+
+
+def list_commands(group, *names):
+    """Yield (words, command) for every command, those of groups within included."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from list_commands(command, *names, name)
+        else:
+            yield (*names, name), command
+
+
+COMMANDS = dict(list_commands(typer.main.get_command(app)))
+
+
+def path_options():
+    """Return (command, option) for everything that is given as a `Path`."""
+    for name, command in sorted(COMMANDS.items()):
+        for parameter, kind in get_type_hints(command.callback).items():
+            if kind is Path or Path in get_args(kind):
+                yield pytest.param(name, parameter, id=" ".join([*name, parameter]))
+
+
+def arguments_with(command, chosen, value):
+    """Return arguments for a command: a value for one parameter, and `x` for every other one that it needs."""
+    arguments = []
+    for parameter in COMMANDS[command].params:
+        given = value if parameter.name == chosen else "x" if parameter.required else None
+        if given is not None:
+            arguments += [given] if parameter.param_type_name == "argument" else [parameter.opts[0], given]
+    return [*command, *arguments]
+
+
+def test_options_that_are_paths_are_found():
+    found = {tuple(parameter.values) for parameter in path_options()}
+    outputs = {"vocab", "records", "corpus", "pretrain", "finetune", "report", "predict", "search", "glue-zip"}
+    assert {((command,), "output") for command in outputs} <= found
+    inputs = [("pretrain", "records"), ("finetune", "model"), ("records", "vocab"), ("search", "index")]
+    assert {((command,), option) for command, option in inputs} <= found
+
+
+@pytest.mark.parametrize(("command", "option"), path_options())
+def test_commands_refuse_paths_at_other_places(command, option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=rf"{option.replace('_', '-')} {REFUSED}.*Received: gs://bucket/x\."):
+        app(arguments_with(command, option, "gs://bucket/x"), standalone_mode=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("setting", ["runs", "vocabulary.file", "task.train", "task.dev", "task.extra_dev.more"])
+def test_configuration_refuses_paths_at_other_places(setting):
+    given = ["task.train=a", "task.dev=b", f"{setting}=s3://bucket/x"]
+    with pytest.raises(ValueError, match=rf"`{setting}`.*{REFUSED}.*Received: s3://bucket/x\."):
+        load_config(None, given)
+    assert load_config(None, ["corpus.input=[s3://bucket/x]"]).corpus.input == ("s3://bucket/x",)
+
+
+def build_vocabulary(output):
+    from beam_jobs.build_vocabulary import build_vocabulary
+
+    config = PipelineConfig()
+    build_vocabulary(config.corpus, config.vocabulary, output)
+
+
+def build_records(output):
+    from beam_jobs.build_records import build_records
+
+    config = PipelineConfig()
+    build_records(config.corpus, config.records, "none.txt", False, output)
+
+
+def publish_builtin(output):
+    from keras_bert_flow.builtin import publish_builtin
+
+    publish_builtin(output)
+
+
+def pretrain(output):
+    from keras_bert_flow.training.pretrain import pretrain
+
+    pretrain(PipelineConfig(), "none", output)
+
+
+def finetune(output):
+    from keras_bert_flow.training.finetune import finetune
+
+    finetune(PipelineConfig(), "none", output)
+
+
+def write_evaluation(output):
+    from keras_bert_flow.evaluation.evaluate import write_evaluation
+
+    write_evaluation(PipelineConfig(), "none", "none", "none", output)
+
+
+def search(output):
+    from keras_bert_flow.prediction.search import SemanticSearch
+
+    SemanticSearch("none", "none.txt", output)
+
+
+def write_lines(output):
+    from keras_bert_flow.prediction.lines import write_lines
+
+    write_lines(iter([]), output)
+
+
+def write_arrays(output):
+    from keras_bert_flow.prediction.arrays import write_arrays
+
+    write_arrays(iter([]), output)
+
+
+def write_official(output):
+    from keras_bert_flow.tasks.official import write_official
+
+    write_official(output, None, [], [])
+
+
+def write_submission(output):
+    from keras_bert_flow.tasks.glue import write_glue_submission
+
+    write_glue_submission(output, {})
+
+
+def save_model(output):
+    from keras_bert_flow.conversion.model_directory import save_model_directory
+
+    save_model_directory(None, output)
+
+
+def publish_folder(output):
+    with publishing(output):
+        raise AssertionError("a folder was made")
+
+
+WRITERS = [
+    build_vocabulary,
+    build_records,
+    publish_builtin,
+    pretrain,
+    finetune,
+    write_evaluation,
+    search,
+    write_lines,
+    write_arrays,
+    write_official,
+    write_submission,
+    save_model,
+    publish_folder,
+]
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+@pytest.mark.parametrize("kind", [str, Path])
+def test_functions_refuse_outputs_at_other_places(write, kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"{REFUSED}.*Received: gs://bucket/x"):
+        write(kind("gs://bucket/x"))
+    assert list(tmp_path.iterdir()) == []
