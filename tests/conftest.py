@@ -1,8 +1,16 @@
-"""Spare two backends what is the same on each: PyTorch, which compiles nothing, is the quickest to run it."""
+"""Settings of every test process.
+
+Two backends are spared what is the same on each: PyTorch, which compiles nothing, is the quickest to run it.
+"""
 
 import os
+import signal
 
 import pytest
+
+# A script starts what it puts in the background with SIGINT ignored, which children inherit; tests of Ctrl-C need it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the markers are asked for

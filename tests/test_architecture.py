@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("keras_bert_flow", "beam_jobs", "flows")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -151,6 +153,9 @@ def test_light_modules_load_no_backend():
         "    if loaded: sys.exit(f'{name} loads {loaded}')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, ",".join(light_modules())], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code, ",".join(light_modules())],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr

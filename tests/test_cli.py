@@ -11,6 +11,7 @@ import pytest
 
 from keras_bert_flow.records.manifest import read_manifest
 from tests.oracles.tiny_records import write_tiny_records
+from tests.patience import PATIENCE_SECONDS
 from tests.strangers import folder_for_commands
 
 TEXT = "\n\n".join(
@@ -20,7 +21,7 @@ TEXT = "\n\n".join(
 TASK = "task: {{name: t, train: {train}, dev: {dev}}}\nfinetuning: {{batch_size: 2, epochs: 1, seeds: [1]}}\n"
 
 
-def kbf(*arguments: str | Path, environment: dict[str, str] | None = None, timeout: int = 240):
+def kbf(*arguments: str | Path, environment: dict[str, str] | None = None, timeout: int = PATIENCE_SECONDS):
     """Run the command in a process of its own, among modules of a user's that have the names of ours.
 
     Returns:
@@ -203,7 +204,9 @@ def test_public_names_load_without_a_backend():
         "import json, sys, keras_bert_flow as kbf; kbf.load_config(None); kbf.WordPieceTokenizer; "
         "print(json.dumps([m for m in ('keras', 'tensorflow', 'jax', 'torch') if m in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert json.loads(done.stdout) == []
 
 
@@ -239,7 +242,9 @@ def test_doctor_loads_no_backend_and_no_beam(tmp_path):
         f"import atexit, sys\natexit.register(lambda: print([m for m in ('keras', 'apache_beam', 'tensorflow', 'jax',"
         f" 'torch', 'grain') if m in sys.modules], file=sys.stderr))\n{script}"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.stderr.splitlines()[-1] == "[]"
     assert json.loads(done.stdout)["kind"] == "records"
 

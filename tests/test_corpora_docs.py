@@ -9,6 +9,7 @@ from pathlib import Path
 
 from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.inputs import SUFFIXES
+from tests.patience import PATIENCE_SECONDS
 
 DOCS = (Path(__file__).parents[1] / "docs" / "corpora.md").read_text(encoding="utf-8")
 ARTICLE = """{{Infobox|name={{lang|en|Rome}}|size=3}}
@@ -48,7 +49,7 @@ def test_script_of_the_docs_turns_a_dump_into_a_corpus(tmp_path):
     dump = make_dump()
     (tmp_path / "dump.xml.bz2").write_bytes(bz2.compress(dump[:500]) + bz2.compress(dump[500:]))  # multistream
     command = [sys.executable, "dump.py", "dump.xml.bz2", "out.jsonl"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["text"].split("\n") for line in lines] == [EXPECTED, ["Oslo is in Norway."]]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.own_packages import ROOT, child_environment
+from tests.patience import PATIENCE_SECONDS
 from tests.strangers import write_strangers
 
 IMPORTED = "import flows, beam_jobs, json, random; print(flows.__file__, beam_jobs.__file__)"
@@ -18,7 +19,9 @@ CHECK = "from keras_bert_flow.own_packages import check_packages; check_packages
 def run_python(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
     plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     command = (sys.executable, *arguments)
-    return subprocess.run(command, cwd=folder, env=plain | environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command, cwd=folder, env=plain | environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
 
 
 @pytest.mark.parametrize("path", ["", "{0}", "/elsewhere{0}"], ids=repr)

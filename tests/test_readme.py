@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.oracles.tiny_records import write_tiny_records
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,7 +28,7 @@ def test_readme_script_runs(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from tests.strangers import write_strangers
 
 ROOT = Path(__file__).parents[1]
@@ -19,10 +20,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling")
     place = tmp_path_factory.mktemp("wheel")
     build = (sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(place))
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     (wheel,) = place.glob("*.whl")
     install = ("install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target", place / "site", wheel)
-    subprocess.run((sys.executable, "-m", "pip", *install), check=True, capture_output=True, timeout=300)
+    subprocess.run((sys.executable, "-m", "pip", *install), check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     return place / "site"
 
 
@@ -35,7 +36,9 @@ def kbf(installed: Path, tmp_path: Path):
 
     def run(*arguments: str) -> subprocess.CompletedProcess:
         command = (sys.executable, installed / "bin" / "kbf", *arguments)
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        )
 
     return run
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 SERVICE = "apache_beam.runners.portability.local_job_service_main"
 POOL = "apache_beam.runners.worker.worker_pool_main"
@@ -16,7 +18,7 @@ POOL = "apache_beam.runners.worker.worker_pool_main"
 
 def run_job(corpus, vocabulary_file: Path, output: Path, *options: str) -> None:
     command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, output, *options]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
 
 
 @contextmanager
@@ -26,7 +28,7 @@ def portable_job_service(folder: Path) -> Iterator[list[str]]:
     command = [sys.executable, "-m", SERVICE, "--port_file", port_file]
     service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not port_file.exists() and service.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         endpoint = f"--job_endpoint=localhost:{port_file.read_text()}"
@@ -50,13 +52,13 @@ def worker_pool(folder: Path) -> Iterator[list[str]]:
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
     pool = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not _listens(port) and pool.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         yield ["--environment_type=EXTERNAL", f"--environment_config=localhost:{port}"]
     finally:
         pool.terminate()
-        pool.wait(30)
+        pool.wait(PATIENCE_SECONDS)
 
 
 def _listens(port: int) -> bool:

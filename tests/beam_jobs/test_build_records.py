@@ -22,6 +22,7 @@ from tests.beam_jobs.conftest import (
     names_in,
     read_folder,
 )
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("train", "held_out")
@@ -211,7 +212,7 @@ def test_records_print_nothing_of_beam(vocabulary_file, tmp_path):
         "except ValueError as error: print(error)"
     )
     command = [sys.executable, "-c", code, tmp_path / "a.txt", vocabulary_file, tmp_path / "r"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1 and "must be UTF-8" in done.stdout
 

@@ -12,6 +12,7 @@ from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import read_vocabulary
 from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, names_in
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 SIZE = VocabularyConfig(size=60)
@@ -92,7 +93,7 @@ def test_vocabulary_has_the_same_bytes_with_two_workers(tmp_path):
     alone = build_vocabulary(corpus, SIZE, tmp_path / "v1")
     command = [sys.executable, "-m", "keras_bert_flow", "vocab", "--input", tmp_path / "text", "--size", "60"]
     options = ["--output", tmp_path / "v2", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
-    subprocess.run([*command, *options], cwd=ROOT, check=True, timeout=120, capture_output=True)
+    subprocess.run([*command, *options], cwd=ROOT, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
     assert (tmp_path / "v2" / "vocab.txt").read_bytes() == (alone / "vocab.txt").read_bytes()
 
 

@@ -17,6 +17,7 @@ from beam_jobs.sharding import write_shard
 from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.records.manifest import check_folder
 from tests.beam_jobs.conftest import names_in, read_folder
+from tests.patience import PATIENCE_SECONDS
 from tests.test_cli import assert_refused
 
 ROOT = Path(__file__).parents[2]
@@ -39,11 +40,11 @@ def start(command):
 
 
 def run(command):
-    assert start(command).wait(timeout=120) == 0
+    assert start(command).wait(timeout=PATIENCE_SECONDS) == 0
 
 
 def wait_for(happened, job):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not happened() and job.poll() is None and time.monotonic() < deadline:
         time.sleep(0.002)
 
@@ -116,7 +117,7 @@ def test_file_beyond_the_limit_is_one_line_that_names_the_folder(stage, corpus, 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
@@ -144,7 +145,7 @@ def test_full_disk_is_one_line_that_names_the_folder(stage, room, corpus, vocabu
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         assert_refused((done.returncode, done.stdout, done.stderr), "no space left on device", str(disk / "r"))

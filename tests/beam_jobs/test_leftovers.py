@@ -15,6 +15,7 @@ from beam_jobs.leftovers import QUIET_SECONDS, new_job_folder, remove_leftovers
 from keras_bert_flow.artifacts import publishing
 from tests.beam_jobs.conftest import build, names_in, read_folder
 from tests.beam_jobs.portable import run_job
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +75,7 @@ def test_killed_job_s_files_go_with_the_next_job_of_another_output(corpus, vocab
     parent = tmp_path / "out"
     command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, parent / "killed"]
     job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not any(parent.glob(".killed.work/.*/*/*")) and job.poll() is None and time.monotonic() < deadline:
         time.sleep(0.002)
     job.send_signal(signal.SIGKILL)
@@ -102,7 +103,7 @@ def test_jobs_at_once_do_not_meet(built, corpus, vocabulary_file, tmp_path):
     for job in jobs:
         job.start()
     for job in jobs:
-        job.join(180)
+        job.join(PATIENCE_SECONDS)
     assert not errors and names_in(parent) == ["other", "same"]
     assert read_folder(parent / "other") == read_folder(parent / "same") == read_folder(built)
 

@@ -18,6 +18,7 @@ from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.rejected import describe_rejected, rejected_bytes
 from tests.beam_jobs.conftest import as_text, build, make_documents, names_in, read_folder
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 TEXT = as_text(make_documents())
@@ -142,7 +143,7 @@ def test_bytes_are_the_same_with_two_workers(vocabulary_file, tmp_path):
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing", "--skip-bad-inputs"]
     arguments = ["vocab", "--input", tmp_path / "text", "--size", "2000", "--output", tmp_path / "two"]
     command = [sys.executable, "-c", code, *arguments, "--max-rejected-share=1", *options]
-    done = subprocess.run(command, cwd=ROOT, timeout=120, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert " bytes (" in done.stderr
     assert read_folder(tmp_path / "one") == read_folder(tmp_path / "two")

@@ -16,6 +16,7 @@ from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.records.manifest import check_folder
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, names_in, read_folder
 from tests.beam_jobs.portable import portable_job_service, run_job, worker_pool
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +29,7 @@ def test_records_have_the_same_bytes_under_replay_and_another_runner(options, bu
 def test_records_have_the_same_bytes_with_two_workers(built, corpus, vocabulary_file, tmp_path):
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, tmp_path / "r", *options]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
     assert read_folder(tmp_path / "r") == read_folder(built)
 
 
@@ -66,12 +67,11 @@ def test_records_of_another_seed_differ(built, corpus, vocabulary_file, tmp_path
     assert all(other[name] != content for name, content in read_folder(built).items() if name.endswith(".tfrecord"))
 
 
-def test_records_are_built_once(corpus, vocabulary_file, tmp_path):
+def test_records_are_built_once(corpus, vocabulary_file, tmp_path, monkeypatch):
     folder = build(corpus, vocabulary_file, tmp_path / "r")
     before = [(path, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
-    started = time.perf_counter()
+    monkeypatch.delattr("beam_jobs.build_records.run_pipeline")
     assert build(corpus, vocabulary_file, tmp_path / "r") == folder
-    assert time.perf_counter() - started < 1  # without a pipeline
     assert [(path, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())] == before
 
 
@@ -89,7 +89,7 @@ def test_killed_job_leaves_nothing_that_looks_finished(after_seconds, built, cor
     output = tmp_path / "out" / "r"
     command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, output]
     job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not (output.parent / ".r.work").exists() and job.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
     time.sleep(after_seconds)
@@ -112,7 +112,7 @@ def test_documents_of_one_file_are_spread_over_two_workers(tmp_path):
     corpus = make_corpus(tmp_path / "a.txt", as_text(long))
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     command = [sys.executable, "-m", "tests.beam_jobs.spreading_job", *corpus.input, tmp_path, *options]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
     processes = Counter(json.loads((tmp_path / "processes.json").read_text()).values())
     assert processes.total() == len(make_documents())
     assert len(processes) == 2 and min(processes.values()) > 20  # of 170

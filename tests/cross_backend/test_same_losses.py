@@ -14,6 +14,7 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretrain import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
+from tests.patience import PATIENCE_SECONDS
 
 BACKENDS = [name for name in ("jax", "torch", "tensorflow") if find_spec(name) is not None]
 STEPS = 20
@@ -26,7 +27,7 @@ def run_steps(backend, model, records):
         env=os.environ | {"KERAS_BACKEND": backend},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert child.returncode == 0, child.stderr[-2000:]

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-TIMEOUT_SECONDS = 400
+from tests.patience import PATIENCE_SECONDS
+
 CHILD = ("-m", "tests.distribution.child")
 
 
@@ -45,7 +46,7 @@ def start_children(backend, folder, processes=1, devices=1, **told):
             )
     try:
         for child in children:
-            child.wait(TIMEOUT_SECONDS)
+            child.wait(PATIENCE_SECONDS)
     finally:
         for child in children:
             child.kill()  # itself only; torchrun's children end with it

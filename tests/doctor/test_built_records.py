@@ -13,6 +13,7 @@ from keras_bert_flow.doctor.examples import show_examples
 from keras_bert_flow.doctor.records import examine_records
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from tests.oracles import tensorflow_counts
+from tests.patience import PATIENCE_SECONDS
 
 LETTERS = "abcdefghijkl"
 
@@ -40,7 +41,7 @@ def test_built_records_are_counted_as_tensorflow_counts_them(built):
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("tensorflow is not installed")
     command = [sys.executable, tensorflow_counts.__file__, built, "4", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     theirs, numbers = json.loads(done.stdout), examine_records(built).numbers
     ours = {
         "records": numbers["records_read"],

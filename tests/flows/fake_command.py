@@ -33,7 +33,7 @@ def main(name: str, *arguments: str) -> int:
     if name == os.environ.get("FAKE_SLEEPS"):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
         (output.parents[1] / "asleep").write_text(str(os.getpid()))
-        time.sleep(120)
+        time.sleep(1000)
     with publishing(output) as folder:
         for file_name, content in FILES[name].items():
             (folder / file_name).parent.mkdir(exist_ok=True)

@@ -10,8 +10,9 @@ import pytest
 
 from flows.child import run_child, start_child, stop_child
 from tests.flows.conftest import ROOT
+from tests.patience import PATIENCE_SECONDS, wait_until
 
-SLEEPER = "import os, sys, time; print('pid', os.getpid(), flush=True); time.sleep(100)"
+SLEEPER = "import os, sys, time; print('pid', os.getpid(), flush=True); time.sleep(1000)"
 CATCHER = """
 import os, signal, sys, time
 def stop(*_):
@@ -20,16 +21,9 @@ def stop(*_):
     sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
 print("pid", os.getpid(), flush=True)
-time.sleep(100)
+time.sleep(1000)
 """
 PARENT = "import sys; from flows.child import run_child; run_child((sys.executable, *sys.argv[1:]), {}, print)"
-
-
-def wait_until(condition, seconds: float = 10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:
@@ -62,13 +56,13 @@ def test_run_child_returns_though_a_grandchild_holds_the_pipe():
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEPER!r}]); print('done')"
     started = time.monotonic()
     assert run_child((sys.executable, "-c", code), {}, lambda line: None) == 0
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENCE_SECONDS
 
 
 def test_child_dies_with_a_parent_killed_by_9():
     parent, child = start_parent("-c", SLEEPER)
     os.kill(parent.pid, signal.SIGKILL)
-    parent.wait(10)
+    parent.wait(PATIENCE_SECONDS)
     wait_until(lambda: not is_alive(child))
 
 
@@ -76,14 +70,14 @@ def test_child_dies_with_a_parent_killed_by_9():
 def test_signals_reach_the_child_as_sigterm(number: int, tmp_path: Path):
     parent, child = start_parent("-c", CATCHER, str(tmp_path / "caught"))
     os.kill(parent.pid, number)
-    assert parent.wait(10) != 0
+    assert parent.wait(PATIENCE_SECONDS) != 0
     assert (tmp_path / "caught").exists()
     assert not is_alive(child)
 
 
 def test_stop_child_kills_what_does_not_listen(tmp_path: Path):
     ignore = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-    code = "open(sys.argv[1], 'w'); time.sleep(100)"
+    code = "open(sys.argv[1], 'w'); time.sleep(1000)"
     child = start_child((sys.executable, "-c", ignore + code, str(tmp_path / "ready")), {}, subprocess.DEVNULL)
     wait_until((tmp_path / "ready").exists)
     stop_child(child, 0.2)

@@ -17,6 +17,7 @@ from flows.child import start_child, stop_child
 from flows.server import running_server
 from flows.settling import settle_config, write_config
 from tests.flows.conftest import ROOT
+from tests.patience import PATIENCE_SECONDS
 
 PREFECT_YAML = ROOT / "flows" / "prefect.yaml"
 PREFECT = (sys.executable, "-m", "prefect")
@@ -57,7 +58,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dic
             stop_child(worker, 30)
 
 
-def prefect(settings: dict[str, str], *arguments: str, status: int = 0, timeout: float = 540) -> str:
+def prefect(settings: dict[str, str], *arguments: str, status: int = 0, timeout: float = PATIENCE_SECONDS) -> str:
     """Run a command of Prefect from the root of the checkout and return what it says."""
     run = subprocess.run(
         (*PREFECT, *arguments), cwd=ROOT, env=os.environ | settings, capture_output=True, text=True, timeout=timeout
@@ -84,6 +85,6 @@ def test_worker_shows_what_the_user_has_to_mend(environment: dict[str, str]):
     run = ("deployment", "run", "bert-pipeline/local", "-p", "config_path=absent.yaml", "--watch")
     prefect(environment, *run, status=1)
     address, kind = f"{environment['PREFECT_API_URL']}/flow_runs/filter", {"Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(address, b"{}", kind), timeout=30) as answer:
+    with urllib.request.urlopen(urllib.request.Request(address, b"{}", kind), timeout=PATIENCE_SECONDS) as answer:
         (flow_run,) = json.load(answer)
     assert "The configuration must be a file. Received: absent.yaml." in flow_run["state"]["message"]

@@ -15,7 +15,8 @@ from flows.local import SERVER_LOG, run_flow
 from flows.server import find_free_port, running_server
 from flows.stages import StageError
 from tests.flows.conftest import ROOT
-from tests.flows.test_child import is_alive, wait_until
+from tests.flows.test_child import is_alive
+from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.strangers import write_strangers
 
 RUN = "import sys; from flows.local import run_locally; print(run_locally(*sys.argv[1:]))"
@@ -62,7 +63,7 @@ def processes_of(home: Path) -> list[int]:
 
 
 def test_run_says_what_the_stages_say_and_leaves_no_process(start, home: Path, tiny_config: Path):
-    said, complained = start().communicate(timeout=180)
+    said, complained = start().communicate(timeout=PATIENCE_SECONDS)
     *lines, report = said.splitlines()
     assert Path(report).is_file() and report.startswith(str(tiny_config.parent))
     assert [line.split()[0] for line in lines if line.endswith(": running")] == STAGES
@@ -103,7 +104,7 @@ def test_run_says_where_the_server_that_does_not_answer_is_set(start, tmp_path: 
     if place == "project":
         (tmp_path / "prefect.toml").write_text(f'[api]\nurl = "{address}"\n')
     variable = {"PREFECT_API_URL": address} if place == "environment" else {}
-    _, complained = start(PREFECT_HOME=str(tmp_path / "home"), **variable).communicate(timeout=60)
+    _, complained = start(PREFECT_HOME=str(tmp_path / "home"), **variable).communicate(timeout=PATIENCE_SECONDS)
     said = complained.strip().splitlines()[-1]
     rule = "`PREFECT_API_URL` must be the address of a running server"
     assert said.startswith(f"ValueError: {rule}. Received: {address}")
@@ -113,7 +114,7 @@ def test_run_says_where_the_server_that_does_not_answer_is_set(start, tmp_path: 
 @pytest.mark.slow
 def test_run_uses_the_chosen_server(start, home: Path, tmp_path: Path):
     with running_server(tmp_path / "server.log", {"PREFECT_HOME": str(tmp_path / "other")}) as address:
-        said, _ = start(PREFECT_API_URL=address).communicate(timeout=180)
+        said, _ = start(PREFECT_API_URL=address).communicate(timeout=PATIENCE_SECONDS)
         assert Path(said.splitlines()[-1]).is_file()
         with urllib.request.urlopen(urllib.request.Request(f"{address}/flow_runs/count", method="POST")) as answer:
             assert answer.read() == b"1"
@@ -121,7 +122,7 @@ def test_run_uses_the_chosen_server(start, home: Path, tmp_path: Path):
 
 @pytest.mark.slow
 def test_user_error_is_one_line(start, home: Path):
-    said, complained = start(FAKE_REFUSES="records").communicate(timeout=180)
+    said, complained = start(FAKE_REFUSES="records").communicate(timeout=PATIENCE_SECONDS)
     assert complained.strip().splitlines()[-1] == "ValueError: `batch_size` must be smaller. Received: 9. Try 8."
     assert "Traceback" not in said
     assert processes_of(home) == []
@@ -130,12 +131,12 @@ def test_user_error_is_one_line(start, home: Path):
 @pytest.mark.slow
 def test_run_killed_by_9_leaves_no_process_and_can_be_run_again(start, home: Path, tiny_config: Path):
     run = start(FAKE_SLEEPS="pretrain")
-    wait_until((tiny_config.parent / "runs" / "asleep").exists, 120)
+    wait_until((tiny_config.parent / "runs" / "asleep").exists)
     assert len(processes_of(home)) == 4  # the run, its server, its flow, the stage
     os.kill(run.pid, signal.SIGKILL)
-    run.communicate(timeout=30)
+    run.communicate(timeout=PATIENCE_SECONDS)
     wait_until(lambda: processes_of(home) == [])
-    said, _ = start().communicate(timeout=180)
+    said, _ = start().communicate(timeout=PATIENCE_SECONDS)
     assert Path(said.splitlines()[-1]).is_file()
     calls = (tiny_config.parent / "runs" / "calls.txt").read_text().split()[::2]
     assert calls == ["vocab", "records", "pretrain", "pretrain", "finetune", "report"]
@@ -145,8 +146,8 @@ def test_run_killed_by_9_leaves_no_process_and_can_be_run_again(start, home: Pat
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_run_that_is_stopped_stops_the_stage_first(start, home: Path, tiny_config: Path, number: int):
     run = start(FAKE_SLEEPS="pretrain")
-    wait_until((tiny_config.parent / "runs" / "asleep").exists, 120)
+    wait_until((tiny_config.parent / "runs" / "asleep").exists)
     os.kill(run.pid, number)
-    run.communicate(timeout=60)
+    run.communicate(timeout=PATIENCE_SECONDS)
     assert run.returncode != 0
     assert processes_of(home) == []

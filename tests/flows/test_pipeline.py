@@ -18,7 +18,7 @@ from flows.pretrain import pretrain
 from flows.stages import StageError
 from flows.tasks import may_pass_next_time, write_records
 from keras_bert_flow.config_file import load_config
-from tests.flows.test_child import wait_until
+from tests.patience import PATIENCE_SECONDS, wait_until
 
 FLOWS = (preprocess, pretrain, finetune, evaluate, bert_pipeline)
 STAGES = ["vocab", "records", "pretrain", "finetune", "report"]
@@ -26,7 +26,7 @@ STAGES = ["vocab", "records", "pretrain", "finetune", "report"]
 
 @pytest.fixture(scope="session")
 def prefect_server():
-    with prefect_test_harness(server_startup_timeout=120):
+    with prefect_test_harness(server_startup_timeout=PATIENCE_SECONDS):
         yield
 
 

@@ -17,6 +17,7 @@ from prefect.cli._app import _app  # the public `app` takes its arguments from t
 
 from flows.server import find_free_port
 from tests.flows.conftest import ROOT
+from tests.patience import PATIENCE_SECONDS
 
 ADDRESS = "http://127.0.0.1:4200"
 SERVER = "prefect server start"
@@ -25,7 +26,7 @@ LEFT_RUNNING = "# leave running"
 OWN_NETWORK = ("unshare", "--map-root-user", "--net")
 WAIT = f"""python - <<'END'
 import time, urllib.request
-deadline = time.monotonic() + 300
+deadline = time.monotonic() + {PATIENCE_SECONDS}
 while True:
     try:
         urllib.request.urlopen("{ADDRESS}/api/health", timeout=10)
@@ -58,7 +59,9 @@ def test_prefect_yaml_repeats_the_block():
 def has_own_network() -> bool:
     probe = (*OWN_NETWORK, "ip", "link", "set", "lo", "up")
     tools = shutil.which("unshare") and shutil.which("ip")
-    return bool(tools) and subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == 0
+    if not tools:
+        return False
+    return subprocess.run(probe, capture_output=True, timeout=PATIENCE_SECONDS, check=False).returncode == 0
 
 
 def write_script(lines: list[str], port: int | None) -> str:
@@ -110,11 +113,11 @@ def test_block_runs_in_an_empty_home(folder: Path):
     with open(folder / "output.txt", "w+b") as output:
         script = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output, process_group=0)
         try:
-            script.wait(540)
+            script.wait(PATIENCE_SECONDS)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(script.pid, signal.SIGTERM)
-            script.wait(60)
+            script.wait(PATIENCE_SECONDS)
     said = (folder / "output.txt").read_text(encoding="utf-8")
     assert script.returncode == 0, said
     assert "or `prefect config unset PREFECT_API_URL` to run without one" in " ".join(said.split())

@@ -17,9 +17,9 @@ from flows.settling import settle_config
 from flows.stages import Stage, pretraining_stage, run_stage
 from keras_bert_flow.exit_status import CHECKPOINTED
 from tests.flows.conftest import ROOT
-from tests.flows.test_child import wait_until
 from tests.flows.test_pipeline import logs_of, prefect_server  # noqa: F401  a fixture
 from tests.oracles.tiny_records import write_tiny_records
+from tests.patience import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 SETTINGS = [
@@ -28,7 +28,6 @@ SETTINGS = [
     "pretraining.evaluate_every_steps=1000",
     "pretraining.checkpoint_every_steps=1000",
 ]
-PATIENCE_SECONDS = 120
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def stop_at(stage: Stage, steps: tuple[int, ...]) -> None:
     Its end is not waited for here: who waits takes the exit status away from the flow, which is of the same process.
     """
     for step in steps:
-        wait_until(lambda step=step: max(steps_of(work_of(stage)), default=0) >= step, PATIENCE_SECONDS)
+        wait_until(lambda step=step: max(steps_of(work_of(stage)), default=0) >= step)
         (command,) = commands_of(stage)
         command.terminate()
 
@@ -97,7 +96,7 @@ def test_command_that_is_stopped_saves_and_the_flow_goes_on(records: Path, numbe
     command = subprocess.Popen(
         stage.command, cwd=ROOT, env=os.environ | dict(stage.environment), stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: steps_of(work_of(stage)) != [], PATIENCE_SECONDS)
+    wait_until(lambda: steps_of(work_of(stage)) != [])
     os.kill(command.pid, number)
     _, complained = command.communicate(timeout=PATIENCE_SECONDS)
     assert command.returncode == CHECKPOINTED
@@ -120,7 +119,7 @@ def test_second_interrupt_ends_the_command_at_once(records: Path):
         "def wait(*_):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('waiting', flush=True)\n"
-        "    time.sleep(100)\n"
+        "    time.sleep(1000)\n"
         "StepFollower.on_train_batch_begin = wait\n"
         "from keras_bert_flow.cli import main\n"
         "main()\n"

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from tests.prediction.models import save_masked_lm
-
-SECONDS = 240  # on a machine that does much else; the answers themselves take milliseconds
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +28,13 @@ def start(*arguments, **pipes):
 def ask(*arguments, **pipes):
     """Return the lines of a command that ends well."""
     process = start(*arguments, **pipes)
-    printed, errors = process.communicate(timeout=SECONDS)
+    printed, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors.decode()
     return [json.loads(line) for line in printed.splitlines()]
 
 
 def read_answer(process) -> list:
-    assert select.select([process.stdout], [], [], SECONDS)[0], "no answer came"
+    assert select.select([process.stdout], [], [], PATIENCE_SECONDS)[0], "no answer came"
     return json.loads(process.stdout.readline())
 
 
@@ -49,7 +48,7 @@ def test_who_writes_a_line_and_waits_gets_its_answer(folder):
                 assert fill["sequence"].startswith(f"w{number} is ")
             process.stdin.write(b"w3 is [MASK]\nw4\n")
             assert read_answer(process)[0][0]["sequence"].startswith("w3 is ")
-            assert process.wait(SECONDS) == 2
+            assert process.wait(PATIENCE_SECONDS) == 2
             (line,) = process.stderr.read().decode().splitlines()
             assert line.startswith("kbf: Line 5: A text must hold [MASK]. Received: 'w4'.")
         finally:
@@ -90,6 +89,6 @@ def test_features_of_a_file_are_arrays(folder, tmp_path):
 )
 def test_wrong_options_are_refused_in_a_line(folder, options, message):
     process = start("--model", folder, *options, "w1")
-    printed, errors = process.communicate(timeout=SECONDS)
+    printed, errors = process.communicate(timeout=PATIENCE_SECONDS)
     (line,) = errors.decode().splitlines()
     assert (process.returncode, printed) == (2, b"") and line.startswith(f"kbf: {message}")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.prediction.lines import read_items, read_waiting_items, write_lines
+from tests.patience import PATIENCE_SECONDS
 
 
 def items_of(chunks):
@@ -65,7 +66,7 @@ def test_writer_that_is_faster_is_not_lost():
     writer = threading.Thread(target=write)
     writer.start()
     chunks = items_of(read_waiting_items(reading, at_once=100))
-    writer.join(60)
+    writer.join(PATIENCE_SECONDS)
     os.close(reading)
     assert [item for chunk in chunks for item in chunk] == lines
     assert max(map(len, chunks)) == 100

@@ -12,6 +12,7 @@ import pytest
 from keras_bert_flow.records.tfrecord import write_tfrecords
 from tests.oracles import tensorflow_records
 from tests.oracles.examples import encode_example
+from tests.patience import PATIENCE_SECONDS
 
 EXAMPLES = {
     "a_record": {
@@ -46,7 +47,9 @@ def tensorflow_side(tmp_path_factory) -> Path:
     cases = {case: {name: describe(values) for name, values in features.items()} for case, features in EXAMPLES.items()}
     (folder / "cases.json").write_text(json.dumps(cases))
     write_tfrecords(folder / "ours.tfrecord", RECORDS)
-    subprocess.run([sys.executable, tensorflow_records.__file__, folder], check=True, capture_output=True, timeout=300)
+    subprocess.run(
+        [sys.executable, tensorflow_records.__file__, folder], check=True, capture_output=True, timeout=PATIENCE_SECONDS
+    )
     return folder
 
 

@@ -5,8 +5,7 @@ import pytest
 
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
-
-WAIT = 30  # seconds
+from tests.patience import PATIENCE_SECONDS
 
 
 def never(work):
@@ -72,7 +71,7 @@ def test_those_who_want_the_same_result_wait_for_it(tmp_path):
 
     second = threading.Thread(target=lambda: results.append(publish(tmp_path / "out", "records", "key", never)))
     publish(tmp_path / "out", "records", "key", slow)
-    second.join(WAIT)
+    second.join(PATIENCE_SECONDS)
     assert began.is_set() and results == [tmp_path / "out"]
     assert names_in(tmp_path) == ["out"]
 
@@ -93,7 +92,7 @@ def test_those_who_want_another_result_in_the_place_are_refused(tmp_path):
 
     second = threading.Thread(target=want_another)
     publish(tmp_path / "out", "records", "key", slow)
-    second.join(WAIT)
+    second.join(PATIENCE_SECONDS)
     assert len(errors) == 1
 
 

@@ -10,6 +10,7 @@ from keras_bert_flow.tasks.make import KINDS, make_task, task_fields
 from keras_bert_flow.tasks.multi_label import MultiLabel
 from keras_bert_flow.tasks.multiple_choice import RACE, MultipleChoice
 from keras_bert_flow.tasks.regression import Regression
+from tests.patience import PATIENCE_SECONDS
 from tests.tasks.files import message_of
 
 
@@ -76,5 +77,7 @@ def test_a_task_loads_no_module_of_another(tmp_path):
         "import sys; from keras_bert_flow.tasks.make import make_task; make_task('regression');"
         "print([name for name in sys.modules if name.startswith('keras_bert_flow.tasks.')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert "regression" in done.stdout and "classification" not in done.stdout

@@ -14,6 +14,7 @@ from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+from tests.patience import PATIENCE_SECONDS
 
 DATA = os.environ.get("KBF_TEST_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
@@ -180,6 +181,6 @@ print(*(line.split()[1] for line in open("/proc/self/status") if line.startswith
 def test_learner_takes_half_a_million_words_in_two_gigabytes():
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", LEARN_HALF_A_MILLION_WORDS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 2 * 1024 * 1024  # kilobytes

@@ -12,6 +12,7 @@ import tokenizers
 from keras_bert_flow.text import tokenizer as tokenizer_module
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from tests.oracles.google_tokenizer import google_pieces
+from tests.patience import PATIENCE_SECONDS
 
 DATA = os.environ.get("KBF_TEST_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
@@ -208,7 +209,12 @@ def test_differences_from_tokenizers_are_those_in_the_docs():
         pytest.skip(f"docs/tokenizer.md is about other versions than: {heading}")
     command = [sys.executable, root / "benchmarks" / "tokenizer_differences.py"]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=300, env={**os.environ, "PYTHONPATH": str(root)}
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
+        env={**os.environ, "PYTHONPATH": str(root)},
     )
     assert done.stdout.strip().splitlines() == docs[docs.index(heading) :].strip().splitlines()
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import keras
 
+from tests.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 240
 
 
 class Killer:
@@ -42,7 +43,7 @@ class Killer:
 
     def __exit__(self, *_):
         self._server.stdin.close()
-        self._server.wait(30)
+        self._server.wait(PATIENCE_SECONDS)
 
     def run(self, output, moment="", after_seconds=None, **settings) -> tuple[int, list[int], float]:
         """Train, and die at a moment (see `arrange`), or some seconds after training has begun.

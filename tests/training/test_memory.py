@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
+
 CODE = """
 import resource, sys
 import numpy as np
@@ -21,7 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def count_new_pages(mode):
     child = [sys.executable, "-c", CODE, mode]
-    return int(subprocess.run(child, capture_output=True, text=True, timeout=60, check=True).stdout)
+    return int(subprocess.run(child, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True).stdout)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks glibc")

@@ -12,6 +12,7 @@ from keras_bert_flow import cli, exit_status
 from keras_bert_flow.training import pretrain as module
 from keras_bert_flow.training.signals import NOTICE, stop_requests
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
+from tests.patience import PATIENCE_SECONDS
 from tests.training.pretrain_child import act_before, ask_to_stop
 
 TINY = [
@@ -71,7 +72,7 @@ def test_other_threads_leave_signals_alone():
 
     thread = threading.Thread(target=look)
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
     assert found == [signal.getsignal(signal.SIGTERM)]
 
 
