@@ -1,6 +1,7 @@
 """Turn raw text into words: cleaned, spaced, folded, the same for counting a vocabulary and for encoding with it."""
 
 import unicodedata
+from itertools import groupby
 
 # google-research/bert `_is_chinese_char`: Han only, since Hangul, hiragana and katakana are written with other habits.
 HAN_RANGES = (
@@ -20,18 +21,16 @@ def normalize_text(text: str, cased: bool) -> str:
 
     In effect the `BasicTokenizer` of google-research/bert: drop NUL, U+FFFD, controls and format characters; split at
     whitespace; set every Han character and punctuation mark apart; unless `cased`, lower-case and drop accents.
-    Unicode properties are those of the Python that runs. Two things differ in form, not in result. The original folds
-    word by word, here the whole text is folded at once: neither lower-casing nor NFD looks past whitespace. And it
-    spaces Han before folding, here after: nothing else folds into Han. One thing differs: lone surrogates, which no
-    UTF-8 file can hold, are dropped, where the original lets them make the word unknown.
+    Unicode properties are those of the Python that runs. Three things differ in form, not in result. The original folds
+    word by word, here the whole text is folded at once: neither lower-casing nor NFD looks past whitespace. It spaces
+    Han before folding, here after: nothing else folds into Han. And it brings the marks of a letter in canonical order
+    before it drops most of them; here only where some are left whose order matters, since `unicodedata` takes time
+    quadratic in the length of a run of marks. One thing differs: lone surrogates, which no UTF-8 file can hold, are
+    dropped, where the original lets them make the word unknown.
     Source: google-research/bert, tokenization.py, `BasicTokenizer`.
     """
     text = clean_text(text)
-    if not cased:
-        text = text.lower()
-        if not text.isascii():
-            text = unicodedata.normalize("NFD", text)
-    return " ".join(text.translate(_SPACED_CASED if cased else _SPACED).split())
+    return " ".join((text.translate(_SPACED) if cased else _fold(text.lower())).split())
 
 
 def clean_text(text: str) -> str:
@@ -39,6 +38,21 @@ def clean_text(text: str) -> str:
     if text.isprintable() and "\ufffd" not in text:  # a cheap test: nothing to drop in most texts
         return text
     return text.translate(_CLEANED)
+
+
+def decompose(text: str) -> str:
+    """Return the canonical decomposition (NFD) of a text in linear time, but for sorting each run of marks."""
+    decomposed = "".join(unicodedata.normalize("NFD", character) for character in text)
+    runs = groupby(decomposed, key=lambda character: unicodedata.combining(character) > 0)
+    return "".join("".join(sorted(run, key=unicodedata.combining) if is_marks else run) for is_marks, run in runs)
+
+
+def _fold(text: str) -> str:
+    """Decompose a text, strip its accents and set words apart."""
+    folded = text.translate(_FOLDED)
+    if _ORDERED and not _ORDERED.isdisjoint(text):
+        return decompose(text).translate(_STRIPPED)
+    return folded
 
 
 class _CharacterTable(dict):
@@ -64,8 +78,15 @@ def _space(character: str) -> str:
     return f" {character} " if is_punctuation(character) or is_han(character) else character
 
 
-def _space_and_strip_accents(character: str) -> str:
+def _space_and_strip(character: str) -> str:
     return "" if unicodedata.category(character) == "Mn" else _space(character)
+
+
+def _decompose_and_strip(character: str) -> str:
+    parts = unicodedata.normalize("NFD", character)
+    if any(unicodedata.combining(part) and unicodedata.category(part) != "Mn" for part in parts):
+        _ORDERED.add(character)
+    return "".join(map(_space_and_strip, parts))
 
 
 def is_punctuation(character: str) -> bool:
@@ -82,5 +103,7 @@ def is_han(character: str) -> bool:
 
 
 _CLEANED = _CharacterTable(_clean)
-_SPACED_CASED = _CharacterTable(_space)
-_SPACED = _CharacterTable(_space_and_strip_accents)
+_SPACED = _CharacterTable(_space)
+_STRIPPED = _CharacterTable(_space_and_strip)
+_FOLDED = _CharacterTable(_decompose_and_strip)
+_ORDERED: set[str] = set()  # of the characters met, those with a mark that is not stripped, such as a stem in music

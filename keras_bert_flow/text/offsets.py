@@ -8,13 +8,12 @@ from operator import itemgetter
 import numpy as np
 
 from keras_bert_flow.text.normalization import clean_text, normalize_text
-from keras_bert_flow.text.tokenizer import MAX_REMEMBERED_WORDS, WordPieceTokenizer
+from keras_bert_flow.text.tokenizer import MAX_REMEMBERED_CHARACTERS, MAX_REMEMBERED_WORDS, WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import CONTINUATION
 
 # What stands between two spaces. `clean_text` drops these controls, which `\s` takes for spaces, and joins what they
 # stand between.
 CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
-MAX_REMEMBERED_CHARACTERS = 50  # longer chunks, such as a sentence of Chinese, hardly ever come again
 
 Spans = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # ids, starts and ends of a chunk's pieces
 

@@ -13,6 +13,7 @@ from keras_bert_flow.text.vocabulary import CONTINUATION, SPECIAL_PIECES, check_
 
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]: google-research/bert `WordpieceTokenizer`; others use 100
 MAX_REMEMBERED_WORDS = 250_000  # of each kind; about 100 MB together
+MAX_REMEMBERED_CHARACTERS = 50  # longer ones, such as a sentence of Chinese, hardly ever come again
 
 
 class WordPieceTokenizer:
@@ -87,7 +88,7 @@ class _TextIds(dict):
     def __missing__(self, text: str) -> tuple[int, ...]:
         words = normalize_text(text, self._cased).split()
         ids = tuple(chain.from_iterable(map(self._word_ids.__getitem__, words)))
-        if len(self) < MAX_REMEMBERED_WORDS:
+        if len(text) <= MAX_REMEMBERED_CHARACTERS and len(self) < MAX_REMEMBERED_WORDS:
             self[text] = ids
         return ids
 
@@ -106,6 +107,6 @@ class _WordIds(dict):
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         ids = tuple(token.id for token in self._model.tokenize(word))
-        if len(self) < MAX_REMEMBERED_WORDS:
+        if len(word) <= MAX_REMEMBERED_CHARACTERS and len(self) < MAX_REMEMBERED_WORDS:
             self[word] = ids
         return ids

@@ -1,10 +1,16 @@
 import os
+import random
+import time
 import unicodedata
 from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.text.normalization import HAN_RANGES, normalize_text
+from keras_bert_flow.text.documents import make_document
+from keras_bert_flow.text.normalization import HAN_RANGES, decompose, normalize_text
+from keras_bert_flow.text.offsets import encode_with_offsets
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles.google_tokenizer import google_words
 
 DATA = os.environ.get("KBF_TEST_DATA")
@@ -81,3 +87,76 @@ def test_normalization_follows_the_rules(text, uncased, cased):
 def test_normalization_changes_nothing_the_second_time(cased):
     once = normalize_text("Éa, ΣΑΣ 中文 don't\u2014stop\u3000(x) İ", cased)
     assert normalize_text(once, cased) == once
+
+
+MARKS = [chr(code) for code in range(0x110000) if unicodedata.combining(chr(code))]
+KEPT_MARKS = [mark for mark in MARKS if unicodedata.category(mark) != "Mn"]  # not stripped, so that their order shows
+OTHERS = ["a", "É", "ệ", "각", "\u1100", "\u1161", "\u0344", "\u034f", "\U0001d15e", "\ufb2c", "中", "!", "Σ", " "]
+
+
+def make_marked_texts(count, seed=0):
+    """Yield runs of marks of mixed classes, with and without what they stand on."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        pool = rng.choice([MARKS, KEPT_MARKS * 5 + MARKS[:50], MARKS + OTHERS * 20, KEPT_MARKS + OTHERS])
+        yield "".join(rng.choices(pool, k=rng.randint(1, 40)))
+
+
+def test_decomposition_equals_that_of_unicodedata():
+    assert {unicodedata.combining(mark) for mark in KEPT_MARKS} >= {6, 216, 224, 226}
+    for text in make_marked_texts(1500):
+        assert decompose(text) == unicodedata.normalize("NFD", text), ascii(text)
+
+
+def test_normalization_equals_the_original_on_runs_of_marks():
+    for text in make_marked_texts(600, seed=1):
+        assert normalize_text(text, cased=False).split() == google_words(text, cased=False), ascii(text)
+
+
+HOSTILE = {
+    "marks of mixed classes": lambda count: "".join(
+        random.Random(0).choices("\u0301\u0327\u0345\u0316\u0334", k=count)
+    ),
+    "marks in turn": lambda count: "a" + "\u0301\u0316" * (count // 2),
+    "marks that are kept": lambda count: "\u302e\U0001d165\u0301" * (count // 3),
+    "notes": lambda count: "\U0001d15e\u0301" * (count // 2),
+    "Hangul": lambda count: "각" * count,
+    "Han": lambda count: "中" * count,
+    "one letter": lambda count: "é" * count,
+    "capital sigmas": lambda count: "Σ'\u0301" * (count // 3),
+    "punctuation": lambda count: "!" * count,
+    "full stops": lambda count: "Dr. A. " * (count // 7),
+    "a stop and spaces": lambda count: "A." + " " * count + "B",
+    "quotes": lambda count: '. ("' * (count // 4),
+    "controls": lambda count: "\x1c\x01" * (count // 2),
+}
+
+
+def cost(function, *arguments):
+    """Return the processor time of a call, the smaller of two, seconds."""
+    times = []
+    for _ in range(2):
+        started = time.process_time()
+        function(*arguments)
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+def count_words_of_line(text):
+    normalize_text(text, cased=False)
+
+
+def encode_line(text):
+    encode_with_offsets(WordPieceTokenizer([*SPECIAL_PIECES, "a", "##a"]), text)
+
+
+def split_line(text):
+    make_document([text], split_lines=True)
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("function", [count_words_of_line, encode_line, split_line])
+def test_hostile_lines_take_linear_time(function, make):
+    count = 5000
+    # A quadratic function takes 64 times as long: of marks, unicodedata's NFD 25 ms and 1.6 s.
+    assert cost(function, make(8 * count)) < 24 * cost(function, make(count)) + 0.1

@@ -10,7 +10,8 @@ import pytest
 import tokenizers
 
 from keras_bert_flow.text import tokenizer as tokenizer_module
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.tokenizer import MAX_REMEMBERED_CHARACTERS, WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles.google_tokenizer import google_pieces
 from tests.patience import PATIENCE_SECONDS
 
@@ -229,3 +230,13 @@ def test_tokenizer_equals_transformers_on_plain_english(name, tmp_path):
     lines = read_lines("wiki_en_dev.txt", None)
     expected = theirs(lines, add_special_tokens=False)["input_ids"]
     assert [ids.tolist() for ids in tokenizer.encode_batch(lines)] == [list(ids) for ids in expected]
+
+
+def test_long_chunks_are_not_remembered():
+    """Text without spaces would fill the memory: each line of it is a chunk that never comes again."""
+    tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, "a", "##a", "中"])
+    for number in range(5, 205):
+        tokenizer.encode("中" * number + " " + "a" * number)
+    remembered = [*tokenizer._ids, *tokenizer._ids._word_ids]
+    assert max(map(len, remembered)) == MAX_REMEMBERED_CHARACTERS
+    assert tokenizer.encode("a" * 60).tolist() == [5, *[6] * 59]
