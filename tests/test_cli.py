@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from keras_bert_flow.cli.options import choose_backend
+from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.records.manifest import read_manifest
 from tests.oracles.tiny_records import write_tiny_records
 from tests.patience import PATIENCE_SECONDS
@@ -256,3 +258,36 @@ def test_inspect_prints_examples(tmp_path):
     assert printed.count("record ") == 2 and "  A  [CLS] " in printed and "[MASK: word" in printed
     assert_refused(kbf("inspect", tmp_path), "manifest.json")
     assert_refused(kbf("inspect", records, "--part", "dev"), "dev")
+
+
+def test_bare_command_prints_its_help():
+    for command in ((), ("configs",)):
+        status, printed, error = kbf(*command)
+        assert (status, error) == (2, "")
+        assert "Commands" in printed
+
+
+def test_unknown_command():
+    assert_refused(kbf("trian"), "No such command 'trian'. Did you mean 'pretrain'? See --help.")
+
+
+@pytest.mark.parametrize("inner", ["model", "pretrained/seed-1/model"])
+@pytest.mark.parametrize(
+    "command", ["finetune --output o --task", "evaluate --task", "predict --input", "search --lines"]
+)
+def test_folder_that_holds_models_is_no_model(tmp_path, inner, command):
+    model = tmp_path / inner
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    done = kbf(*command.split(), "no", "--model", tmp_path)
+    assert_refused(done, f"must hold config.json. Received: {tmp_path}. Try {model}")
+
+
+def test_backend_that_is_not_installed_names_one_that_is(monkeypatch):
+    installed = {"torch", "tensorflow"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in installed else None)
+    with pytest.raises(ValueError, match=r"jax, which is not\. pip install 'keras-bert-flow\[jax\]', or .* tensorflow"):
+        choose_backend(PipelineConfig(), "jax")
+    installed.clear()
+    with pytest.raises(ValueError, match=r"pip install 'keras-bert-flow\[jax\]'\.$"):
+        choose_backend(PipelineConfig(), "jax")

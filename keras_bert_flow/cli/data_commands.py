@@ -53,7 +53,9 @@ def records(
     duplication: Annotated[int | None, typer.Option(help="Times each document is used.")] = None,
     objective: Annotated[str | None, typer.Option(help="mlm_nsp (BERT), mlm (RoBERTa) or mlm_sop (ALBERT).")] = None,
     mask_unit: Annotated[str | None, typer.Option(help="token, word or span.")] = None,
-    shards: Annotated[int | None, typer.Option(help="Files of training records; by the text if left out.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Files of training records; default by the size of the text.")
+    ] = None,
     cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="The vocabulary keeps case.")] = None,
     strict: Annotated[bool | None, typer.Option("--strict", help="Refuse lines that cannot be used.")] = None,
     skip_bad_inputs: SkipBadInputs = None,

@@ -27,7 +27,10 @@ def explain(error: Exception) -> int:
             raise error
         message = f"This needs {package}, which is not installed. pip install 'keras-bert-flow[{EXTRAS[package]}]'"
     elif hasattr(error, "format_message"):  # typer's own, of a wrong option
-        status, message = exit_status.USER_ERROR, error.format_message()
+        status, message = exit_status.USER_ERROR, error.format_message().rstrip(".")
+        if not message:  # no command was given: the help says it all
+            return status
+        message += " See --help." if message.endswith("?") else ". See --help."
     elif isinstance(error, ValueError | OSError):
         status = exit_status.USER_ERROR
     elif type(error).__name__ == "StageError":

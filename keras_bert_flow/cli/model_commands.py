@@ -11,6 +11,7 @@ from keras_bert_flow.cli.options import (
     ConfigFile,
     Output,
     Overrides,
+    check_model,
     choose_backend,
     load,
     stopping_for_later,
@@ -23,13 +24,14 @@ def pretrain(
     records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
     output: Output,
     initial_model: Annotated[
-        Path | None, typer.Option(help="Model directory to go on from, ours or Hugging Face's.")
+        Path | None,
+        typer.Option(help="Model directory to continue from, ours or Hugging Face's.", callback=check_model),
     ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Pre-train a model; a run that was killed goes on from its newest checkpoint."""
+    """Pre-train a model, resuming from the newest checkpoint of a run that was stopped."""
     with stopping_for_later():
         settings = choose_backend(load(config, set), backend)
         from keras_bert_flow.progress import training_progress
@@ -43,7 +45,7 @@ def pretrain(
 
 @app.command()
 def finetune(
-    model: Annotated[Path, typer.Option(help="Model directory, ours or Hugging Face's.")],
+    model: Annotated[Path, typer.Option(help="Model directory, ours or Hugging Face's.", callback=check_model)],
     task: Annotated[Path, typer.Option(help="Configuration file with the sections `task` and `finetuning`.")],
     output: Output,
     grid: Annotated[
@@ -52,7 +54,7 @@ def finetune(
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Fine-tune a model on a task, once a seed, and the same shape from random weights beside it."""
+    """Fine-tune a model on a task once per seed, and the same architecture from random weights for comparison."""
     with stopping_for_later():
         settings = choose_backend(load(task, set), backend)
         if grid:
@@ -73,7 +75,7 @@ def finetune(
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Option(help="A fine-tuned model directory.")],
+    model: Annotated[Path, typer.Option(help="A fine-tuned model directory.", callback=check_model)],
     task: Annotated[Path, typer.Option(help="Configuration file with the section `task`.")],
     set: Overrides = None,
     backend: ChosenBackend = None,

@@ -33,6 +33,20 @@ MaxRejectedShare = Annotated[
 ]
 
 
+def check_model(folder: Path | None) -> Path | None:
+    """Check that a folder is not one of those that hold model directories.
+
+    Raises:
+        ValueError: it is what `kbf pretrain` or `kbf finetune` made; the message names a model in it.
+    """
+    if folder is None or (folder / "config.json").is_file():
+        return folder
+    for pattern in ("model", "pretrained/seed-*/model"):
+        for inner in sorted(folder.glob(f"{pattern}/config.json")):
+            raise ValueError(f"A model directory must hold config.json. Received: {folder}. Try {inner.parent}")
+    return folder
+
+
 def load(
     config: Path | None, overrides: list[str] | None, flags: dict | None = None, inputs: list[str] | None = None
 ) -> PipelineConfig:
@@ -52,7 +66,12 @@ def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineCon
     if chosen not in known:
         raise ValueError(f"The backend must be one of {', '.join(known)}. Received: {chosen}.")
     if importlib.util.find_spec(chosen) is None:
-        raise ModuleNotFoundError(f"No module named '{chosen}'", name=chosen)
+        others = [name for name in known if importlib.util.find_spec(name)]
+        instead = f", or choose --backend {others[0]}, which is installed" if others else ""
+        raise ValueError(
+            f"The backend must be installed. Received: {chosen}, which is not. "
+            f"pip install 'keras-bert-flow[{chosen}]'{instead}."
+        )
     os.environ["KERAS_BACKEND"] = chosen
     return settings.model_copy(update={"backend": chosen})
 

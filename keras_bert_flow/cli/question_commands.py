@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from keras_bert_flow.cli.app import app
-from keras_bert_flow.cli.options import ChosenBackend, choose_backend
+from keras_bert_flow.cli.options import ChosenBackend, check_model, choose_backend
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.progress import counting_progress
 
@@ -18,7 +18,7 @@ JSONL = "jsonl"
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Option(help="A model directory.")],
+    model: Annotated[Path, typer.Option(help="A model directory.", callback=check_model)],
     texts: Annotated[list[str] | None, typer.Argument(help="What to ask; left out, lines of standard input.")] = None,
     asked_as: Annotated[
         str | None,
@@ -74,7 +74,9 @@ def predict(
 
 @app.command()
 def search(
-    model: Annotated[Path, typer.Option(help="A model directory: a fine-tuned embedder, or any encoder.")],
+    model: Annotated[
+        Path, typer.Option(help="A model directory: a fine-tuned embedder, or any encoder.", callback=check_model)
+    ],
     lines: Annotated[Path, typer.Option(help="The file to search: UTF-8, a text a line.")],
     queries: Annotated[
         list[str] | None, typer.Argument(help="What to look for; left out, lines of standard input.")
