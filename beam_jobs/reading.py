@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from beam_jobs.spilling import SpreadThroughFiles
 from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.text.documents import Document, ReadingRule, find_fault, read_documents
 from keras_bert_flow.text.inputs import find_inputs
-from keras_bert_flow.text.rejected import check_rejected, describe_rejected, rejected_bytes
+from keras_bert_flow.text.rejected import check_rejected, describe_rejected, rejected_bytes, rejected_share
 from keras_bert_flow.text.storage import LOCAL, Storage
 
 REJECTED_FILE = "rejected_inputs.txt"
@@ -42,7 +42,8 @@ class ReadCorpus(beam.PTransform):
 
     Returns CorpusCollections. The number of bundles, their order and the names of the files do not show in a document
     or its id. Documents are spread anew over the workers when they are read, so that those of one large file keep all
-    of them busy.
+    of them busy, but not before all of the corpus is read; and not at all where too much of it was rejected, of which
+    `tell_rejected` makes an error: workers would print theirs with a trace.
 
     Args:
         corpus: where the text is and how its lines are read.
@@ -61,6 +62,7 @@ class ReadCorpus(beam.PTransform):
             strict=corpus.strict,
         )
         self._reader = ReadDocuments(rule, storage, corpus.skip_bad_inputs)
+        self._max_rejected_share = corpus.max_rejected_share
 
     def expand(self, pipeline):  # returns three collections, for which Beam has no type hint
         read = (
@@ -69,8 +71,14 @@ class ReadCorpus(beam.PTransform):
             | "SpreadFiles" >> beam.Reshuffle()
             | "ReadDocuments" >> beam.ParDo(self._reader).with_outputs("counters", main="documents")
         )
-        documents = read.documents | "SpreadDocuments" >> SpreadThroughFiles(self._folder)
-        return CorpusCollections(documents, read.counters, read.documents)
+        counters = read.counters | "AddCounters" >> beam.CombinePerKey(sum)
+        checked = (
+            counters
+            | "ListCounters" >> beam.combiners.ToList()
+            | "CheckRejected" >> beam.Map(is_acceptable, self._max_rejected_share)
+        )
+        documents = read.documents | "SpreadDocuments" >> SpreadThroughFiles(self._folder, checked)
+        return CorpusCollections(documents, counters, read.documents)
 
 
 class ReadDocuments(beam.DoFn):
@@ -99,6 +107,11 @@ class ReadDocuments(beam.DoFn):
         yield from tag_counters(counts.items())
 
 
+def is_acceptable(counters: Sequence[tuple[str, int]], max_share: float) -> bool:
+    """Tell whether at most `max_share` of the bytes of a corpus were rejected."""
+    return rejected_share(dict(counters)) <= max_share
+
+
 def tell_rejected(counters: dict[str, int], folder: Path, max_share: float) -> dict[str, int]:
     """Say what was rejected and where, in the log and of whole files also in a file of the folder.
 
@@ -107,15 +120,10 @@ def tell_rejected(counters: dict[str, int], folder: Path, max_share: float) -> d
     Raises:
         ValueError: more than `max_share` of the bytes were rejected.
     """
+    files = _rejecting_files(counters)
+    check_rejected(counters, max_share, files)
     log = logging.getLogger("keras_bert_flow")
     messages = sorted(name.removeprefix(_LEFT_OUT) for name in counters if name.startswith(_LEFT_OUT))
-    files = [
-        (*name.removeprefix(_REJECTED_IN).split(_SEPARATOR, 1), number)
-        for name, number in counters.items()
-        if name.startswith(_REJECTED_IN)
-    ]
-    counters = {name: n for name, n in counters.items() if not name.startswith((_LEFT_OUT, _REJECTED_IN))}
-    check_rejected(counters, max_share, files)
     if messages:
         (folder / REJECTED_FILE).write_text("".join(f"{message}\n" for message in messages), encoding="utf-8")
         log.warning(
@@ -127,4 +135,19 @@ def tell_rejected(counters: dict[str, int], folder: Path, max_share: float) -> d
         )
     if text := describe_rejected(counters, files):
         log.warning("%s.", text)
-    return counters
+    if empty := counters.get("documents_without_tokens"):
+        log.warning(
+            "%s of %s documents hold no token, only controls, format characters or accents, and were left out.",
+            f"{empty:,}",
+            f"{counters['documents']:,}",
+        )
+    return {name: number for name, number in counters.items() if not name.startswith((_LEFT_OUT, _REJECTED_IN))}
+
+
+def _rejecting_files(counters: Mapping[str, int]) -> list[tuple[str, str, int]]:
+    """Return (reason, path, rejected bytes) of each file with rejected text."""
+    return [
+        (*name.removeprefix(_REJECTED_IN).split(_SEPARATOR, 1), number)
+        for name, number in counters.items()
+        if name.startswith(_REJECTED_IN)
+    ]

@@ -33,18 +33,20 @@ class SpreadThroughFiles(beam.PTransform):
 
     Args:
         folder: a new folder for the chunks, in one that every worker can reach.
+        conditions: a collection of booleans, waited for before the first element is given; none is if one is False.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, conditions: beam.PCollection | None = None):
         super().__init__()
         self._folder = str(folder)
+        self._side_inputs = () if conditions is None else (beam.pvalue.AsList(conditions),)
 
     def expand(self, items: beam.PCollection) -> beam.PCollection:
         return (
             items
             | "WriteChunks" >> beam.ParDo(WriteChunks(self._folder))
             | "SpreadChunks" >> beam.Reshuffle()
-            | "ReadChunk" >> beam.FlatMap(read_chunk)
+            | "ReadChunk" >> beam.FlatMap(read_chunk, *self._side_inputs)
         )
 
 
@@ -122,7 +124,10 @@ class WriteChunks(beam.DoFn):
         return str(self._path), offset, length
 
 
-def read_chunk(place: tuple[str, int, int]) -> Iterator[Any]:
+def read_chunk(place: tuple[str, int, int], conditions: Sequence[bool] = ()) -> Iterator[Any]:
+    """Yield the elements of a chunk, where all conditions hold."""
+    if not all(conditions):
+        return
     path, offset, length = place
     with _open_again(path) as file:
         chunk = io.BytesIO(_read_at(file, offset, length))

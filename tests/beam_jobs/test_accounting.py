@@ -169,6 +169,6 @@ def test_read_corpus_gives_every_document_of_every_format(tmp_path):
     expected.update({"\n".join(sentences): 4 for sentences in make_documents()[130:140]})
     expected.update(["\u0301", "\u00ad"])
     with test_pipeline.TestPipeline(runner="FnApiRunner") as pipeline:
-        read = pipeline | ReadCorpus(CorpusConfig(input=(str(folder),), **LINES), tmp_path)
+        read = pipeline | ReadCorpus(CorpusConfig(input=(str(folder),), max_rejected_share=1, **LINES), tmp_path)
         texts = read.documents | beam.Map(lambda document: "\n".join(document.sentences))
         assert_that(texts, equal_to(list(expected.elements())))

@@ -114,6 +114,29 @@ def test_skipped_files_count_with_the_bytes_that_are_known(cut, vocabulary_file,
         assert lost > 0.99 * 30 * len(TEXT)
 
 
+@pytest.mark.parametrize("stage", ["vocab", "records"])
+def test_much_rejected_text_is_refused_before_the_rest_is_used(stage, vocabulary_file, tmp_path, monkeypatch):
+    def use(*arguments):
+        raise AssertionError("a document was used")
+
+    monkeypatch.setattr("beam_jobs.pairing.TokenizeDocuments.process", use)
+    monkeypatch.setattr("beam_jobs.build_vocabulary.CountInBundles.process", use)
+    corpus = CorpusConfig(input=(str(write_both(tmp_path, "Latin-1")[0].parent),))
+    with pytest.raises(ValueError, match="At most 1 %"):
+        if stage == "records":
+            build(corpus, vocabulary_file, tmp_path / "r")
+        else:
+            build_vocabulary(corpus, VocabularyConfig(size=90), tmp_path / "r")
+
+
+def test_documents_without_a_token_are_said(vocabulary_file, tmp_path, caplog):
+    (tmp_path / "a.txt").write_text(TEXT + "\n\x07\x08\n\n\u0301\n")
+    with caplog.at_level(logging.WARNING, "keras_bert_flow"):
+        build(CorpusConfig(input=(str(tmp_path / "a.txt"),)), vocabulary_file, tmp_path / "r")
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "keras_bert_flow"]
+    assert message.startswith("2 of 172 documents hold no token")
+
+
 def test_all_rejected_names_the_cause_and_not_blank_lines(vocabulary_file, tmp_path):
     (tmp_path / "a.txt").write_bytes("café\n\nà\n".encode("latin-1") * 20)
     corpus = CorpusConfig(input=(str(tmp_path / "a.txt"),))
@@ -143,6 +166,10 @@ def test_bytes_are_the_same_with_two_workers(vocabulary_file, tmp_path):
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing", "--skip-bad-inputs"]
     arguments = ["vocab", "--input", tmp_path / "text", "--size", "2000", "--output", tmp_path / "two"]
     command = [sys.executable, "-c", code, *arguments, "--max-rejected-share=1", *options]
+    refused = [part for part in command if part != "--max-rejected-share=1"]
+    done = subprocess.run(refused, cwd=ROOT, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("kbf: At most 1 %"), done.stderr
+    assert "Traceback" not in done.stderr
     done = subprocess.run(command, cwd=ROOT, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert " bytes (" in done.stderr
