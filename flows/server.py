@@ -4,6 +4,7 @@ Prefect's own temporary server outlives a run that is killed with -9; a child of
 """
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.child import start_child, stop_child
+from flows.stages import StageError
 
 START_SECONDS = 120.0  # 4 on an idle machine; the first start also makes the database
 STOP_SECONDS = 10.0
@@ -25,6 +27,7 @@ SERVER_SETTINGS = {
     "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # another server may hold the same SQLite file for a moment
     "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
 }
+_ERROR = re.compile(r"[\w.]+(Error|Exception|Exit): ")
 
 
 @contextmanager
@@ -32,7 +35,7 @@ def running_server(log_path: Path, environment: dict[str, str] | None = None) ->
     """Start a server on a free port of this machine alone, yield the address of its API, and stop it.
 
     Raises:
-        RuntimeError: the server ended or did not answer in time; the message names its log.
+        StageError: the server ended or did not answer in time; the message names its log.
     """
     port = find_free_port()
     command = (
@@ -48,6 +51,7 @@ def running_server(log_path: Path, environment: dict[str, str] | None = None) ->
         "--no-ui",
     )
     log_path.parent.mkdir(parents=True, exist_ok=True)
+    log_path.write_bytes(b"")  # then appended to, as by a second server with the same home
     with open(log_path, "ab") as log:
         server = start_child(command, SERVER_SETTINGS | (environment or {}), log)
     try:
@@ -101,10 +105,17 @@ def _wait_for(address: str, server: subprocess.Popen, log_path: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not _answers(address):
         if server.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(
-                f"Prefect's server must answer within {START_SECONDS:.0f} s. It did not; see {log_path}."
-            )
+            status = server.poll()
+            how = f"did not answer within {START_SECONDS:.0f} s" if status is None else f"ended with status {status}"
+            raise StageError(f"Prefect's server {how}. {_last_error(log_path)} Its log: {log_path}")
         time.sleep(POLL_SECONDS)
+
+
+def _last_error(log_path: Path) -> str:
+    """Find the line of the last error in a log, which more lines may follow; else its last line."""
+    lines = [line.strip() for line in log_path.read_text("utf-8", "replace").splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.match(line)]
+    return (errors or lines or ["It printed nothing."])[-1]
 
 
 def _answers(address: str) -> bool:

@@ -120,7 +120,8 @@ def run_stage(stage: Stage, on_line: Callable[[str], None] = print) -> bool:
     if status == exit_status.USER_ERROR:
         raise ValueError(last_line or f"`{stage.name}` refused its input and did not say why.")
     if status != 0:
-        raise StageError(f"`{stage.name}` must end with status 0. {_describe(status)} Last line: {last_line}")
+        last_words = f"Last line: {last_line}" if last_line else "It printed nothing."
+        raise StageError(f"`{stage.name}` must end with status 0. {_describe(status)} {last_words}")
     if not stage.is_finished():
         raise StageError(f"`{stage.name}` must publish {stage.folder} with key {stage.key}. It ended without doing so.")
     return False

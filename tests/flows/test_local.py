@@ -85,6 +85,15 @@ def test_flow_that_fails_names_the_error():
         run_flow({"no_such_parameter": 1}, {}, lambda line: None)
 
 
+def test_run_says_why_its_server_does_not_start(start, tmp_path: Path):
+    home = tmp_path / "home"
+    database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "nonsense:///database"}
+    _, complained = start(PREFECT_HOME=str(home), **database).communicate(timeout=PATIENCE_SECONDS)
+    said = complained.strip().splitlines()[-1]
+    assert said.startswith("flows.stages.StageError: Prefect's server ended with status 1. sqlalchemy.exc.NoSuchModule")
+    assert said.endswith(f"Its log: {home / SERVER_LOG}")
+
+
 PROFILE = 'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{}"\n'
 
 
