@@ -14,7 +14,7 @@ import apache_beam as beam
 
 from beam_jobs.measuring import MeasureCorpus
 from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule, TokenizeDocuments
-from beam_jobs.reading import ReadCorpus, tell_rejected
+from beam_jobs.reading import ReadCorpus, tell_ignored, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results
 from beam_jobs.running import job_folder, run_pipeline
 from beam_jobs.sharding import WriteShards, choose_shards
@@ -98,6 +98,7 @@ def _run(
 
     run_pipeline(build, options, folder)
     results, counters = read_results(folder)
+    tell_ignored(corpus, BeamStorage(options))
     counters = tell_rejected(counters, folder, corpus.max_rejected_share)
     needed, reason = NEEDED[rule.config.objective]
     if counters.get("documents_train", 0) < needed or not counters.get("instances_train"):

@@ -14,7 +14,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.reading import ReadCorpus, tell_rejected
+from beam_jobs.reading import ReadCorpus, tell_ignored, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results, tag_counters
 from beam_jobs.running import job_folder, run_pipeline
 from beam_jobs.spilling import MergeRuns, write_run
@@ -88,6 +88,7 @@ def count_words(
 
     run_pipeline(build, options, folder)
     results, counters = read_results(folder)
+    tell_ignored(corpus, BeamStorage(options))
     counters = tell_rejected(counters, folder, corpus.max_rejected_share)
     word_counts = {word: count for bucket in results for word, count in bucket.items()}
     if not word_counts:

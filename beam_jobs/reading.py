@@ -12,8 +12,8 @@ from beam_jobs.results import tag_counters
 from beam_jobs.spilling import SpreadThroughFiles
 from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.text.documents import Document, ReadingRule, find_fault, read_documents
-from keras_bert_flow.text.inputs import find_inputs
-from keras_bert_flow.text.rejected import check_rejected, describe_rejected, rejected_bytes, rejected_share
+from keras_bert_flow.text.inputs import SUFFIXES, find_ignored, find_inputs
+from keras_bert_flow.text.rejected import NAMED_FILES, check_rejected, describe_rejected, rejected_bytes, rejected_share
 from keras_bert_flow.text.storage import LOCAL, Storage
 
 REJECTED_FILE = "rejected_inputs.txt"
@@ -142,6 +142,18 @@ def tell_rejected(counters: dict[str, int], folder: Path, max_share: float) -> d
             f"{counters['documents']:,}",
         )
     return {name: number for name, number in counters.items() if not name.startswith((_LEFT_OUT, _REJECTED_IN))}
+
+
+def tell_ignored(corpus: CorpusConfig, storage: Storage) -> None:
+    """Say in the log which files in the folders of a corpus were not read."""
+    if ignored := find_ignored(corpus.input, storage):
+        more = f" and {len(ignored) - NAMED_FILES:,} more" if len(ignored) > NAMED_FILES else ""
+        logging.getLogger("keras_bert_flow").warning(
+            "Not read in the folders of the corpus, with other endings than %s: %s%s.",
+            ", ".join(SUFFIXES),
+            ", ".join(ignored[:NAMED_FILES]),
+            more,
+        )
 
 
 def _rejecting_files(counters: Mapping[str, int]) -> list[tuple[str, str, int]]:

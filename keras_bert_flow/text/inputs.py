@@ -30,6 +30,17 @@ def find_inputs(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
     return found
 
 
+def find_ignored(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
+    """Return the files in the folders of a corpus that are not read because of how they end, but no hidden ones."""
+    ignored = {
+        path
+        for pattern in patterns
+        for path in {*storage.find(pattern, ("",))} - {*storage.find(pattern, SUFFIXES)}
+        if not any(part.startswith((".", "_")) for part in path.removeprefix(pattern).split("/"))
+    }
+    return sorted(ignored)
+
+
 def open_input(path: str, storage: Storage = LOCAL) -> BinaryIO:
     """Open a corpus file for reading bytes, unpacked.
 

@@ -137,6 +137,20 @@ def test_documents_without_a_token_are_said(vocabulary_file, tmp_path, caplog):
     assert message.startswith("2 of 172 documents hold no token")
 
 
+def test_files_of_other_endings_in_a_folder_are_said(tmp_path, caplog):
+    (tmp_path / "text" / ".git").mkdir(parents=True)
+    (tmp_path / "text" / "deep").mkdir()
+    for name in ("a.txt", "deep/b.text", "README", "C.TXT", "d.md", ".git/index", "_SUCCESS", ".hidden"):
+        (tmp_path / "text" / name).write_text(TEXT)
+    with caplog.at_level(logging.WARNING, "keras_bert_flow"):
+        for inputs in [(str(tmp_path / "text"),), (str(tmp_path / "text" / "a.txt"),), (f"{tmp_path}/text/*.txt",)]:
+            settings = VocabularyConfig(size=90)
+            build_vocabulary(CorpusConfig(input=inputs), settings, tmp_path / "v" / str(len(str(inputs))))
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "keras_bert_flow"]
+    assert message.startswith("Not read in the folders of the corpus, with other endings than .txt, ")
+    assert message.endswith(f": {tmp_path}/text/C.TXT, {tmp_path}/text/README, {tmp_path}/text/d.md and 1 more.")
+
+
 def test_all_rejected_names_the_cause_and_not_blank_lines(vocabulary_file, tmp_path):
     (tmp_path / "a.txt").write_bytes("café\n\nà\n".encode("latin-1") * 20)
     corpus = CorpusConfig(input=(str(tmp_path / "a.txt"),))
