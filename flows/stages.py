@@ -14,7 +14,8 @@ from flows.settling import write_config
 from keras_bert_flow import exit_status, keys
 from keras_bert_flow.artifacts import locked
 from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.records.manifest import is_published
+from keras_bert_flow.records.manifest import is_published, read_manifest
+from keras_bert_flow.text.rejected import check_rejected
 from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
 
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
@@ -52,13 +53,14 @@ def corpus_stage(config: PipelineConfig) -> Stage:
 
 def vocabulary_stage(config: PipelineConfig) -> Stage:
     key = keys.vocabulary_key(config.corpus, config.vocabulary, _storage(config))
-    return _stage(config, "vocabulary", key, "vocab", "--config", write_config(config))
+    return _check_text(config, _stage(config, "vocabulary", key, "vocab", "--config", write_config(config)))
 
 
 def records_stage(config: PipelineConfig, vocabulary: Path) -> Stage:
     file = vocabulary / "vocab.txt"
     key = keys.records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed, _storage(config))
-    return _stage(config, "records", key, "records", "--config", write_config(config), "--vocab", file)
+    stage = _stage(config, "records", key, "records", "--config", write_config(config), "--vocab", file)
+    return _check_text(config, stage)
 
 
 def pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> Stage:
@@ -140,6 +142,13 @@ def _stage(config: PipelineConfig, name: str, key: str, *arguments: str | Path) 
     folder = Path(config.runs) / name / key
     command = (*COMMAND, *map(str, arguments), "--output", str(folder))
     return Stage(name, key, folder, command, {"KERAS_BACKEND": config.backend})
+
+
+def _check_text(config: PipelineConfig, stage: Stage) -> Stage:
+    """Return a stage that reads the corpus, unless its result lost more of it than is allowed now."""
+    if stage.is_finished():
+        check_rejected(read_manifest(stage.folder).counters, config.corpus.max_rejected_share)
+    return stage
 
 
 def _run_command(stage: Stage, on_line: Callable[[str], None]) -> tuple[int, str]:

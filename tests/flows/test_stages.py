@@ -120,3 +120,18 @@ def test_settings_change_the_keys_they_should(tiny_config: Path, monkeypatch: py
     assert keys_of("pretraining.learning_rate=1e-3")[:2] == first[:2]
     assert keys_of("pretraining.learning_rate=1e-3")[2] != first[2]
     assert keys_of("records.duplication=3")[1] != first[1]
+
+
+def test_rejected_text_ends_a_run_or_is_in_its_log(tmp_path: Path):
+    (tmp_path / "a.txt").write_bytes(b"some words\n\nother words\n\ncaf\xe9\n")
+    given = [f"runs={tmp_path}/runs", f"corpus.input=[{tmp_path}/a.txt]", "vocabulary.size=60"]
+    refused = vocabulary_stage(load_config(None, given))
+    with pytest.raises(ValueError, match=r"At most 1 % .*5 bytes in 1 line not UTF-8 \(.*a\.txt\)"):
+        run_stage(refused)
+    allowed = vocabulary_stage(load_config(None, [*given, "corpus.max_rejected_share=1"]))
+    lines: list[str] = []
+    assert run_stage(allowed, lines.append) is False
+    assert any("5 bytes in 1 line not UTF-8" in line for line in lines)
+    assert allowed.key == refused.key
+    with pytest.raises(ValueError, match="At most 1 %"):  # though the result is there
+        vocabulary_stage(load_config(None, given))
