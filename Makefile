@@ -14,6 +14,10 @@ PYTEST := $(BIN)/python -m pytest --durations=25
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
+ifeq ($(filter $(BACKEND),jax tensorflow torch),)
+$(error BACKEND must be jax, tensorflow or torch. Received: $(BACKEND))
+endif
+
 .PHONY: quickstart test test-all .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_bert_flow.cli.builtin_files import fill_builtin_task
 from keras_bert_flow.cli.options import choose_backend
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.records.manifest import read_manifest
@@ -291,3 +292,13 @@ def test_backend_that_is_not_installed_names_one_that_is(monkeypatch):
     installed.clear()
     with pytest.raises(ValueError, match=r"pip install 'keras-bert-flow\[jax\]'\.$"):
         choose_backend(PipelineConfig(), "jax")
+
+
+def test_commands_of_models_take_the_task_of_the_quickstart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("keras_bert_flow.builtin.publish_builtin", lambda folder: folder)  # which takes 10 seconds
+    settings = fill_builtin_task(PipelineConfig())
+    assert Path(settings.task.train).relative_to(tmp_path / "runs" / "corpus").name == "train.tsv"
+    assert Path(settings.task.dev).name == "dev.tsv"
+    own = PipelineConfig(task={"train": "a.tsv", "dev": "b.tsv"})
+    assert fill_builtin_task(own) == own

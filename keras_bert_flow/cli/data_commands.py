@@ -8,9 +8,8 @@ import typer
 
 from keras_bert_flow import exit_status
 from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.builtin_files import fill_builtin_corpus
 from keras_bert_flow.cli.options import ConfigFile, Inputs, MaxRejectedShare, Output, Overrides, SkipBadInputs, load
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.settings import BUILTIN
 
 PASS_TO_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -36,7 +35,7 @@ def vocab(
         "corpus.skip_bad_inputs": skip_bad_inputs,
         "corpus.max_rejected_share": max_rejected_share,
     }
-    settings = fill_builtin(load(config, set, flags, input), output)
+    settings = fill_builtin_corpus(load(config, set, flags, input), output)
     from beam_jobs.build_vocabulary import build_vocabulary
 
     print(build_vocabulary(settings.corpus, settings.vocabulary, output, (*settings.beam, *context.args)) / "vocab.txt")
@@ -78,7 +77,7 @@ def records(
         "corpus.max_rejected_share": max_rejected_share,
         "seed": seed,
     }
-    settings = fill_builtin(load(config, set, flags, input), output)
+    settings = fill_builtin_corpus(load(config, set, flags, input), output)
     from beam_jobs.build_records import build_records
 
     options = (*settings.beam, *context.args)
@@ -128,13 +127,3 @@ def inspect(
     from keras_bert_flow.doctor.examples import show_examples
 
     print(show_examples(records, number, part))
-
-
-def fill_builtin(settings: PipelineConfig, output: Path) -> PipelineConfig:
-    """Write out the built-in corpus beside the output, where it is asked for."""
-    if BUILTIN not in settings.corpus.input:
-        return settings
-    from keras_bert_flow.builtin import publish_builtin
-    from keras_bert_flow.keys import corpus_key, resolve_builtin
-
-    return resolve_builtin(settings, publish_builtin(output.absolute().parent / "corpus" / corpus_key()))

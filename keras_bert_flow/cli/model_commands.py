@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.builtin_files import fill_builtin_task
 from keras_bert_flow.cli.options import (
     ChosenBackend,
     ConfigFile,
@@ -56,7 +57,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model on a task once per seed, and the same architecture from random weights for comparison."""
     with stopping_for_later():
-        settings = choose_backend(load(task, set), backend)
+        settings = fill_builtin_task(choose_backend(load(task, set), backend))
         if grid:
             settings = with_grid(settings)
         from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
@@ -81,7 +82,7 @@ def evaluate(
     backend: ChosenBackend = None,
 ) -> None:
     """Score one fine-tuned model on the task's dev table."""
-    settings = choose_backend(load(task, set), backend)
+    settings = fill_builtin_task(choose_backend(load(task, set), backend))
     from keras_bert_flow.evaluation.evaluate import evaluate_model
 
     for name, value in evaluate_model(settings, model).items():

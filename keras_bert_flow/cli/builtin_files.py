@@ -1,0 +1,23 @@
+"""Write out the built-in corpus and task for a command whose configuration says `builtin`."""
+
+from pathlib import Path
+
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.settings import BUILTIN
+
+
+def fill_builtin_corpus(settings: PipelineConfig, output: Path) -> PipelineConfig:
+    """Name the files of the built-in corpus, written beside the output, where it is asked for."""
+    return _fill(settings, output.absolute().parent) if BUILTIN in settings.corpus.input else settings
+
+
+def fill_builtin_task(settings: PipelineConfig) -> PipelineConfig:
+    """Name the tables of the built-in task, written where `kbf run` has them, where it is asked for."""
+    return _fill(settings, Path(settings.runs).absolute()) if settings.task.train == BUILTIN else settings
+
+
+def _fill(settings: PipelineConfig, folder: Path) -> PipelineConfig:
+    from keras_bert_flow.builtin import publish_builtin
+    from keras_bert_flow.keys import corpus_key, resolve_builtin
+
+    return resolve_builtin(settings, publish_builtin(folder / "corpus" / corpus_key()))
