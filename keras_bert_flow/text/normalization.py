@@ -14,6 +14,7 @@ HAN_RANGES = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
+MAX_REMEMBERED_CODES = 1 << 16  # of each table, about 10 MB; text in all the scripts of the world has fewer
 
 
 def normalize_text(text: str, cased: bool) -> str:
@@ -56,14 +57,16 @@ def _fold(text: str) -> str:
 
 
 class _CharacterTable(dict):
-    """A table for `str.translate` that classifies a character when it is first met."""
+    """A table for `str.translate` that classifies a character when it is first met, and remembers many."""
 
     def __init__(self, replace):
         super().__init__()
         self._replace = replace
 
     def __missing__(self, code: int) -> str:
-        self[code] = replacement = self._replace(chr(code))
+        replacement = self._replace(chr(code))
+        if len(self) < MAX_REMEMBERED_CODES:
+            self[code] = replacement
         return replacement
 
 

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from keras_bert_flow.text.normalization import clean_text, normalize_text
+from keras_bert_flow.text.normalization import MAX_REMEMBERED_CODES, clean_text, normalize_text
 from keras_bert_flow.text.tokenizer import MAX_REMEMBERED_CHARACTERS, MAX_REMEMBERED_WORDS, WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import CONTINUATION
 
@@ -115,5 +115,6 @@ class _KeptCharacters(dict):
         count = len(normalize_text(character, self._cased).replace(" ", ""))
         if count == 0 and clean_text(character):
             count = -1
-        self[character] = count
+        if len(self) < MAX_REMEMBERED_CODES:
+            self[character] = count
         return count

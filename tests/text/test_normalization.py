@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_bert_flow.text import normalization
 from keras_bert_flow.text.documents import make_document
 from keras_bert_flow.text.normalization import HAN_RANGES, decompose, normalize_text
 from keras_bert_flow.text.offsets import encode_with_offsets
@@ -111,6 +112,17 @@ def test_decomposition_equals_that_of_unicodedata():
 def test_normalization_equals_the_original_on_runs_of_marks():
     for text in make_marked_texts(600, seed=1):
         assert normalize_text(text, cased=False).split() == google_words(text, cased=False), ascii(text)
+
+
+def test_tables_of_characters_are_bounded(monkeypatch):
+    text = "".join(map(chr, range(0x300, 0x800)))
+    expected = [normalize_text(text, cased) for cased in (False, True)]
+    monkeypatch.setattr(normalization, "MAX_REMEMBERED_CODES", 100)
+    for name in ("_CLEANED", "_FOLDED", "_STRIPPED", "_SPACED"):
+        table = getattr(normalization, name)
+        monkeypatch.setattr(normalization, name, type(table)(table._replace))
+    assert [normalize_text(text, cased) for cased in (False, True)] == expected
+    assert len(normalization._FOLDED) == len(normalization._SPACED) == 100
 
 
 HOSTILE = {
