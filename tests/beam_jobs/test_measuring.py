@@ -55,14 +55,14 @@ def random_next_share(corpus, vocabulary_file, output):
 
 
 def copies(documents):
-    """Return 12 documents and 3,000 copies of another."""
-    return documents[:12] + [documents[12]] * 3000
+    """Return 12 documents and 1,000 copies of another."""
+    return documents[:12] + [documents[12]] * 1000
 
 
 def empty(documents):
-    """Return 13 documents and 3,000 different ones that have no token."""
+    """Return 13 documents and 1,000 different ones that have no token."""
     marks = [chr(code) for code in range(0x300, 0x370) if unicodedata.category(chr(code)) == "Mn"]
-    return documents[:13] + [[first + second] for first in marks for second in marks][:3000]
+    return documents[:13] + [[first + second] for first in marks for second in marks][:1000]
 
 
 @pytest.mark.parametrize("spoil", [copies, empty])
