@@ -95,7 +95,7 @@ def explain_lack(counters: Mapping[str, int]) -> tuple[str, str]:
     Args:
         counters: of the readers, and of the job where it counts `documents_without_tokens` and `duplicate_documents`.
     """
-    if not counters.get("bytes_read"):
+    if not counters.get("bytes_read") and not rejected_bytes(counters):
         return "all of it empty", "Check the input."
     empty = counters.get("documents_without_tokens", 0)
     copies = counters.get("duplicate_documents", 0)

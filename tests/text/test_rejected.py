@@ -61,6 +61,11 @@ def test_more_than_the_share_is_refused(max_share, is_refused):
         ({"bytes_read": 9, "lines_read": 2, "lines_blank": 2}, "blank lines only", "Check the input."),
         ({"bytes_read": 9, "duplicate_documents": 3}, "3 copies of others", "Give more different documents."),
         (COUNTERS, describe_rejected(COUNTERS), advise(COUNTERS)),
+        (
+            {"bytes_read": 0, "files_rejected_damaged": 2},
+            "0 of 0 bytes (0.00 %) rejected: 0 bytes in 2 files that cannot be read to the end",
+            "Restore the files.",
+        ),
     ],
 )
 def test_lack_of_text_has_its_cause(counters, fact, remedy):
