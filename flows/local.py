@@ -13,6 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from flows.child import GRACE_SECONDS, run_child
 from flows.server import chosen_server, running_server
@@ -51,9 +52,7 @@ def run_locally(
     """
     if importlib.util.find_spec("prefect") is None:
         raise ValueError("`kbf run` must have Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'")
-    from prefect.settings import get_current_settings
-
-    settings = get_current_settings()
+    settings = _read_settings()
     chosen = settings.api.url
     parameters = {"config_path": str(config_path), "overrides": list(overrides), "backend": backend}
     with chosen_server(chosen) if chosen else running_server(settings.home / SERVER_LOG) as address:
@@ -97,6 +96,19 @@ def run_flow(parameters: dict, environment: dict[str, str], on_line: Callable[[s
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         raise StageError(f"The flow {how}. {text}")
     return Path(text)
+
+
+def _read_settings() -> Any:
+    """Return the settings of Prefect, which it reads when it is imported."""
+    try:
+        from prefect.settings import get_current_settings
+
+        return get_current_settings()
+    except ValueError as error:
+        raise ValueError(
+            f"Prefect must be able to read its settings. Received: {error}. Check the variables PREFECT_..., "
+            "prefect.toml and .env here, and profiles.toml in $PREFECT_HOME (~/.prefect)."
+        ) from None
 
 
 def _last_words(lines: Sequence[str]) -> str:

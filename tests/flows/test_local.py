@@ -94,6 +94,14 @@ def test_run_says_why_its_server_does_not_start(start, tmp_path: Path):
     assert said.endswith(f"Its log: {home / SERVER_LOG}")
 
 
+def test_run_says_that_the_settings_of_prefect_cannot_be_read(start, tmp_path: Path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "profiles.toml").write_text("active = [")
+    _, complained = start(PREFECT_HOME=str(tmp_path / "home")).communicate(timeout=PATIENCE_SECONDS)
+    said = complained.strip().splitlines()[-1]
+    assert said.startswith("ValueError: Prefect must be able to read its settings. Received: Invalid value")
+
+
 PROFILE = 'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{}"\n'
 
 
