@@ -20,6 +20,7 @@ from flows.server import chosen_server, running_server
 from flows.stages import StageError
 from keras_bert_flow import exit_status
 from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.os_errors import explain_os_error
 
 FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow gives its stage the grace first
 LAST_LINES = 5  # of a flow that died before it could say why
@@ -66,7 +67,9 @@ def main(parameters: str, outcome: str) -> int:
 
         _print_lines_of_ours()
         text, status = bert_pipeline(**json.loads(parameters)), 0
-    except (ValueError, FileNotFoundError) as error:
+    except OSError as error:
+        text, status = explain_os_error(error), exit_status.USER_ERROR
+    except ValueError as error:
         text, status = " ".join(str(error).split()), exit_status.USER_ERROR
     except StageError as error:
         text, status = " ".join(str(error).split()), 1

@@ -19,6 +19,7 @@ from keras_bert_flow.text.rejected import check_rejected
 from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
 
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
+MESSAGE = "kbf: "  # before the message of a command that failed; whoever prints it puts it there again
 MAX_STARTS = 5
 MODEL = "model"  # the model directory within a folder of pre-training
 
@@ -120,9 +121,9 @@ def run_stage(stage: Stage, on_line: Callable[[str], None] = print) -> bool:
         if status != exit_status.CHECKPOINTED:
             break
     if status == exit_status.USER_ERROR:
-        raise ValueError(last_line or f"`{stage.name}` refused its input and did not say why.")
+        raise ValueError(last_line.removeprefix(MESSAGE) or f"`{stage.name}` refused its input and did not say why.")
     if status != 0:
-        last_words = f"Last line: {last_line}" if last_line else "It printed nothing."
+        last_words = f"Last line: {last_line.removeprefix(MESSAGE)}" if last_line else "It printed nothing."
         raise StageError(f"`{stage.name}` must end with status 0. {_describe(status)} {last_words}")
     if not stage.is_finished():
         raise StageError(f"`{stage.name}` must publish {stage.folder} with key {stage.key}. It ended without doing so.")

@@ -19,6 +19,7 @@ class CorpusConfig(Settings):
 
     input: tuple[str, ...] = Field(
         (BUILTIN,),
+        min_length=1,
         description="Files, folders or globs of .txt, .jsonl (.gz, .bz2, .xz, .zst) and .parquet, here or at gs:// and "
         "s3://; or `builtin`, the docstrings here.",
     )

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -34,7 +35,7 @@ def load_config(
                 f"A configuration must be `key: value` lines. Received: {path}. `kbf configs list` shows some."
             )
     for override in overrides:
-        _apply_override(values, override)
+        _apply_override(values, override, kind)
     return make_config(kind, values, str(path or "--set"))
 
 
@@ -64,8 +65,9 @@ def _parse_yaml(text: str | bytes, source: str) -> Any:
         ) from None
 
 
-def _apply_override(values: dict, override: str) -> None:
+def _apply_override(values: dict, override: str, kind: type[Settings]) -> None:
     path, equals, text = override.partition("=")
+    settings: dict = values
     if not equals or not path:
         raise ValueError(
             f"An override must read key=value. Received: {override}. Try --set pretraining.total_steps=100."
@@ -77,7 +79,26 @@ def _apply_override(values: dict, override: str) -> None:
         values = values[parent]
         if not isinstance(values, dict):
             raise ValueError(f"An override must name a setting inside a section. Received: {override}.")
-    values[leaf] = _parse_yaml(text, override)
+    # A `*` would begin an alias, of which there can be none here; it is the glob in corpus.input=*.txt.
+    value = text if text.startswith("*") else _parse_yaml(text, override)
+    is_single = isinstance(value, str | int | float) and _is_list(kind, settings, path.split("."))
+    values[leaf] = [value] if is_single else value
+
+
+def _is_list(kind: type[Settings], values: dict, path: Sequence[str]) -> bool:
+    """Tell whether a setting is a list, which `--set` may give as a single value."""
+    annotation: Any = kind
+    for name in path:
+        fields = getattr(annotation, "model_fields", {})
+        if name not in fields:  # as `make_config` will say
+            return False
+        section = values.get(name) if isinstance(values, dict) else None
+        annotation, values = fields[name].annotation, section
+        if annotation is PipelineConfig.model_fields["task"].annotation:
+            annotation = TASKS.get(str(kind_of(section)))
+        elif get_origin(annotation) is UnionType:
+            annotation = next(option for option in get_args(annotation) if option is not type(None))
+    return get_origin(annotation) is tuple
 
 
 def _explain(kind: type[Settings], item: dict, source: str) -> str:

@@ -48,6 +48,7 @@ ALLOWED = {
     "flows": EVERYTHING,
     "cli": EVERYTHING,
     "local_paths": "",
+    "os_errors": "",
     "own_packages": "",
     "__main__": "cli own_packages",
     "__init__": "",  # public names are loaded by `importlib` when they are first used

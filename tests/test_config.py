@@ -114,10 +114,18 @@ def test_number_may_be_written_without_a_dot(value, tmp_path):
         ("name=2024", lambda c: c.name == "2024"),
         ("task.text=3", lambda c: c.task.text == "3"),  # the number of a column
         ("finetuning.seeds=[1]", lambda c: c.finetuning.seeds == (1,)),
+        ("finetuning.seeds=1", lambda c: c.finetuning.seeds == (1,)),  # a single value is a list of one
+        ("finetuning.grid.learning_rate=1e-4", lambda c: c.finetuning.grid.learning_rate == (1e-4,)),
+        ("task.extra_dev.more=x.tsv", lambda c: c.task.extra_dev == {"more": "x.tsv"}),
+        ("task.labels=1", lambda c: c.task.labels == ("1",)),
+        ("corpus.input=a b.txt", lambda c: c.corpus.input == ("a b.txt",)),
+        ("corpus.input=*.txt", lambda c: c.corpus.input == ("*.txt",)),
+        ("corpus.input=2024", lambda c: c.corpus.input == ("2024",)),
+        ("beam=--runner=FlinkRunner", lambda c: c.beam == ("--runner=FlinkRunner",)),
     ],
 )
 def test_override_is_read_as_yaml(override, value):
-    assert value(load_config(None, [override]))
+    assert value(load_config(None, ["task.train=a", "task.dev=b", override]))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import sys
 
 from keras_bert_flow import exit_status
+from keras_bert_flow.os_errors import explain_os_error
 
 EXTRAS = {
     "apache_beam": "beam",
@@ -31,7 +32,9 @@ def explain(error: Exception) -> int:
         if not message:  # no command was given: the help says it all
             return status
         message += " See --help." if message.endswith("?") else ". See --help."
-    elif isinstance(error, ValueError | OSError):
+    elif isinstance(error, OSError):
+        status, message = exit_status.USER_ERROR, explain_os_error(error)
+    elif isinstance(error, ValueError):
         status = exit_status.USER_ERROR
     elif type(error).__name__ == "StageError":
         status = 1

@@ -59,6 +59,17 @@ def test_user_error_is_the_line_of_the_command(tmp_path: Path):
     assert starts(tmp_path) == 1
 
 
+def test_prefix_of_a_command_is_not_repeated(tmp_path: Path):
+    (tmp_path / "refused").mkdir()
+    stage = make_stage(tmp_path / "refused", "print('kbf: Say which.', file=sys.stderr); sys.exit(2)")
+    with pytest.raises(ValueError, match=r"^Say which\.$"):
+        run_stage(stage)
+    (tmp_path / "failed").mkdir()
+    stage = make_stage(tmp_path / "failed", "print('kbf: No luck.', file=sys.stderr); sys.exit(1)")
+    with pytest.raises(StageError, match=r"Last line: No luck\."):
+        run_stage(stage)
+
+
 def test_failure_names_stage_status_and_last_line(tmp_path: Path):
     with pytest.raises(StageError, match="`records` must end with status 0. It ended with 1. Last line: ZeroDivision"):
         run_stage(make_stage(tmp_path, "1 / 0"))
