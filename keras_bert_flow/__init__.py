@@ -1,9 +1,12 @@
 """From raw text to an evaluated BERT, on whichever Keras backend you run.
 
-Public names are loaded when they are first used (PEP 562), so importing the package imports no backend.
+Public names are loaded when they are first used (PEP 562), so importing the package imports no backend. It is enough
+for `keras.saving.load_model` to find the classes of a saved model.
 """
 
 import importlib
+
+from keras_bert_flow.registration import register_with_keras
 
 _HOMES = {
     "BertBackbone": "models.backbone",
@@ -42,6 +45,8 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
+
+register_with_keras()
 
 
 def __getattr__(name: str):

@@ -5,6 +5,7 @@ import keras
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
+from keras_bert_flow.models.decay_exclusions import UNDECAYED, exclude_from_decay, list_undecayed
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.tensorflow_batches import take_batches
@@ -50,6 +51,27 @@ class BertWithHead(keras.Model):
             weighted_metrics=self.make_metrics() if weighted_metrics is None else weighted_metrics,
             **kwargs,
         )
+        self._auto_scale_loss = kwargs.get("auto_scale_loss", True)
+
+    def get_compile_config(self):
+        """Return what `compile` was given, so that a `.keras` file trains on; with what Keras leaves out of it.
+
+        Keras saves neither `auto_scale_loss` nor which weights an optimizer does not decay.
+        """
+        config = super().get_compile_config()
+        if config:
+            config["auto_scale_loss"] = self._auto_scale_loss
+            config[UNDECAYED] = list_undecayed(self.optimizer, self.weights)
+        return config
+
+    def compile_from_config(self, config):
+        """Compile as the saved model was, and build the optimizer, whose state Keras loads next."""
+        config = keras.saving.deserialize_keras_object(config)
+        undecayed = config.pop(UNDECAYED, [])
+        self.compile(**config)
+        if self.optimizer is not None:
+            exclude_from_decay(self.optimizer, self.weights, undecayed)
+            self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, *args, **kwargs):
         """Train as `keras.Model` does; batches of a Grain data set may be of several widths on TensorFlow, too."""

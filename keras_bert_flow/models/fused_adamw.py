@@ -26,6 +26,12 @@ def dense_gradients(gradients):
 class DenseAdamW(keras.optimizers.AdamW):
     """Keras' AdamW for TensorFlow: fused, and right for gathered embeddings as well; see `dense_gradients`."""
 
+    @classmethod
+    def from_config(cls, config):
+        """Return an AdamW of the backend in use: a saved model may be loaded on another one."""
+        chosen = choose_adamw(steps_at_once=not config.get("gradient_accumulation_steps"))
+        return super().from_config(config) if chosen is cls else chosen.from_config(config)
+
     def apply(self, grads, trainable_variables=None):
         return super().apply(dense_gradients(grads), trainable_variables)
 
@@ -59,6 +65,12 @@ class FusedAdamW(keras.optimizers.AdamW):
     Keras makes about twelve passes over all weights, some into new memory; this reads and writes everything once, and
     divides the gradients by what clips them on the way. It steps at once: no accumulation, moving average, loss scale.
     """
+
+    @classmethod
+    def from_config(cls, config):
+        """Return the AdamW that is fastest here: a saved model may be loaded on another backend or device."""
+        chosen = choose_adamw(steps_at_once=True)
+        return super().from_config(config) if chosen is cls else chosen.from_config(config)
 
     def apply(self, grads, trainable_variables=None):
         import torch

@@ -1,0 +1,126 @@
+"""Let Keras find the classes of saved models by name, without importing Keras or a backend here.
+
+`keras.saving.load_model` looks up `keras_bert_flow>BertTextClassifier` among the registered classes, but a class
+registers itself only when its module is imported. As soon as Keras is there, each name gets a stand-in, whose
+`from_config` imports the module and hands over to the class.
+"""
+
+import importlib
+import sys
+
+PACKAGE = "keras_bert_flow"
+
+# module → classes that it registers with Keras
+REGISTERED = {
+    "distribution.tensorflow_cluster": ("ReplicatedLoss",),
+    "layers.attention": ("MultiHeadSelfAttention",),
+    "layers.dense": ("Dense",),
+    "layers.dropout": ("Dropout",),
+    "layers.embeddings": ("BertEmbeddings",),
+    "layers.encoder": ("EncoderBlock",),
+    "layers.groups": (
+        "MergeTexts",
+        "ChoiceScores",
+        "SplitTexts",
+    ),
+    "layers.heads": (
+        "Pooler",
+        "MaskedTokenTransform",
+        "OutputBias",
+        "SpanScores",
+    ),
+    "layers.pooling": ("TokenPooling",),
+    "models.backbone": ("BertBackbone",),
+    "models.classifier": ("BertTextClassifier",),
+    "models.defaults": (
+        "TokenLoss",
+        "TokenAccuracy",
+    ),
+    "models.embedder": ("BertTextEmbedder",),
+    "models.fused_adamw": (
+        "DenseAdamW",
+        "FusedAdamW",
+    ),
+    "models.losses": (
+        "SquaredError",
+        "TagLoss",
+        "TagAccuracy",
+        "LabelAccuracy",
+    ),
+    "models.masked_lm": ("BertMaskedLM",),
+    "models.multi_label_classifier": ("BertMultiLabelClassifier",),
+    "models.multiple_choice": ("BertMultipleChoice",),
+    "models.pair_embedder": ("BertPairEmbedder",),
+    "models.pair_losses": (
+        "CosineLoss",
+        "CosineError",
+        "ContrastiveLoss",
+        "ContrastiveAccuracy",
+    ),
+    "models.pretrainer": ("BertPretrainer",),
+    "models.question_answerer": ("BertQuestionAnswerer",),
+    "models.regressor": ("BertTextRegressor",),
+    "models.token_classifier": ("BertTokenClassifier",),
+    "training.bert_adam": ("BertAdam",),
+    "training.guard": ("GuardedOptimizer",),
+    "training.lamb": ("Lamb",),
+    "training.schedules": (
+        "WarmupDecay",
+        "AccumulatedSteps",
+    ),
+}
+
+
+class _StandIn:
+    """Base of what stands for a class until it is imported; Keras asks for no more than these two methods."""
+
+    home: str
+
+    @classmethod
+    def from_config(cls, config):
+        return getattr(importlib.import_module(cls.home), cls.__name__).from_config(config)
+
+    def get_config(self):
+        raise NotImplementedError
+
+
+def register_stand_ins() -> None:
+    """Register a stand-in for each class that is not registered yet; Keras must have been imported."""
+    registered = sys.modules["keras"].saving.get_custom_objects()
+    for module, names in REGISTERED.items():
+        for name in names:
+            stand_in = type(name, (_StandIn,), {"home": f"{PACKAGE}.{module}", "__module__": f"{PACKAGE}.{module}"})
+            registered.setdefault(f"{PACKAGE}>{name}", stand_in)
+
+
+def register_with_keras() -> None:
+    """Register stand-ins now, or when Keras is imported."""
+    if hasattr(sys.modules.get("keras"), "saving"):
+        register_stand_ins()
+    elif not any(isinstance(finder, _KerasFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _KerasFinder())
+
+
+class _KerasFinder:
+    """Find Keras as the other finders do, and register the stand-ins when it has been imported.
+
+    Not an `importlib.abc.MetaPathFinder`: that module imports others, before `kbf` has cleaned the search path.
+    """
+
+    def find_spec(self, fullname, path, target=None):
+        if fullname != "keras":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader.exec_module = self._then_register(spec.loader.exec_module)
+        return spec
+
+    def _then_register(self, exec_module):
+        def exec_and_register(module):
+            exec_module(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            register_stand_ins()
+
+        return exec_and_register

@@ -1,0 +1,142 @@
+"""A `.keras` file goes on training in another process, to the weights of a run that was not interrupted."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_flow as kbf
+from keras_bert_flow.training.optimizers import make_guarded_optimizer, make_optimizer
+from keras_bert_flow.training.schedules import WarmupDecay
+from tests.oracles.small_bert import SMALL, make_inputs
+from tests.oracles.task_models import CASES, make_task_inputs, make_task_labels
+from tests.patience import PATIENCE_SECONDS
+
+STILL = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "num_layers": 1}  # Keras saves no dropout seeds
+STEPS = 5
+CHILD = """
+import sys, json
+import keras, keras_bert_flow
+import numpy as np
+assert not [name for name in sys.modules if name.startswith("keras_bert_flow.models")]
+for name, is_weighted in json.load(open(sys.argv[1] + "/cases.json")).items():
+    path = f"{sys.argv[1]}/{name}"
+    model = keras.saving.load_model(path + ".keras")
+    rows = np.load(path + ".npz")
+    x = {key[2:]: rows[key] for key in rows if key.startswith("x_")}
+    y = {key[2:]: rows[key] for key in rows if key.startswith("y_")}
+    y = y.get("", y) or None if not isinstance(y.get(""), np.ndarray) else y[""]
+    w = {key[2:]: rows[key] for key in rows if key.startswith("w_")} or None
+    for _ in range(5):
+        model.train_on_batch(x, y, sample_weight=w)
+    np.savez(path + ".after.npz", *model.get_weights())
+"""
+
+
+def make_pretraining_case():
+    model = kbf.BertPretrainer(kbf.BertBackbone(**SMALL | STILL))
+    rng = np.random.default_rng(1)
+    y = {"mlm": rng.integers(0, 50, (4, 3)), "nsp": rng.integers(0, 2, (4,))}
+    w = {"mlm": np.ones((4, 3), "float32"), "nsp": np.ones(4, "float32")}
+    return model, make_inputs(masks_per_sequence=3), y, w
+
+
+def make_masked_case():
+    model = kbf.BertMaskedLM(kbf.BertBackbone(**SMALL | STILL, use_pooler=False))
+    y = np.random.default_rng(1).integers(0, 50, (4, 3))
+    return model, make_inputs(masks_per_sequence=3), y, None
+
+
+def make_task_case(kind):
+    model = CASES[kind].make(kbf.BertBackbone(**SMALL | STILL, use_pooler=CASES[kind].use_pooler))
+    config = model.get_config() | ({"dropout_rate": 0.0} if "dropout_rate" in model.get_config() else {})
+    return type(model).from_config(config), make_task_inputs(kind), make_task_labels(kind), None
+
+
+SCHEDULE = {"peak": 0.01, "warmup_steps": 4, "total_steps": 12}
+OPTIMIZERS = {
+    "adamw_public": lambda: kbf.adamw(0.01, total_steps=12, warmup_steps=4, weight_decay=0.5),
+    "adamw_by_depth": lambda: make_optimizer("adamw", WarmupDecay(**SCHEDULE), weight_decay=0.5, layer_decay=0.7),
+    "bert_adam": lambda: make_optimizer("bert_adam", WarmupDecay(**SCHEDULE, decay="cosine"), 0.5),
+    "lamb": lambda: make_optimizer("lamb", WarmupDecay(**SCHEDULE), 0.5, layer_decay=0.7),
+    "accumulating": lambda: make_optimizer("adamw", WarmupDecay(**SCHEDULE), 0.5, accumulate_batches=2),
+    "guarded": lambda: make_guarded_optimizer("adamw", WarmupDecay(**SCHEDULE), 0.5, max_skipped_steps=3),
+    "keras_named": lambda: "adam",
+}
+
+
+def save_case(folder, name, model, x, y, w):
+    """Train, save, train on; return the weights."""
+    for step in range(2 * STEPS):
+        if step == STEPS:
+            model.save(folder / f"{name}.keras")
+        model.train_on_batch(x, y, sample_weight=w)
+    labels = {} if y is None else y if isinstance(y, dict) else {"": y}
+    arrays = {f"x_{key}": value for key, value in x.items()} | {f"y_{key}": value for key, value in labels.items()}
+    np.savez(folder / f"{name}.npz", **arrays, **{f"w_{key}": value for key, value in (w or {}).items()})
+    return model.get_weights()
+
+
+def resume_in_child(folder, expected):
+    (folder / "cases.json").write_text(json.dumps(dict.fromkeys(expected, True)))
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, folder], capture_output=True, text=True, timeout=3 * PATIENCE_SECONDS
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, weights in expected.items():
+        after = np.load(folder / f"{name}.after.npz")
+        for place, weight in enumerate(weights):
+            np.testing.assert_array_equal(after[f"arr_{place}"], weight, err_msg=f"{name}, {place}")
+
+
+def test_saved_pretrainer_trains_on_in_another_process(tmp_path):
+    case = make_pretraining_case()
+    case[0].compile(optimizer=OPTIMIZERS["adamw_public"]())
+    resume_in_child(tmp_path, {"pretrainer": save_case(tmp_path, "pretrainer", *case)})
+
+
+@pytest.mark.any_backend
+def test_saved_models_train_on_in_another_process(tmp_path):
+    expected = {}
+    cases = {kind: make_task_case(kind) for kind in CASES if kind != "embedding"} | {"masked_lm": make_masked_case()}
+    for name, case in cases.items():
+        case[0].compile()
+        expected[name] = save_case(tmp_path, name, *case)
+    for name, make in OPTIMIZERS.items():
+        case = make_pretraining_case()
+        case[0].compile(optimizer=make(), auto_scale_loss=False)
+        expected[name] = save_case(tmp_path, name, *case)
+    resume_in_child(tmp_path, expected)
+
+
+@pytest.mark.any_backend
+def test_saved_model_keeps_the_arguments_of_compile(tmp_path):
+    model, *_ = make_task_case("classification")
+    optimizer = keras.optimizers.SGD(0.1, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_list=[model.weights[2]])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, loss_weights=[0.5], weighted_metrics=[], run_eagerly=True, auto_scale_loss=False)
+    model.save(tmp_path / "x.keras")
+    twin = keras.saving.load_model(tmp_path / "x.keras")
+    assert twin.get_compile_config() == model.get_compile_config()
+    assert [v.path for v in twin.weights if not twin.optimizer._use_weight_decay(v)] == [model.weights[2].path]
+
+
+@pytest.mark.any_backend
+def test_uncompiled_model_stays_uncompiled(tmp_path):
+    model, *_ = make_task_case("classification")
+    model.save(tmp_path / "x.keras")
+    assert not keras.saving.load_model(tmp_path / "x.keras").compiled
+
+
+@pytest.mark.any_backend
+def test_model_checkpoint_file_trains_on(tmp_path):
+    model, x, y, _ = make_task_case("classification")
+    model.compile()
+    model.fit(x, y, verbose=0, callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / "x.keras")])
+    twin = keras.saving.load_model(tmp_path / "x.keras")
+    twin.fit(x, y, verbose=0)
+    assert int(twin.optimizer.iterations) == 2

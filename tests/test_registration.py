@@ -1,0 +1,55 @@
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import keras_bert_flow
+from keras_bert_flow.registration import PACKAGE, REGISTERED
+from tests.patience import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.any_backend
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_registered_names_every_class_that_registers_itself():
+    root, found = Path(keras_bert_flow.__file__).parent, {}
+    for path in root.rglob("*.py"):
+        if names := re.findall(r"register_keras_serializable\(.*\)\nclass (\w+)", path.read_text(encoding="utf-8")):
+            found[".".join(path.relative_to(root).with_suffix("").parts)] = tuple(names)
+    assert found == REGISTERED
+    assert all(getattr(import_module(f"{PACKAGE}.{home}"), name) for home in found for name in found[home])
+
+
+def test_import_loads_no_backend_and_no_own_module():
+    run(
+        "import sys, importlib.util, keras_bert_flow; importlib.util.find_spec('keras');"
+        "assert not {'keras', 'tensorflow', 'jax', 'torch', 'grain', 'pydantic', 'numpy'} & set(sys.modules);"
+        "assert [n for n in sys.modules if n.startswith('keras_bert_flow.')] == ['keras_bert_flow.registration']"
+    )
+
+
+@pytest.mark.parametrize("first", ["import keras, keras_bert_flow", "import keras_bert_flow, keras"])
+def test_keras_builds_a_class_that_was_not_imported(first):
+    run(
+        f"{first}; name = 'keras_bert_flow>WarmupDecay';"
+        "import sys; assert 'keras_bert_flow.training.schedules' not in sys.modules;"
+        "config = {'peak': 1.0, 'warmup_steps': 2, 'total_steps': 4, 'decay': 'linear', 'decay_from': 'warmup'};"
+        "made = keras.saving.deserialize_keras_object({'module': 'keras_bert_flow.training.schedules',"
+        " 'class_name': 'WarmupDecay', 'registered_name': name, 'config': config});"
+        "assert made.get_config() == config, made; assert keras.saving.get_registered_object(name) is type(made);"
+        "assert not [f for f in sys.meta_path if 'keras_bert_flow' in type(f).__module__]"
+    )
+
+
+def test_import_of_a_module_leaves_its_own_classes_registered():
+    run(
+        "from keras_bert_flow.models.backbone import BertBackbone; import keras;"
+        "assert keras.saving.get_registered_object('keras_bert_flow>BertBackbone') is BertBackbone"
+    )
