@@ -240,6 +240,7 @@ class FinetuningConfig(Settings):
         1e-6, gt=0, description="Added to the root of the mean square of a gradient before a step is divided by it."
     )
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
+    new_head: bool = Field(False, description="Start from a new head even if the model has one for the kind of task.")
     precision: Precision = Field(
         "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."
     )

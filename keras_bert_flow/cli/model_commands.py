@@ -52,12 +52,17 @@ def finetune(
     grid: Annotated[
         bool, typer.Option("--grid", help="Choose rate, epochs and batch size by the dev score: `finetuning.grid`.")
     ] = False,
+    new_head: Annotated[
+        bool, typer.Option("--new-head", help="Replace the model's head, if it has one: `finetuning.new_head`.")
+    ] = False,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
     """Fine-tune a model on a task once per seed, and the same architecture from random weights for comparison."""
     with stopping_for_later():
-        settings = fill_builtin_task(choose_backend(load(task, set), backend))
+        settings = fill_builtin_task(
+            choose_backend(load(task, set, {"finetuning.new_head": new_head or None}), backend)
+        )
         if grid:
             settings = with_grid(settings)
         from keras_bert_flow.evaluation.grid_table import grid_text, read_grid

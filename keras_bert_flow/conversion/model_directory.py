@@ -77,13 +77,16 @@ def load_model(model_class: type, path, **overrides):
     return model
 
 
-def load_task_model(kind: str, path, labels: Sequence[str] = (), needs_head: bool = False, **overrides):
+def load_task_model(
+    kind: str, path, labels: Sequence[str] = (), needs_head: bool = False, new_head: bool = False, **overrides
+):
     """Load the model of a kind of task, with a new head where the directory has none for it.
 
     Args:
         kind: one of `KINDS`, as `Task.kind`.
         labels: names of the classes in the order of their ids, for a model that has such.
         needs_head: refuse a directory without the head: to predict, not to train.
+        new_head: start from a new head even if the directory has one.
         overrides: as for `load_model`.
     Raises:
         FileNotFoundError, ValueError: as for `load_model`, or the kind is unknown or has no labels.
@@ -95,7 +98,7 @@ def load_task_model(kind: str, path, labels: Sequence[str] = (), needs_head: boo
         if "labels" not in place.options:
             raise ValueError(f"A model for {kind} has no labels. Received: labels={list(labels)}. Leave them out.")
         overrides["labels"] = labels
-    model, is_new = load_with_head(KINDS[kind], path, **overrides)
+    model, is_new = load_with_head(KINDS[kind], path, new_head, **overrides)
     if is_new and needs_head:
         raise ValueError(f"{path}: there is no {place.noun} in it. Fine-tune it on such a task first.")
     return model

@@ -11,10 +11,11 @@ from keras_bert_flow.conversion.shelf import CLASSES, POOLING, Place, find_place
 from keras_bert_flow.conversion.weights import has_pooler, import_tensors
 
 
-def load_with_head(model_class: type, path, **overrides) -> tuple[Any, bool]:
+def load_with_head(model_class: type, path, new_head: bool = False, **overrides) -> tuple[Any, bool]:
     """Load the model of a task; return also whether its head is new.
 
     Args:
+        new_head: leave out a head that the directory has.
         overrides: as for `load_backbone`, and the options of the model: `num_classes` or `labels`, needed for new
             classes, `pooling` and so on. `dropout_rate` also holds before the head.
     Raises:
@@ -23,7 +24,7 @@ def load_with_head(model_class: type, path, **overrides) -> tuple[Any, bool]:
     place = find_place(model_class)
     check_overrides(overrides, place.options)
     folder, config, tensors = read_directory(path)
-    is_new = not has_head(place, config, tensors)
+    is_new = new_head or not has_head(place, config, tensors)
     shared = {name: overrides[name] for name in OVERRIDES if name in overrides and name != "name"}
     backbone = make_backbone(folder, config, **shared, use_pooler=place.use_pooler)
     arguments = {name: value for name, value in overrides.items() if name in ("name", *place.options)}
@@ -53,7 +54,10 @@ def _choose_classes(
             raise ValueError(f"{folder}: there is no {place.noun} in it, so a new one needs `num_classes` or `labels`.")
         return {"num_classes": len(labels) if num_classes is None else num_classes, "labels": labels}
     stored = read_labels(config, str(folder / "config.json"))
-    advice = "To start a new head, give BertBackbone.from_preset(...) to the class of the model."
+    advice = (
+        "To start a new head, use `kbf finetune --new-head` (finetuning.new_head: true), or in Python "
+        "from_preset(..., new_head=True)."
+    )
     if labels is not None and stored is not None and labels != stored:
         raise ValueError(
             f"{folder / 'config.json'}: `labels` must be those of the model. Received: labels={list(labels)}, "

@@ -88,8 +88,9 @@ class BertWithHead(keras.Model):
         """Load from a model directory, ours or Hugging Face's.
 
         Dropout rates, `dtype` and `name` may be overridden. A directory without the head of a task gives its encoder,
-        and the head is new: where it has classes, `labels` or `num_classes` must be given. A pooler that the model
-        needs and the directory lacks is new, one that it does not need is left out.
+        and the head is new: where it has classes, `labels` or `num_classes` must be given. `new_head=True` leaves out a
+        head that the directory has, for a task with other classes. A pooler that the model needs and the directory
+        lacks is new, one that it does not need is left out.
         """
         return load_preset(cls, path, **overrides)
 

@@ -104,7 +104,8 @@ class TaskRuns:
         seed_everything(seed)
         rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), self._settings.dropout_rate)
         task = self._data.task
-        fresh = load_task_model(task.kind, self._model, labels=task.labels, **rates, **task.model_options)
+        options = rates | {"new_head": self._settings.new_head} | task.model_options
+        fresh = load_task_model(task.kind, self._model, labels=task.labels, **options)
         if start == RANDOM:
             fresh = type(fresh).from_config(fresh.get_config())
         if self._classifier is None:

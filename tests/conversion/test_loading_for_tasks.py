@@ -119,6 +119,22 @@ def test_classes_of_a_directory_stay(tmp_path, kind):
 
 
 @pytest.mark.any_backend
+@pytest.mark.parametrize("kind", LABELLED)
+def test_new_head_replaces_that_of_the_directory(tmp_path, kind):
+    model = make_task_model(kind)
+    model.save_to_preset(tmp_path)
+    with pytest.raises(ValueError, match="--new-head"):
+        type(model).from_preset(tmp_path, labels=("x", "y"))
+    fresh = type(model).from_preset(tmp_path, labels=("x", "y"), new_head=True)
+    assert fresh.labels == ("x", "y")
+    same = load_task_model(kind, tmp_path, model.labels, new_head=True)
+    theirs, ours = ({v.path: np.array(v) for v in each.weights} for each in (model, same))
+    assert [path for path in ours if not np.array_equal(ours[path], theirs[path])] == [
+        path for path in ours if path.startswith("classifier/")
+    ]
+
+
+@pytest.mark.any_backend
 def test_problem_that_nobody_wrote_down_goes_by_its_outputs(tmp_path):
     """`transformers` has one class for three problems, and writes down which one only when it was told or trained."""
     for kind, fits in (("classification", {"classification", "multi_label"}), ("regression", {"regression"})):

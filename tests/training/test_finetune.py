@@ -116,6 +116,22 @@ def test_finetune_slows_layers_by_depth(place, tmp_path, optimizer):
     assert max(moves[name] for name in moves if ".embeddings." in name) < 1e-8  # times 1e-10, and the weight's rounding
 
 
+@pytest.mark.any_backend
+def test_finetune_starts_a_new_head_for_other_classes(place, finished, tmp_path):
+    model = finished / "pretrained" / "seed-1" / "model"
+    table = tmp_path / "three.tsv"
+    table.write_text((place / "train.tsv").read_text() + "word1\tperhaps\n")
+    settings = {"epochs": 1, "seeds": (1,), "compare_random": False}
+    config = make_task_config(place, **settings)
+    config = config.model_copy(update={"task": config.task.model_copy(update={"train": str(table)})})
+    with pytest.raises(ValueError, match="--new-head"):
+        finetune(config, model, tmp_path / "refused", lambda line: None)
+    finetuning = config.finetuning.model_copy(update={"new_head": True})
+    config = config.model_copy(update={"finetuning": finetuning})
+    output = finetune(config, model, tmp_path / "out", lambda line: None)
+    assert len(Predictor(output / "pretrained" / "seed-1" / "model").task.labels) == 3
+
+
 def test_finetune_goes_on_between_runs_and_a_seed_is_the_same_anywhere(place, finished):
     class Killed(BaseException):
         pass
