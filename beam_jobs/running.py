@@ -14,6 +14,7 @@ from typing import NoReturn
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, WorkerOptions
 
+from beam_jobs.dead_workers import ending_with_workers
 from beam_jobs.leftovers import new_job_folder, remove_leftovers
 from keras_bert_flow.artifacts import NO_ROOM
 
@@ -42,7 +43,8 @@ def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str
     pipeline = beam.Pipeline(options=parsed)
     build(pipeline)
     try:
-        with _quiet(parsed.view_as(WorkerOptions).default_sdk_harness_log_level or "CRITICAL", folder):
+        level = parsed.view_as(WorkerOptions).default_sdk_harness_log_level or "CRITICAL"
+        with _quiet(level, folder), ending_with_workers():
             pipeline.run().wait_until_finish()
     except Exception as error:
         for number in map(int, _TRACED_ERRNO.findall(str(error))):

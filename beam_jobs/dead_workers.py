@@ -1,0 +1,54 @@
+"""End a job whose worker process has died: Beam's local runner would wait for that worker forever."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+GRACE_SECONDS = 10.0  # for the runner to fail by itself, as it often does, and for an error of the input to be raised
+_WORKER_ENDED = "Worker subprocess exited with return code"  # apache_beam/runners/portability/local_job_service.py
+
+
+@contextmanager
+def ending_with_workers() -> Iterator[None]:
+    """End this process if a worker dies and the runner does not fail by itself.
+
+    The process exits with status 1 at once, since the threads of the runner cannot be interrupted. That leaves what
+    `kill -9` would leave, which the next job of the same output removes.
+
+    Raises:
+        ChildProcessError: a worker died, and the runner failed.
+    """
+    timers: list[threading.Timer] = []
+    before = threading.excepthook
+
+    def watch(arguments: threading.ExceptHookArgs) -> None:
+        if _WORKER_ENDED not in str(arguments.exc_value):
+            before(arguments)
+            return
+        timers.append(threading.Timer(GRACE_SECONDS, _leave, [_describe(str(arguments.exc_value).split()[-1])]))
+        timers[-1].daemon = True
+        timers[-1].start()
+
+    threading.excepthook = watch
+    try:
+        yield
+    except RuntimeError as error:
+        if timers:
+            raise ChildProcessError(timers[0].args[0]) from error
+        raise
+    finally:
+        threading.excepthook = before
+        for timer in timers:
+            timer.cancel()
+
+
+def _describe(status: str) -> str:
+    reason = f"was killed by signal {int(status) - 128}" if int(status) > 128 else f"ended with status {status}"
+    return f"A worker process of Apache Beam {reason}. Give the machine more memory, or take --direct_num_workers=1."
+
+
+def _leave(line: str) -> None:
+    print(f"kbf: {line}", file=sys.stderr, flush=True)
+    os._exit(1)
