@@ -37,7 +37,7 @@ def test_path_of_an_installed_project_is_left_to_python(tmp_path: Path):
     """PYTHONPATH goes before the standard library, where site-packages must not be."""
     place = tmp_path / "site-packages"
     (place / "keras_bert_flow").mkdir(parents=True)
-    for name in ("__init__.py", "own_packages.py"):
+    for name in ("__init__.py", "registration.py", "own_packages.py"):
         shutil.copy(ROOT / "keras_bert_flow" / name, place / "keras_bert_flow")
     code = (
         f"import site; site.getsitepackages = lambda: [{str(place)!r}]; import sys; sys.path.append({str(place)!r}); "
@@ -62,7 +62,8 @@ def test_package_of_others_is_refused_in_one_line(tmp_path: Path, name: str):
 @pytest.mark.parametrize("init", ["VERSION = '1.0'\n", None], ids=["overwritten", "namespace"])
 def test_package_that_was_overwritten_is_refused(tmp_path: Path, init: str | None):
     """As by another distribution that installs a `flows` of its own into the same site-packages."""
-    for name in ("keras_bert_flow/__init__.py", "keras_bert_flow/own_packages.py", "beam_jobs/__init__.py"):
+    ours = ("keras_bert_flow/__init__.py", "keras_bert_flow/registration.py", "keras_bert_flow/own_packages.py")
+    for name in (*ours, "beam_jobs/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "flows").mkdir()
