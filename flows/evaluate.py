@@ -11,6 +11,7 @@ from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import evaluation_stage
 from flows.tasks import evaluate_model, fill_builtin, perform
 from keras_bert_flow.config import Backend, PipelineConfig
+from keras_bert_flow.preflight.run import check_run
 
 
 @flow(name="evaluate")
@@ -37,7 +38,9 @@ def evaluate(
         The path of the report.
     """
     rows: list[dict[str, Any]] = []
-    settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
+    settled = settle_config(config_path, overrides, config, backend)
+    check_run(settled, ("evaluation",))
+    settled = fill_builtin(settled, rows)
     folders = [Path(records).absolute()] if records else find_records(settled)
     phases = [Path(pretrained).absolute()] if pretrained else find_pretrained(settled, folders)
     finetuned_folder = Path(finetuned).absolute() if finetuned else find_finetuned(settled, phases[-1])

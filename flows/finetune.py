@@ -11,6 +11,7 @@ from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import MODEL, finetuning_stage
 from flows.tasks import fill_builtin, finetune_model, perform
 from keras_bert_flow.config import Backend, PipelineConfig
+from keras_bert_flow.preflight.run import check_run
 
 
 @flow(name="finetune")
@@ -33,7 +34,9 @@ def finetune(
         The folder of fine-tuned models.
     """
     rows: list[dict[str, Any]] = []
-    settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
+    settled = settle_config(config_path, overrides, config, backend)
+    check_run(settled, ("finetuning",))
+    settled = fill_builtin(settled, rows)
     folder = Path(model).absolute() if model else find_pretrained(settled, find_records(settled))[-1] / MODEL
     finetuned = perform(finetune_model, finetuning_stage(settled, folder), rows)
     show_stages(rows)

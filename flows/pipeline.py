@@ -14,6 +14,7 @@ from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import MODEL, evaluation_stage, finetuning_stage, make_pretrained
 from flows.tasks import evaluate_model, fill_builtin, finetune_model, perform, pretrain_model
 from keras_bert_flow.config import Backend, PipelineConfig
+from keras_bert_flow.preflight.run import check_run
 
 
 @flow(name="bert-pipeline")
@@ -34,7 +35,9 @@ def bert_pipeline(
         The path of the report.
     """
     rows: list[dict[str, Any]] = []
-    settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
+    settled = settle_config(config_path, overrides, config, backend)
+    check_run(settled)
+    settled = fill_builtin(settled, rows)
     records = make_records(settled, rows)
     phases = make_pretrained(settled, records, lambda stage: perform(pretrain_model, stage, rows))
     finetuned = perform(finetune_model, finetuning_stage(settled, phases[-1] / MODEL), rows)

@@ -10,6 +10,7 @@ from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import records_stage, vocabulary_stage
 from flows.tasks import fill_builtin, learn_vocabulary, perform, write_records
 from keras_bert_flow.config import Backend, PipelineConfig
+from keras_bert_flow.preflight.run import check_run
 
 
 @flow(name="preprocess")
@@ -30,7 +31,9 @@ def preprocess(
         The folder of records; of a second phase, where there is one.
     """
     rows: list[dict[str, Any]] = []
-    settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
+    settled = settle_config(config_path, overrides, config, backend)
+    check_run(settled, ("vocabulary", "records"))
+    settled = fill_builtin(settled, rows)
     records = make_records(settled, rows)
     show_stages(rows)
     return str(records[-1])

@@ -11,6 +11,7 @@ from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import make_pretrained
 from flows.tasks import fill_builtin, perform, pretrain_model
 from keras_bert_flow.config import Backend, PipelineConfig
+from keras_bert_flow.preflight.run import check_run
 
 
 @flow(name="pretrain")
@@ -33,7 +34,9 @@ def pretrain(
         The folder of pre-training, of its second phase where there is one, which holds `model/`.
     """
     rows: list[dict[str, Any]] = []
-    settled = fill_builtin(settle_config(config_path, overrides, config, backend), rows)
+    settled = settle_config(config_path, overrides, config, backend)
+    check_run(settled, ("pretraining",))
+    settled = fill_builtin(settled, rows)
     folders = [Path(records).absolute()] if records else find_records(settled)
     pretrained = make_pretrained(settled, folders, lambda stage: perform(pretrain_model, stage, rows))
     show_stages(rows)

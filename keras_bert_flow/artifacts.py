@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.outputs import existing_output
 
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
 CHUNK_BYTES = 1 << 20
@@ -89,9 +90,7 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
     output.parent.mkdir(parents=True, exist_ok=True)
     with locked(output.with_name(f".{output.name}.lock")):
         if output.exists():
-            raise FileExistsError(
-                f"The output folder must be new. Received: {output}, which exists. Choose another one."
-            )
+            raise existing_output(output)
         if not resumable:
             _remove(work)
         work.mkdir(exist_ok=resumable)  # where rmtree failed, old files must not be published

@@ -269,6 +269,14 @@ class FinetuningConfig(Settings):
     )
 
     @model_validator(mode="after")
+    def _check_seeds(self):
+        if len({*self.seeds}) < len(self.seeds):
+            raise ValueError(
+                f"`seeds` must name each seed once. Received: {list(self.seeds)}. Leave out the second of equals."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_parts(self):
         for batch_size in (self.batch_size, *(self.grid.batch_size if self.grid else ())):
             _require_equal_parts(batch_size, self.accumulate_batches)

@@ -10,6 +10,7 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.builtin_files import fill_builtin_corpus
 from keras_bert_flow.cli.options import ConfigFile, Inputs, MaxRejectedShare, Output, Overrides, SkipBadInputs, load
+from keras_bert_flow.preflight.stages import check_records_stage, check_vocabulary_stage
 
 PASS_TO_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -35,7 +36,9 @@ def vocab(
         "corpus.skip_bad_inputs": skip_bad_inputs,
         "corpus.max_rejected_share": max_rejected_share,
     }
-    settings = fill_builtin_corpus(load(config, set, flags, input), output)
+    settings = load(config, set, flags, input)
+    check_vocabulary_stage(settings, output)
+    settings = fill_builtin_corpus(settings, output)
     from beam_jobs.build_vocabulary import build_vocabulary
 
     print(build_vocabulary(settings.corpus, settings.vocabulary, output, (*settings.beam, *context.args)) / "vocab.txt")
@@ -77,7 +80,9 @@ def records(
         "corpus.max_rejected_share": max_rejected_share,
         "seed": seed,
     }
-    settings = fill_builtin_corpus(load(config, set, flags, input), output)
+    settings = load(config, set, flags, input)
+    check_records_stage(settings, vocab, output)
+    settings = fill_builtin_corpus(settings, output)
     from beam_jobs.build_records import build_records
 
     options = (*settings.beam, *context.args)

@@ -3,18 +3,8 @@
 import sys
 
 from keras_bert_flow import exit_status
+from keras_bert_flow.extras import EXTRAS
 from keras_bert_flow.os_errors import explain_os_error
-
-EXTRAS = {
-    "apache_beam": "beam",
-    "prefect": "flows",
-    "jax": "jax",
-    "tensorflow": "tensorflow",
-    "torch": "torch",
-    "matplotlib": "plots",
-    "pyarrow": "beam",
-    "zstandard": "beam",
-}
 
 
 def explain(error: Exception) -> int:

@@ -18,6 +18,9 @@ from keras_bert_flow.cli.options import (
     stopping_for_later,
 )
 from keras_bert_flow.config import with_grid
+from keras_bert_flow.outputs import check_output
+from keras_bert_flow.preflight.run import check_run
+from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_task
 
 
 @app.command()
@@ -35,6 +38,7 @@ def pretrain(
     """Pre-train a model, resuming from the newest checkpoint of a run that was stopped."""
     with stopping_for_later():
         settings = choose_backend(load(config, set), backend)
+        check_pretraining_stage(settings, records, output)
         from keras_bert_flow.progress import training_progress
         from keras_bert_flow.training.memory import keep_freed_memory
         from keras_bert_flow.training.pretrain import pretrain as run
@@ -60,9 +64,9 @@ def finetune(
 ) -> None:
     """Fine-tune a model on a task once per seed, and the same architecture from random weights for comparison."""
     with stopping_for_later():
-        settings = fill_builtin_task(
-            choose_backend(load(task, set, {"finetuning.new_head": new_head or None}), backend)
-        )
+        settings = choose_backend(load(task, set, {"finetuning.new_head": new_head or None}), backend)
+        check_finetuning_stage(settings, output)
+        settings = fill_builtin_task(settings)
         if grid:
             settings = with_grid(settings)
         from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
@@ -87,7 +91,9 @@ def evaluate(
     backend: ChosenBackend = None,
 ) -> None:
     """Score one fine-tuned model on the task's dev table."""
-    settings = fill_builtin_task(choose_backend(load(task, set), backend))
+    settings = choose_backend(load(task, set), backend)
+    check_task(settings)
+    settings = fill_builtin_task(settings)
     from keras_bert_flow.evaluation.evaluate import evaluate_model
 
     for name, value in evaluate_model(settings, model).items():
@@ -109,6 +115,7 @@ def report(
 ) -> None:
     """Measure every fine-tuned model and write metrics.json and report.html."""
     settings = choose_backend(load(config, set), backend)
+    check_output(output)
     from keras_bert_flow.evaluation.evaluate import write_evaluation
 
     print(write_evaluation(settings, finetuned, pretrained, records, output, first_phase) / "report.html")
@@ -121,7 +128,9 @@ def run(
     backend: ChosenBackend = None,
 ) -> None:
     """Run the whole pipeline, from text to report, as the Prefect flow; finished stages are not run again."""
-    chosen = choose_backend(load(config, set), backend).backend
+    settings = choose_backend(load(config, set), backend)
+    check_run(settings, packages=["prefect"])
+    chosen = settings.backend
     from flows.local import run_locally
 
     path = run_locally(config, set or (), chosen, lambda line: print(line, flush=True))

@@ -1,6 +1,5 @@
 """Share what several commands are told, and what each of them makes of it."""
 
-import importlib.util
 import os
 import signal
 import sys
@@ -12,8 +11,9 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow import exit_status
-from keras_bert_flow.config import Backend, CorpusConfig, PipelineConfig
+from keras_bert_flow.config import CorpusConfig, PipelineConfig
 from keras_bert_flow.config_file import load_config
+from keras_bert_flow.extras import check_backend
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
 Overrides = Annotated[
@@ -62,16 +62,7 @@ def load(
 def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineConfig:
     """Fix the backend before Keras is imported: --backend, else $KERAS_BACKEND, else the configuration."""
     chosen = backend or os.environ.get("KERAS_BACKEND") or settings.backend
-    known = Backend.__args__
-    if chosen not in known:
-        raise ValueError(f"The backend must be one of {', '.join(known)}. Received: {chosen}.")
-    if importlib.util.find_spec(chosen) is None:
-        others = [name for name in known if importlib.util.find_spec(name)]
-        instead = f", or choose --backend {others[0]}, which is installed" if others else ""
-        raise ValueError(
-            f"The backend must be installed. Received: {chosen}, which is not. "
-            f"pip install 'keras-bert-flow[{chosen}]'{instead}."
-        )
+    check_backend(chosen)
     os.environ["KERAS_BACKEND"] = chosen
     return settings.model_copy(update={"backend": chosen})
 

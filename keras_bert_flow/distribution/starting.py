@@ -7,10 +7,11 @@ from typing import Any
 import keras
 
 from keras_bert_flow.config import DistributionConfig, PipelineConfig
+from keras_bert_flow.distribution.batches import MODEL_PARALLEL, check_batches, check_kind
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.distribution.layouts import bert_layout
 
-AUTO, DATA_PARALLEL, MODEL_PARALLEL, SINGLE_DEVICE, TPU = "auto", "data_parallel", "model_parallel", "single", "tpu"
+AUTO, DATA_PARALLEL, SINGLE_DEVICE, TPU = "auto", "data_parallel", "single", "tpu"
 _logger = logging.getLogger(__name__)
 
 
@@ -27,29 +28,9 @@ def start_cluster(config: PipelineConfig, vocabulary_size: int, backbone: dict[s
         ValueError: the backend or the devices cannot, or a batch does not divide.
     """
     backend, settings = keras.backend.backend(), config.distribution
-    if settings.kind == MODEL_PARALLEL and backend != "jax":
-        raise ValueError(
-            f"`distribution.kind: model_parallel` needs jax. Received: backend={backend}. Choose data_parallel."
-        )
+    check_kind(settings.kind, backend)
     starts = {"jax": _start_jax, "tensorflow": _start_tensorflow, "torch": _start_torch}
     return starts[backend](config, settings, vocabulary_size, backbone)
-
-
-def check_batch(batch_size: int, parts: int, devices: int, section: str = "pretraining") -> None:
-    """Refuse a batch whose parts do not divide over the devices.
-
-    Args:
-        section: of the configuration, which has them.
-    Raises:
-        ValueError: they do not.
-    """
-    if batch_size % (parts * devices):
-        of_parts = f" and accumulate_batches={parts}" if parts > 1 else ""
-        size = max(1, round(batch_size / (parts * devices))) * parts * devices
-        raise ValueError(
-            f"Each device must get as many sequences. Received: {section}.batch_size={batch_size} for {devices} "
-            f"devices{of_parts}. Try batch_size={size}, or set distribution.devices or distribution.kind=single."
-        )
 
 
 def check_count(wanted: int | None, found: int, processes: int = 1) -> int:
@@ -62,12 +43,6 @@ def check_count(wanted: int | None, found: int, processes: int = 1) -> int:
         rule = "must be all that the processes have" if processes > 1 else "must be there"
         raise ValueError(f"`distribution.devices` {rule}. Received: devices={wanted}, found {found}.")
     return wanted or found
-
-
-def _check_batches(config: PipelineConfig, devices: int) -> None:
-    """Look at both phases: the second may begin days after the first."""
-    for phase, section in zip(config.phases, ("pretraining", "second_phase"), strict=False):
-        check_batch(phase.pretraining.batch_size, phase.pretraining.accumulate_batches, devices, section)
 
 
 def _count_parts(config: PipelineConfig) -> int:
@@ -96,7 +71,7 @@ def _start_jax(config, settings: DistributionConfig, vocabulary_size, backbone) 
                 f"model_parallel={settings.model_parallel}, {count} devices in {processes} processes."
             )
         copies = count // settings.model_parallel
-    _check_batches(config, copies)
+    check_batches(config, copies)
     if parts > 1 and processes > 1:
         raise ValueError(
             "With jax, `accumulate_batches` needs a single process. Received: "
@@ -133,7 +108,7 @@ def _start_tensorflow(config, settings: DistributionConfig, vocabulary_size, bac
         )
     strategy = cluster.make_tpu_strategy() if settings.kind == TPU else cluster.make_strategy(count)
     check_count(settings.devices, strategy.num_replicas_in_sync, processes)
-    _check_batches(config, strategy.num_replicas_in_sync)
+    check_batches(config, strategy.num_replicas_in_sync)
     return cluster.TensorFlowCluster(strategy)
 
 
@@ -161,7 +136,7 @@ def _start_torch(config, settings: DistributionConfig, vocabulary_size, backbone
             f"second time. Received: Keras {keras.__version__}. pip install 'keras<3.16'"
         )
     check_count(settings.devices, processes, processes)
-    _check_batches(config, processes)
+    check_batches(config, processes)
     return cluster.TorchCluster(config.pretraining.accumulate_batches)
 
 

@@ -6,6 +6,7 @@ from keras import ops
 from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.dropout import Dropout, drop_values
 from keras_bert_flow.layers.fusion import fuse
+from keras_bert_flow.layers.head_sizes import check_heads
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.layers.products import matmul
 from keras_bert_flow.layers.split_heads import split_heads
@@ -66,11 +67,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     def __init__(self, hidden_dim, num_heads, attention_dropout_rate=0.1, initializer_range=0.02, **kwargs):
         super().__init__(**kwargs)
-        if hidden_dim % num_heads:
-            raise ValueError(
-                f"`hidden_dim` must be divisible by `num_heads`. Received: hidden_dim={hidden_dim}, "
-                f"num_heads={num_heads}. Try hidden_dim={max(1, round(hidden_dim / num_heads)) * num_heads}."
-            )
+        check_heads(hidden_dim, num_heads)
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.head_dim = hidden_dim // num_heads

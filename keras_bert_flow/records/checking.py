@@ -29,3 +29,12 @@ def find_extra_files(folder: str | Path, manifest: Manifest) -> list[str]:
     """Name the files of records, and the indexes, that the manifest does not have; other files may lie there."""
     names = {path.name for path in Path(folder).iterdir() if path.name.endswith((RECORD_SUFFIX, INDEX_SUFFIX))}
     return sorted(names - {file.name for file in manifest.files})
+
+
+def check_positions(sequence_length: int, max_positions: int) -> None:
+    """Raise ValueError unless a model has positions for every token of the records."""
+    if sequence_length > max_positions:
+        raise ValueError(
+            f"Records must fit the model's {max_positions} positions. Received: records of "
+            f"{sequence_length} tokens. Raise model.max_positions or rebuild the records."
+        )

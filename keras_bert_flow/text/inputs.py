@@ -41,6 +41,25 @@ def find_ignored(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]
     return sorted(ignored)
 
 
+def check_inputs(patterns: Sequence[str], storage: Storage = LOCAL, skip_bad_inputs: bool = False) -> list[str]:
+    """Find the files of a corpus as `find_inputs` does, and open each, unless those that cannot be are skipped.
+
+    Raises:
+        FileNotFoundError, ValueError: as `find_inputs` and `open_packed` do.
+    """
+    paths = find_inputs(patterns, storage)
+    if not skip_bad_inputs:
+        for path in paths:
+            open_packed(path, storage).close()
+    return paths
+
+
+def packages_for(paths: Sequence[str]) -> list[str]:
+    """Return the packages that reading corpus files takes besides the standard library."""
+    needed = {".zst": "zstandard", PARQUET: "pyarrow"}
+    return sorted({package for ending, package in needed.items() if any(path.endswith(ending) for path in paths)})
+
+
 def open_input(path: str, storage: Storage = LOCAL) -> BinaryIO:
     """Open a corpus file for reading bytes, unpacked.
 

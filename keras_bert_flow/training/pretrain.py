@@ -15,6 +15,7 @@ from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.keys import pretraining_inputs, pretraining_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.models.flops import pretraining_flops
+from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
@@ -222,11 +223,7 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
 def _check_fit(config: PipelineConfig, training: PretrainingRecords) -> None:
     if not len(training):
         raise ValueError("There must be records to train on. Received: none. Give the corpus more documents.")
-    if training.sequence_length > config.model.max_positions:
-        raise ValueError(
-            f"Records must fit the model's {config.model.max_positions} positions. Received: records of "
-            f"{training.sequence_length} tokens. Raise model.max_positions or rebuild the records."
-        )
+    check_positions(training.sequence_length, config.model.max_positions)
 
 
 def write_card(config: PipelineConfig, metrics: Mapping[str, Any]) -> str:

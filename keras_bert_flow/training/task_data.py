@@ -9,6 +9,7 @@ from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.task import Task
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,22 @@ def read_examples(config: PipelineConfig) -> tuple[Task, Sequence[Any], Sequence
 def read_extra_dev(config: PipelineConfig, task: Task) -> dict[str, Sequence[Any]]:
     """Return the examples of each further dev file by its name; errors as of `read_examples`."""
     return {name: task.read(path) for name, path in config.task.extra_dev.items()}
+
+
+def check_task_files(config: PipelineConfig) -> int:
+    """Check every file of a task before there is a vocabulary, and return the number of training examples.
+
+    The files are read, and those to be measured on are encoded with a vocabulary without words: that is how their
+    labels are checked against those of the training file.
+
+    Raises:
+        FileNotFoundError, ValueError: as of `read_examples`, also those of further dev files.
+    """
+    task, training, dev = read_examples(config)
+    tokenizer = WordPieceTokenizer(SPECIAL_PIECES)
+    for examples in (dev, *read_extra_dev(config, task).values()):
+        task.encode(tokenizer, examples, config.finetuning.sequence_length)
+    return len(training)
 
 
 def read_task_data(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData:

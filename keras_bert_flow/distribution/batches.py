@@ -1,0 +1,48 @@
+"""Check that batches divide over devices; importable without a backend."""
+
+from keras_bert_flow.config import PipelineConfig
+
+MODEL_PARALLEL = "model_parallel"
+
+
+def check_devices(config: PipelineConfig, backend: str) -> None:
+    """Check what of the section `distribution` can be checked before devices are looked for.
+
+    Raises:
+        ValueError: the backend cannot, or a batch does not divide over as many devices as are asked for.
+    """
+    settings = config.distribution
+    check_kind(settings.kind, backend)
+    if settings.devices is not None and settings.kind != "single":
+        check_batches(config, max(1, settings.devices // (settings.model_parallel or 1)))
+
+
+def check_kind(kind: str, backend: str) -> None:
+    """Refuse what a backend cannot do."""
+    if kind == MODEL_PARALLEL and backend != "jax":
+        raise ValueError(
+            f"`distribution.kind: model_parallel` needs jax. Received: backend={backend}. Choose data_parallel."
+        )
+
+
+def check_batches(config: PipelineConfig, devices: int) -> None:
+    """Look at both phases: the second may begin days after the first."""
+    for phase, section in zip(config.phases, ("pretraining", "second_phase"), strict=False):
+        check_batch(phase.pretraining.batch_size, phase.pretraining.accumulate_batches, devices, section)
+
+
+def check_batch(batch_size: int, parts: int, devices: int, section: str = "pretraining") -> None:
+    """Refuse a batch whose parts do not divide over the devices.
+
+    Args:
+        section: of the configuration, which has them.
+    Raises:
+        ValueError: they do not.
+    """
+    if batch_size % (parts * devices):
+        of_parts = f" and accumulate_batches={parts}" if parts > 1 else ""
+        size = max(1, round(batch_size / (parts * devices))) * parts * devices
+        raise ValueError(
+            f"Each device must get as many sequences. Received: {section}.batch_size={batch_size} for {devices} "
+            f"devices{of_parts}. Try batch_size={size}, or set distribution.devices or distribution.kind=single."
+        )

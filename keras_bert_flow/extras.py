@@ -1,0 +1,49 @@
+"""Check that optional packages are installed, and name the extras that bring them."""
+
+import importlib.util
+from collections.abc import Iterable
+
+BACKENDS = ("jax", "tensorflow", "torch")
+# package → extra
+EXTRAS = {
+    "apache_beam": "beam",
+    "prefect": "flows",
+    "jax": "jax",
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+    "matplotlib": "plots",
+    "pyarrow": "beam",
+    "zstandard": "beam",
+}
+
+
+def check_installed(packages: Iterable[str]) -> None:
+    """Check that packages are installed, without importing them.
+
+    Raises:
+        ValueError: some are not; the message names them all, and the command that installs them.
+    """
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        extras = ",".join(sorted({EXTRAS[package] for package in missing}))
+        raise ValueError(
+            f"Packages that this needs must be installed. Received: {', '.join(missing)}, not installed. "
+            f"pip install 'keras-bert-flow[{extras}]'"
+        )
+
+
+def check_backend(name: str) -> None:
+    """Check that a backend of Keras is known and installed.
+
+    Raises:
+        ValueError: it is not; the message names one that is.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"The backend must be one of {', '.join(BACKENDS)}. Received: {name}.")
+    if importlib.util.find_spec(name) is None:
+        others = [other for other in BACKENDS if importlib.util.find_spec(other)]
+        instead = f", or choose --backend {others[0]}, which is installed" if others else ""
+        raise ValueError(
+            f"The backend must be installed. Received: {name}, which is not. "
+            f"pip install 'keras-bert-flow[{EXTRAS[name]}]'{instead}."
+        )

@@ -1,0 +1,36 @@
+"""Check a whole run before its first stage begins."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.extras import check_backend, check_installed
+from keras_bert_flow.outputs import check_place
+from keras_bert_flow.preflight.stages import check_corpus, check_model, check_task, packages_of
+from keras_bert_flow.text.vocabulary import read_vocabulary
+
+STAGES = ("vocabulary", "records", "pretraining", "finetuning", "evaluation")
+
+
+def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: Sequence[str] = ()) -> None:
+    """Check everything that stages of a configuration are given, the cheapest first.
+
+    Reading the tables of a task takes most of the time: about 10 s for a million rows.
+
+    Args:
+        stages: those that are to run.
+        packages: needed besides those of the stages.
+    Raises:
+        FileNotFoundError, OSError, ValueError: something that would end a stage, with the message of that stage.
+    """
+    check_backend(config.backend)
+    check_installed([*packages, *packages_of(config, stages)])
+    check_place(Path(config.runs) / "x")
+    if "pretraining" in stages:
+        check_model(config)
+    if "vocabulary" in stages and config.vocabulary.file is not None:
+        read_vocabulary(config.vocabulary.file)
+    if "vocabulary" in stages or "records" in stages:
+        check_corpus(config)
+    if "finetuning" in stages or "evaluation" in stages:
+        check_task(config)
