@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_bert_flow.data.lengths import choose_few_widths, fit_widths, halve_widths
 from keras_bert_flow.data.tasks import ChooseWidths
-from keras_bert_flow.prediction.lines import PlacedItem, read_items, read_until_mistake
+from keras_bert_flow.prediction.lines import PlacedItem, list_items, read_items, read_until_mistake
 from keras_bert_flow.tasks.rows import read_lines
 from keras_bert_flow.tasks.task import Prediction
 from keras_bert_flow.tasks.texts import pose_texts
@@ -64,12 +64,13 @@ class AskedModel(ABC):
         """
 
     def predict(self, items: Iterable[Any]) -> list[Prediction]:
-        """Return a prediction for each item.
+        """Return a list with a prediction for each item.
 
         Args:
             items: texts; for a pair of texts lists of two, or objects with the names that the model has for its parts,
-                such as {"question": ..., "context": ...}.
+                such as {"question": ..., "context": ...}. A single text or object, in place of a list, is one item.
         Raises:
+            TypeError: there are no items but bytes, a number or None.
             ValueError: an item is not what the model is asked; the message has its number, from 1.
         """
         return self.answer(list(self._pose_all(_number(items))), self._choose_fixed)
@@ -133,7 +134,7 @@ class _KeptWidths:
 
 
 def _number(items: Iterable[Any]) -> Iterator[PlacedItem]:
-    return ((f"Item {number}", item) for number, item in enumerate(items, 1))
+    return ((f"Item {number}", item) for number, item in enumerate(list_items(items), 1))
 
 
 def _tell(advance: Callable[[float], None], count: int, batches: Sequence) -> Iterator:

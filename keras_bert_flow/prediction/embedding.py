@@ -10,6 +10,7 @@ from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.conversion.sentence_files import read_max_tokens
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features, read_tokenizer
 from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.lines import list_items
 from keras_bert_flow.tasks.sentence_embedding import SentenceEmbedding
 from keras_bert_flow.tasks.stored import TASK_FILE, read_task
 from keras_bert_flow.tasks.task import Prediction
@@ -61,7 +62,7 @@ class Embedder(AskedModel):
         Raises:
             ValueError: a text is blank or no text.
         """
-        return self._embed([self.pose(text) for text in texts], None, follow)
+        return self._embed([self.pose(text) for text in list_items(texts)], None, follow)
 
     def _embed(self, examples: Sequence[Any], choose: ChooseWidths | None, follow: Callable) -> np.ndarray:
         if not examples:

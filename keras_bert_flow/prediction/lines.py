@@ -4,7 +4,7 @@ import json
 import os
 import select
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,6 +15,22 @@ from keras_bert_flow.tasks.task import Prediction
 
 PlacedItem = tuple[str, Any]  # where it stands, for messages, and the item
 READ_BYTES = 1 << 16  # what a pipe holds on Linux
+
+
+def list_items(items: Any) -> Iterable[Any]:
+    """Return the items that a user gave; a single text, or a single object with named parts, is one item.
+
+    Raises:
+        TypeError: they are no texts: bytes, a number or None.
+    """
+    if isinstance(items, str | Mapping):
+        return [items]
+    if isinstance(items, bytes | bytearray) or not hasattr(items, "__iter__") or getattr(items, "shape", None) == ():
+        raise TypeError(
+            f"Items must be a text, or a list of items. Received: {type(items).__name__}. "
+            'Give for example ["a fine film"].'
+        )
+    return items
 
 
 def read_items(lines: Iterable[str], source: str = "Line", first: int = 1) -> Iterator[PlacedItem]:

@@ -7,7 +7,7 @@ from typing import Any
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.line_vectors import load_line_vectors
-from keras_bert_flow.prediction.lines import read_until_mistake
+from keras_bert_flow.prediction.lines import list_items, read_until_mistake
 from keras_bert_flow.prediction.nearest import find_nearest, unit_length
 
 
@@ -46,6 +46,7 @@ class SemanticSearch:
             For each query {"query", "hits"}; the hits are {"line", "score", "text"}, the nearest first: the number of
             the line, from 1, the cosine, and the line without blanks around it.
         """
+        queries = list(list_items(queries))
         vectors = unit_length(self.embedder.embed(queries))
         rows, cosines = find_nearest(vectors, self.lines.vectors, top)
         return [
