@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 def save_model_directory(
-    model, path, vocabulary_path=None, cased=False, labels=None, card=None, max_tokens=None
+    model, path, vocabulary_path=None, cased=False, labels=None, card=None, max_tokens=None, task=None
 ) -> None:
     """Write a model as `transformers` reads it; the caller publishes the folder.
 
@@ -35,6 +35,8 @@ def save_model_directory(
         labels: names of the classes in the order of their ids; by default the model's own `labels`.
         card: text of `README.md`; by default a few lines.
         max_tokens: where an embedder cuts texts; others write this in no file of theirs.
+        task: the task to write as `task.json`, as `kbf.make_task` gives it: needed to keep its columns, a threshold, or
+            that texts are pairs.
     Raises:
         ValueError: `path` is not on a local disk, `vocab.txt` or `labels` are not as many as the model has, or a weight
             is NaN or infinite.
@@ -53,6 +55,8 @@ def save_model_directory(
     write_tensors(folder / "model.safetensors", tensors)
     if set(POOLING) <= set(place.options):
         write_sentence_files(folder, backbone.hidden_dim, model.pooling, model.normalize, max_tokens)
+    if task is not None:
+        task.save(folder, max_tokens or backbone.max_positions)
     write_card(folder, card, place.architecture, backbone)
 
 

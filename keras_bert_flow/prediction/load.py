@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.derived_task import has_task
 from keras_bert_flow.tasks.stored import TASK_FILE
 
 FINE_TUNED = "task"
@@ -22,7 +23,8 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> AskedMo
     """Load a model directory, ours or Hugging Face's, to be asked.
 
     Args:
-        task: one of `ASKED_AS`; by default `task`, what `task.json` says that the model was fine-tuned for.
+        task: one of `ASKED_AS`; by default `task`, what the model was fine-tuned for, as its `task.json` or its
+            `config.json` says.
         options: arguments of the class, such as `top_k`.
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
@@ -30,11 +32,12 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> AskedMo
     """
     if task is not None and task not in ASKED_AS:
         raise ValueError(f"A model must be asked as something known. Received: {task!r}. Use: {', '.join(ASKED_AS)}.")
-    if task is None and Path(folder, "config.json").is_file() and not Path(folder, TASK_FILE).is_file():
+    if task is None and Path(folder, "config.json").is_file() and not has_task(folder):
         others = ", ".join(name for name in ASKED_AS if name != FINE_TUNED)
         raise FileNotFoundError(
-            f"A model directory must hold {TASK_FILE} to say what it is asked. Received: {folder}, without it. "
-            f"Take one that `kbf finetune` made, or say as what it is asked: {others}."
+            f"A model directory must hold {TASK_FILE}, or a config.json with the head of a task, to be asked. "
+            f"Received: {folder}, without either. Take one that `kbf finetune` made, or say as what it is asked: "
+            f"{others}."
         )
     module, name = ASKED_AS[task or FINE_TUNED].split(":")
     asked_class = getattr(import_module(module), name)

@@ -1,15 +1,17 @@
 """Ask a fine-tuned model: texts in; labels, spans or answers out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features, read_tokenizer
 from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.tasks.stored import read_task
+from keras_bert_flow.tasks.stored import TASK_FILE
 from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.tasks.texts import pose_texts
 
 
 @final
@@ -17,7 +19,8 @@ class Predictor(AskedModel):
     """A fine-tuned model with its vocabulary and its task.
 
     Args:
-        folder: a model directory with `task.json`.
+        folder: a model directory with `task.json`, or with a config.json that names the head's task; see `find_task`.
+            Without `task.json` a model of texts also takes pairs of texts.
         batch_positions: rows times width of a batch.
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
@@ -26,7 +29,8 @@ class Predictor(AskedModel):
 
     def __init__(self, folder: str | Path, batch_positions: int = BATCH_POSITIONS):
         folder = Path(folder)
-        self.task, sequence_length = read_task(folder)
+        self.task, sequence_length = find_task(folder)
+        self._may_be_pairs = hasattr(self.task, "text_pair") and not (folder / TASK_FILE).is_file()
         super().__init__(sequence_length, batch_positions)
         self.tokenizer = read_tokenizer(folder)
         self.model = _load_model(self.task, folder)
@@ -37,6 +41,8 @@ class Predictor(AskedModel):
             ours.assign(theirs)
 
     def pose(self, item: Any) -> Any:
+        if self._may_be_pairs and isinstance(item, list | tuple | Mapping) and len(item) == 2:
+            return pose_texts(item, is_pair=True)
         return self.task.pose(item)
 
     def read(self, path: str | Path) -> Sequence[Any]:

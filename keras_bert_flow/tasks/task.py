@@ -124,6 +124,12 @@ class Task(ABC):
         """What the constructor of the model is told besides its labels; of most kinds nothing."""
         return {}
 
+    def save(self, folder: str | Path, sequence_length: int) -> None:
+        """Write `task.json` into a model directory; see `stored.write_task`."""
+        from keras_bert_flow.tasks.stored import write_task  # which knows every task
+
+        write_task(folder, self, sequence_length)
+
     def measure_loss(self, outputs: Mapping[str, Sequence[Any]], features: Features) -> float:
         """Return the mean loss of what a model answered, as it is trained on it; see `losses.mean_loss`."""
         return mean_loss(outputs, features)
