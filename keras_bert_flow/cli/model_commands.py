@@ -126,10 +126,17 @@ def run(
     config: Annotated[Path, typer.Argument(help="Configuration file; see `kbf configs list`.")],
     set: Overrides = None,
     backend: ChosenBackend = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Print stages, keys and estimates, and run nothing.")] = False,
 ) -> None:
     """Run the whole pipeline, from text to report, as the Prefect flow; finished stages are not run again."""
     settings = choose_backend(load(config, set), backend)
     check_run(settings, packages=["prefect"])
+    if plan:
+        from flows.plan import describe_plan
+        from flows.settling import make_paths_absolute
+
+        print(describe_plan(make_paths_absolute(settings)))
+        return
     chosen = settings.backend
     from flows.local import run_locally
 
