@@ -13,7 +13,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,21 +25,21 @@ CHUNK_BYTES = 1 << 20
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, the process's limit
 
 
-def content_key(stage: str, settings: Any, inputs: Mapping[str, str], rooms: tuple[str, ...]) -> str:
+def content_key(stage: str, settings: Any, inputs: Mapping[str, str], code: Mapping[str, str]) -> str:
     """Digest what a stage's result depends on.
 
     Args:
         stage: name of the stage.
         settings: JSON-like values that the result depends on, and no others.
         inputs: name of each input → digest of its content.
-        rooms: folders or files of this project, such as `keras_bert_flow/text`, whose code makes the result.
+        code: module of this project → digest of its code, of each that the result is made with.
     """
     facts = {
         "stage": stage,
         "settings": settings,
         "inputs": dict(inputs),
         "version": package_version(),
-        "code": {room: code_digest(room) for room in rooms},
+        "code": dict(code),
     }
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:KEY_LENGTH]
 
@@ -55,16 +54,6 @@ def package_version() -> str:
         return metadata.version("keras-bert-flow")
     except metadata.PackageNotFoundError:  # run from a source tree that is not installed
         return "source"
-
-
-@cache
-def code_digest(room: str) -> str:
-    """Digest the Python sources of a room, so that changed code never meets an old result."""
-    place = Path(__file__).parents[1] / room
-    digest = hashlib.sha256()
-    for path in sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def file_digest(path: str | Path) -> str:

@@ -1,7 +1,8 @@
 """Say for each stage what its result depends on: one content key a stage, cheap to compute before anything runs.
 
-A key names settings, digests of inputs and the code of the rooms that make the result (`artifacts.content_key`). What
-is not in a key (worker options, progress, the number of Beam workers) may not change a byte of the result.
+A key names settings, digests of inputs and the code of every module that the stage's own imports
+(`artifacts.content_key`, `import_closure.code_digests`). What is not in a key (worker options,
+progress, the number of Beam workers) may not change a byte of the result.
 """
 
 import hashlib
@@ -10,21 +11,22 @@ from pathlib import Path
 
 from keras_bert_flow.artifacts import content_key, file_digest
 from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.import_closure import code_digests
 from keras_bert_flow.records.manifest import MANIFEST, manifest_digest, read_manifest
 from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.text.builtin import builtin_digest
 from keras_bert_flow.text.inputs import find_inputs, input_format, open_packed, whole_file
 from keras_bert_flow.text.storage import LOCAL, Storage
 
-_TEXT_ROOMS = ("keras_bert_flow/text", "keras_bert_flow/records", "beam_jobs")
-_MODEL_ROOMS = ("keras_bert_flow/layers", "keras_bert_flow/models", "keras_bert_flow/conversion")
-TRAINING_ROOMS = (
-    *_MODEL_ROOMS,
-    "keras_bert_flow/data",
-    "keras_bert_flow/distribution",
-    "keras_bert_flow/training",
-    "keras_bert_flow/tasks",
-)
+# stage → module of the function that makes its result
+STAGES = {
+    "corpus": "keras_bert_flow.builtin",
+    "vocabulary": "beam_jobs.build_vocabulary",
+    "records": "beam_jobs.build_records",
+    "pretraining": "keras_bert_flow.training.pretrain",
+    "finetuning": "keras_bert_flow.training.finetune",
+    "evaluation": "keras_bert_flow.evaluation.evaluate",
+}
 # Where the text lies, and a limit that decides only whether there is a result at all.
 _NOT_IN_KEYS = {"input", "max_rejected_share"}
 # Settings of pre-training that change what is seen and kept of a run, but no weight and no score that comes out.
@@ -40,13 +42,13 @@ WATCHING = (
 
 def corpus_key() -> str:
     """Key of the built-in corpus and task, written out."""
-    return content_key("corpus", {}, {"packages": builtin_digest()}, ("keras_bert_flow/text/builtin",))
+    return _stage_key("corpus", {}, {"packages": builtin_digest()})
 
 
 def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: Storage = LOCAL) -> str:
     settings = {"corpus": _corpus_settings(corpus), "vocabulary": vocabulary.model_dump(exclude={"file"})}
     inputs = corpus_digests(corpus, storage) if vocabulary.file is None else {"file": file_digest(vocabulary.file)}
-    return content_key("vocabulary", settings, inputs, _TEXT_ROOMS)
+    return _stage_key("vocabulary", settings, inputs)
 
 
 def records_key(
@@ -64,7 +66,7 @@ def records_key(
         "seed": seed,
     }
     inputs = corpus_digests(corpus, storage) | {"vocabulary": file_digest(vocabulary_file)}
-    return content_key("records", settings, inputs, _TEXT_ROOMS)
+    return _stage_key("records", settings, inputs)
 
 
 def pretraining_key(
@@ -77,7 +79,7 @@ def pretraining_key(
     settings["pretraining"] = config.pretraining.model_dump(exclude=unseen)
     if earlier:
         settings["earlier"] = list(earlier)
-    return content_key("pretraining", settings, pretraining_inputs(records, initial_model), TRAINING_ROOMS)
+    return _stage_key("pretraining", settings, pretraining_inputs(records, initial_model))
 
 
 def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, str]:
@@ -89,15 +91,19 @@ def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, s
 def finetuning_key(config: PipelineConfig, model: Path) -> str:
     settings = _without_paths(config.model_dump(include={"task", "finetuning", "backend"}))
     inputs = {"model": folder_digest(model)} | task_digests(config)
-    return content_key("finetuning", settings, inputs, TRAINING_ROOMS)
+    return _stage_key("finetuning", settings, inputs)
 
 
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path) -> str:
     settings = _without_paths(config.model_dump(exclude={"runs", "beam", "distribution"}))
     extra = {f"extra_dev {name}": _digest_table(Path(path)) for name, path in config.task.extra_dev.items()}
     inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | task_digests(config) | extra
-    rooms = ("keras_bert_flow/evaluation", "keras_bert_flow/prediction", *TRAINING_ROOMS)
-    return content_key("evaluation", settings, inputs, rooms)
+    return _stage_key("evaluation", settings, inputs)
+
+
+def stage_code(stage: str) -> dict[str, str]:
+    """Digest each module that a stage is made with."""
+    return code_digests(STAGES[stage])
 
 
 def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, str]:
@@ -152,6 +158,10 @@ def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConf
 
 def needs_builtin(config: PipelineConfig) -> bool:
     return BUILTIN in config.corpus.input or config.task.train == BUILTIN
+
+
+def _stage_key(stage: str, settings: dict, inputs: dict[str, str]) -> str:
+    return content_key(stage, settings, inputs, stage_code(stage))
 
 
 def _digest_table(path: Path) -> str:

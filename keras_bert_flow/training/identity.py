@@ -6,9 +6,9 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.artifacts import code_digest, package_version
+from keras_bert_flow.artifacts import package_version
 from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.keys import TRAINING_ROOMS, WATCHING, folder_files, task_digests
+from keras_bert_flow.keys import WATCHING, folder_files, stage_code, task_digests
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
@@ -29,7 +29,7 @@ def pretraining_identity(config: PipelineConfig, records: Path, initial_model: P
         "vocabulary": files[VOCABULARY_FILE],
         "records": {name: digest for name, digest in files.items() if name.endswith(RECORD_SUFFIX)},
         "initial_model": {} if initial_model is None else folder_files(initial_model),
-        **_software(),
+        **_software("pretraining"),
     }
 
 
@@ -39,7 +39,7 @@ def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
         "task": config.task.model_dump(mode="json", exclude={"name", "train", "dev", "extra_dev"}),
         "finetuning": config.finetuning.model_dump(mode="json"),
     }
-    return settings | {"model": folder_files(model), "tables": task_digests(config), **_software()}
+    return settings | {"model": folder_files(model), "tables": task_digests(config), **_software("finetuning")}
 
 
 def list_changes(before: Facts, now: Facts) -> str | None:
@@ -52,12 +52,12 @@ def list_changes(before: Facts, now: Facts) -> str | None:
     return ", ".join(shown) + (f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else "")
 
 
-def _software() -> dict[str, Any]:
+def _software(stage: str) -> dict[str, Any]:
     return {
         "backend": keras.backend.backend(),
         "keras": keras.__version__,
         "package": package_version(),
-        "code": {room: code_digest(room) for room in TRAINING_ROOMS},
+        "code": stage_code(stage),
     }
 
 

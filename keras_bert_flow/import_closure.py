@@ -1,0 +1,109 @@
+"""Digest the code that a stage's result depends on: its module and every project module that it imports.
+
+Sources are read, never imported, so this works without Keras or any backend, in a checkout and from a wheel. A module
+is digested as its syntax tree without comments, docstrings and positions. `ast.dump` differs between minor versions of
+Python, so a digest is comparable only within one.
+"""
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("keras_bert_flow", "beam_jobs")
+PUBLIC = "keras_bert_flow"  # its `__init__.py` only looks up names, in this table of attribute → module
+LAZY_NAMES = "_HOMES"
+
+
+def code_digests(module: str, root: Path = ROOT) -> dict[str, str]:
+    """Return the sha256 of each module in the import closure of `module`, by dotted name.
+
+    Imports count wherever they stand, except under `if TYPE_CHECKING`. A string of the form `module:name`, such as
+    `keras_bert_flow.tasks.regression:Regression` in a registry, counts as an import of that module. Packages count with
+    the modules in them, except `keras_bert_flow/__init__.py`, whose lazy names are followed instead.
+
+    Args:
+        module: dotted name, such as `keras_bert_flow.training.pretrain`.
+        root: folder that holds the packages.
+    Raises:
+        FileNotFoundError: the project has no such module.
+    """
+    if _find_source(module, root) is None:
+        raise FileNotFoundError(f"A stage must name a module of this project. Received: {module}, not below {root}.")
+    digests: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = None if name in digests or name == PUBLIC else _find_source(name, root)
+        if path is None:
+            continue
+        digests[name], imported = _examine(path.read_bytes(), name if path.name == "__init__.py" else _parent(name))
+        waiting += [_follow_lazy_name(target, root) for target in imported]
+        waiting.append(_parent(name))
+    return dict(sorted(digests.items()))
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _find_source(name: str, root: Path) -> Path | None:
+    """Return the file of a project module; None for names that are attributes or modules of others."""
+    if name.partition(".")[0] not in PACKAGES:
+        return None
+    path = root.joinpath(*name.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def _follow_lazy_name(target: str, root: Path) -> str:
+    package, _, name = target.rpartition(".")
+    if package != PUBLIC or _find_source(target, root):
+        return target
+    home = _lazy_names((root / PUBLIC / "__init__.py").read_bytes()).get(name)
+    return f"{PUBLIC}.{home}" if home else target
+
+
+@cache
+def _lazy_names(source: bytes) -> dict[str, str]:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and any(getattr(to, "id", None) == LAZY_NAMES for to in node.targets):
+            return ast.literal_eval(node.value)
+    return {}
+
+
+@cache
+def _examine(source: bytes, package: str) -> tuple[str, frozenset[str]]:
+    """Return the digest of a module and the dotted names that it may import, attributes among them."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and _has_docstring(
+            node
+        ):
+            node.body = node.body[1:]
+    digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return digest, frozenset(name for name in _list_imports(tree, package) if name.partition(".")[0] in PACKAGES)
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    first = node.body[0] if node.body else None
+    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+
+
+def _list_imports(node: ast.AST, package: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (name.name for name in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+        module = ".".join([*base, *([node.module] if node.module else [])])
+        yield from (module, *(f"{module}.{name.name}" for name in node.names))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
+        yield node.value.partition(":")[0]
+    else:
+        checked = isinstance(node, ast.If) and "TYPE_CHECKING" in (
+            getattr(node.test, "id", None),
+            getattr(node.test, "attr", None),
+        )
+        for child in node.orelse if checked else ast.iter_child_nodes(node):
+            yield from _list_imports(child, package)

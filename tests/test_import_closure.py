@@ -1,0 +1,133 @@
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_bert_flow.import_closure import PACKAGES, ROOT, code_digests
+from keras_bert_flow.keys import STAGES, stage_code
+from tests.patience import PATIENCE_SECONDS
+
+# Modules that a stage may load without being made with them, and why they cannot change a result.
+NEVER_COUNTED = {
+    "keras_bert_flow": "looks up public names and defines nothing",
+    "keras_bert_flow.registration": "finds the classes of `.keras` files, which no stage reads",
+}
+# Files that import by name; what they import is seen as `module:name`, or is listed above.
+IMPORT_BY_NAME = {"__init__.py", "registration.py", "tasks/make.py", "prediction/load.py"}
+MUTATION = "\nMUTATED_FOR_A_TEST = 1\n"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of the sources that a test may change."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def write_package(root, **sources):
+    for name, source in {"__init__": "", **sources}.items():
+        path = root / "keras_bert_flow" / Path(*name.split("__0__")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
+
+def closure_of(root, module="keras_bert_flow.a"):
+    return {name.removeprefix("keras_bert_flow.") for name in code_digests(module, root)}
+
+
+def source_of(tree, module):
+    path = tree.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import keras_bert_flow.b", {"a", "b"}),
+        ("from keras_bert_flow import b", {"a", "b"}),
+        ("from keras_bert_flow.b import name", {"a", "b"}),
+        ("from .b import name", {"a", "b"}),
+        ("from . import b", {"a", "b"}),
+        ("def f():\n    from keras_bert_flow import b", {"a", "b"}),
+        ("from keras_bert_flow import public_name", {"a", "b"}),
+        ("TABLE = {'k': 'keras_bert_flow.b:Class'}", {"a", "b"}),
+        ("from keras_bert_flow.room import c", {"a", "room", "room.c", "b"}),
+        ("if TYPE_CHECKING:\n    import keras_bert_flow.b", {"a"}),
+        ("if typing.TYPE_CHECKING:\n    import keras_bert_flow.b\nelse:\n    import keras_bert_flow.room.c",
+         {"a", "room", "room.c", "b"}),
+        ("import numpy, json", {"a"}),
+    ],
+)  # fmt: skip
+def test_import_is_found(tmp_path, source, found):
+    init = "_HOMES = {'public_name': 'b'}"
+    write_package(tmp_path, __init__=init, a=source, b="", room__0____init__="", room__0__c="from ..b import x")
+    assert closure_of(tmp_path) == found
+
+
+def test_unknown_module_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"Received: keras_bert_flow\.none"):
+        code_digests("keras_bert_flow.none", tmp_path)
+
+
+def test_changed_constant_changes_the_key_and_a_comment_or_docstring_does_not(tree):
+    """In every module of every stage."""
+    before = {stage: code_digests(module, tree) for stage, module in STAGES.items()}
+    assert before == {stage: stage_code(stage) for stage in STAGES}
+    for name in sorted(set().union(*before.values())):
+        stage = next(stage for stage in STAGES if name in before[stage])
+        path = source_of(tree, name)
+        source = path.read_text()
+        body = ast.parse(source).body
+        start = body[0].end_lineno if body and isinstance(body[0], ast.Expr) else 0
+        code = "\n".join(source.splitlines()[start:])
+        edited = f'"""Another docstring."""\n{code}\n# A comment.\n'
+        for text, changes in ((edited, False), (source + MUTATION, True)):
+            path.write_text(text)
+            assert (code_digests(STAGES[stage], tree) != before[stage]) == changes, (name, changes)
+        path.write_text(source)
+
+
+def test_nested_docstrings_do_not_count_and_values_in_bodies_do(tmp_path):
+    digests = set()
+    for text, value in (("one", 1), ("two", 1), ("two", 2)):
+        write_package(
+            tmp_path, a=f'class A:\n    """{text}"""\n    def f(self):\n        """{text}"""\n        return {value}'
+        )
+        digests.add(code_digests("keras_bert_flow.a", tmp_path)["keras_bert_flow.a"])
+    assert len(digests) == 2
+
+
+def test_closures_hold_what_a_result_depends_on_and_no_more():
+    rooms = {stage: {".".join(name.split(".")[1:2]) for name in stage_code(stage)} for stage in STAGES}
+    assert {"text", "records", "data", "models", "layers", "training"} <= rooms["pretraining"]
+    assert {"text", "records", "tasks", "training"} <= rooms["finetuning"] and "prediction" in rooms["evaluation"]
+    assert not {"tasks", "evaluation", "prediction", "doctor"} & rooms["pretraining"]
+    for stage in ("corpus", "vocabulary", "records"):
+        assert not {"models", "layers", "training", "tasks", "data", "conversion"} & rooms[stage]
+    assert not {"cli", "doctor", "progress"} & set().union(*rooms.values())
+    assert "keras_bert_flow.text.masking" not in stage_code("vocabulary")
+    assert "keras_bert_flow.tasks.regression" in stage_code("finetuning")
+
+
+def test_files_that_import_by_name_are_known():
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    found = {path for path in files if "import_module(" in path.read_text(encoding="utf-8")}
+    assert {path.relative_to(ROOT / "keras_bert_flow").as_posix() for path in found} == IMPORT_BY_NAME
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_project_module_that_a_stage_loads_is_in_its_closure(stage):
+    code = (
+        f"import importlib, sys; importlib.import_module('{STAGES[stage]}')\n"
+        "make = sys.modules.get('keras_bert_flow.tasks.make')\n"
+        "for kind in make.KINDS if make else (): make.make_task(kind)\n"
+        f"print(*[name for name in sys.modules if name.split('.')[0] in {PACKAGES}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split()) - set(NEVER_COUNTED) - {"beam_jobs"}
+    assert STAGES[stage] in loaded and loaded <= set(stage_code(stage)), loaded - set(stage_code(stage))
