@@ -85,18 +85,32 @@ def finetune(
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Option(help="A fine-tuned model directory.", callback=check_model)],
     task: Annotated[Path, typer.Option(help="Configuration file with the section `task`.")],
+    model: Annotated[Path | None, typer.Option(help="A fine-tuned model directory.", callback=check_model)] = None,
+    predictions: Annotated[
+        Path | None, typer.Option(help="File of predictions to score instead, in the task's official format or .jsonl.")
+    ] = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Score one fine-tuned model on the task's dev table."""
+    """Score one fine-tuned model, or a file of predictions, on the task's dev table."""
+    if (model is None) == (predictions is None):
+        raise ValueError("What to score must be one of --model and --predictions. Received: neither or both. Give one.")
+    if predictions is not None:
+        from keras_bert_flow.evaluation.prediction_files import score_predictions
+
+        print_scores(score_predictions(fill_builtin_task(load(task, set)), predictions))
+        return
     settings = choose_backend(load(task, set), backend)
     check_task(settings)
     settings = fill_builtin_task(settings)
     from keras_bert_flow.evaluation.evaluate import evaluate_model
 
-    for name, value in evaluate_model(settings, model).items():
+    print_scores(evaluate_model(settings, model))
+
+
+def print_scores(scores: dict[str, float]) -> None:
+    for name, value in scores.items():
         print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value}")
 
 
