@@ -141,6 +141,15 @@ def write_atomically(path: str | Path, content: bytes) -> None:
         raise
 
 
+def follow_umask(path: Path) -> None:
+    """Give a file the mode of a new one; some libraries make theirs readable by their owner alone."""
+    probe = path.with_name(f".{path.name}.{os.getpid()}.mode")  # reading the umask would change it for other threads
+    probe.touch()
+    mode = probe.stat().st_mode & 0o777
+    probe.unlink()
+    path.chmod(mode)
+
+
 def sync_folder(folder: Path) -> None:
     """Push every file of a folder, and the folder, from the system's memory to the disk."""
     for path in folder.rglob("*"):

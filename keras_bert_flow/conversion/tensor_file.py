@@ -6,6 +6,8 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save_file
 
+from keras_bert_flow.artifacts import follow_umask
+
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 
 
@@ -14,6 +16,7 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     arrays = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in tensors.items()}
     # transformers refuses a file that does not say for which framework it is.
     save_file(arrays, path, metadata={"format": "pt"})
+    follow_umask(path)
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
@@ -21,7 +24,7 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is damaged.
+        ValueError: the file is damaged, or holds NaN or infinity.
     """
     if not path.is_file():
         raise FileNotFoundError(f"A model directory must hold model.safetensors. Received: {path.parent}, without it.")
@@ -30,7 +33,11 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     except SafetensorError as error:
         raise ValueError(f"{path}: not a whole safetensors file ({error}). Copy or save it again.") from None
     arrays = ((name, _decode(entry)) for name, entry in entries)
-    return {name: array for name, array in arrays if array is not None}
+    tensors = {name: array for name, array in arrays if array is not None}
+    for name, array in tensors.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{path}: weights must be finite. Received: {name} with NaN or infinity. Copy it again.")
+    return tensors
 
 
 def _decode(entry: dict) -> np.ndarray | None:

@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from keras_bert_flow.artifacts import canonical_json, file_digest, sync_folder
+from keras_bert_flow.artifacts import canonical_json, file_digest, follow_umask, sync_folder
 from keras_bert_flow.models.values import read_variable
 from keras_bert_flow.training.history import add_change, list_earlier, list_spans
 from keras_bert_flow.training.identity import list_changes
@@ -128,6 +128,7 @@ class Checkpoints:
         try:
             temporary.mkdir()
             save_file(state, temporary / STATE_FILE)
+            follow_umask(temporary / STATE_FILE)
             facts["state_sha256"] = file_digest(temporary / STATE_FILE)
             facts["sha256"] = _digest(facts)
             (temporary / TRAIN_STATE_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
