@@ -12,7 +12,7 @@ from pathlib import Path
 from keras_bert_flow.artifacts import content_key, file_digest
 from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.import_closure import code_digests
-from keras_bert_flow.records.manifest import MANIFEST, manifest_digest, read_manifest
+from keras_bert_flow.records.manifest import INFORMATIONAL, MANIFEST, manifest_digest, read_manifest
 from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.text.builtin import builtin_digest
 from keras_bert_flow.text.inputs import find_inputs, input_format, open_packed, whole_file
@@ -129,19 +129,19 @@ def folder_digest(folder: Path) -> str:
 
 
 def folder_files(folder: Path) -> dict[str, str]:
-    """Return the sha256 of each file of a folder, from its manifest where it has one.
+    """Return the sha256 of each file of a folder except informational ones, from its manifest where it has one.
 
     Files in folders within count, such as `1_Pooling/config.json`, by which a model of sentence-transformers makes its
     vectors; those in hidden ones, such as `.git` and `.cache`, do not.
     """
     folder = Path(folder)
     if (folder / MANIFEST).is_file():
-        return {file.name: file.sha256 for file in read_manifest(folder).files}
+        return {file.name: file.sha256 for file in read_manifest(folder).files if not file.informational}
     if not folder.is_dir():
         raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is none. Check the path.")
     places = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     seen = [place for place in places if not any(part.startswith(".") for part in place.parts[:-1])]
-    return {place.as_posix(): file_digest(folder / place) for place in seen}
+    return {place.as_posix(): file_digest(folder / place) for place in seen if place.name not in INFORMATIONAL}
 
 
 def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConfig:

@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from keras_bert_flow import keys
 from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.config_file import load_config
-from keras_bert_flow.records.manifest import write_manifest
+from keras_bert_flow.records.manifest import MANIFEST, check_folder, write_manifest
 from tests.oracles.tiny_records import write_tiny_records
 
 
@@ -113,3 +114,32 @@ def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(t
     found = [key_of(), key_of(best), key_of(best, "evaluate_every_steps=7"), key_of("evaluate_instances=7")]
     found += [key_of("total_steps=20000"), key_of(earlier=[[7, {"total_steps": 20000}]])]
     assert len(set(found)) == 6
+
+
+def test_informational_files_are_verified_and_in_no_key(tmp_path):
+    def published(name, seconds, weights="w"):
+        folder = tmp_path / name
+        (folder / "model").mkdir(parents=True)
+        (folder / "model" / "model.safetensors").write_text(weights)
+        for file in ("model/README.md", "log.jsonl", "metrics.json", "run.json", "events.out.tfevents.log"):
+            (folder / file).write_text(f"{seconds} s")
+        write_manifest(folder, "pretraining", "key", {}, {}, {})
+        return folder
+
+    quick, slow, other = published("quick", 1), published("slow", 2), published("other", 1, "v")
+    for place in (".", "model"):
+        assert keys.folder_digest(quick / place) == keys.folder_digest(slow / place)
+        assert keys.folder_digest(quick / place) != keys.folder_digest(other / place)
+        assert keys.folder_files(quick / place) == keys.folder_files(slow / place)
+    (slow / "model" / "README.md").write_text("9 s")
+    with pytest.raises(ValueError, match=r"README\.md, changed or damaged"):
+        check_folder(slow)
+
+
+def test_manifest_without_marks_counts_every_file(tmp_path):
+    (tmp_path / "metrics.json").write_text("1 s")
+    write_manifest(tmp_path, "pretraining", "key", {}, {}, {})
+    values = json.loads((tmp_path / MANIFEST).read_text())
+    assert values["files"][0].pop("informational") is True
+    (tmp_path / MANIFEST).write_text(json.dumps(values))
+    assert list(keys.folder_files(tmp_path)) == ["metrics.json"]

@@ -9,16 +9,24 @@ from typing import Any
 from keras_bert_flow.artifacts import canonical_json, file_digest, package_version, write_atomically
 
 MANIFEST = "manifest.json"
+# Files that hold seconds, dates or facts of the machine, and that nothing is made from.
+INFORMATIONAL = {"README.md", "log.jsonl", "events.out.tfevents.log", "run.json", "grid.json", "metrics.json"}
 
 
 @dataclass(frozen=True)
 class FileSummary:
-    """One file of a folder; `records` is None where it holds none."""
+    """One file of a folder.
+
+    Attributes:
+        records: None where it holds none.
+        informational: verified like any other, but not in the keys of what is made from the folder.
+    """
 
     name: str
     file_bytes: int
     sha256: str
     records: int | None = None
+    informational: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,10 +134,10 @@ def is_published(folder: str | Path, key: str) -> bool:
 
 
 def manifest_digest(manifest: Manifest) -> str:
-    """Digest the content of a folder, for use as an input of the next stage: its files, not where it lies."""
-    return canonical_json([(file.name, file.sha256) for file in manifest.files])
+    """Digest the content of a folder, for use as an input of the next stage, without its informational files."""
+    return canonical_json([(file.name, file.sha256) for file in manifest.files if not file.informational])
 
 
 def _summarise(folder: Path, name: str) -> FileSummary:
     path = folder / name
-    return FileSummary(name, path.stat().st_size, file_digest(path))
+    return FileSummary(name, path.stat().st_size, file_digest(path), informational=path.name in INFORMATIONAL)
