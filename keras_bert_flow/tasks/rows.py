@@ -177,4 +177,9 @@ def _decode(path: str, number: int, line: bytes) -> str:
             f"{path}, row {number}: a table must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
             "Convert it, for example with iconv -t utf-8."
         ) from None
+    if "\0" in decoded:
+        raise ValueError(
+            f"{path}, row {number}: a table must not hold NUL bytes. Received: one at character "
+            f"{decoded.index(chr(0)) + 1}. Copy the file again, or remove them with tr -d '\\000'."
+        )
     return decoded.removesuffix("\n").removesuffix("\r")

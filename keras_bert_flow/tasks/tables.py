@@ -160,6 +160,10 @@ def require_text(place: str, column: str, value: Any) -> None:
     if not isinstance(value, str) or not value.strip():
         received = abridge([repr(value)])
         raise ValueError(f"{place}: column {column!r} must hold text. Received: {received}. Fill it or drop the row.")
+    if "\0" in value:  # JSON can spell it
+        raise ValueError(
+            f"{place}: column {column!r} must not hold NUL. Received: {abridge([repr(value)])}. Remove it."
+        )
     try:
         value.encode()
     except UnicodeEncodeError:  # JSON can spell half a surrogate pair
