@@ -1,17 +1,17 @@
 """Read a configuration from YAML and `--set`, and say in one line what is wrong with it."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-import yaml
 from pydantic import ValidationError
 
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.settings import Settings
 from keras_bert_flow.task_config import TASKS, kind_of
+from keras_bert_flow.terminal import abridge
+from keras_bert_flow.yaml_documents import MAX_BYTES, parse_yaml
 
 
 def load_config(
@@ -29,7 +29,8 @@ def load_config(
             raise FileNotFoundError(
                 f"The configuration must be a file. Received: {path}. `kbf configs list` shows some."
             )
-        values = _parse_yaml(Path(path).read_bytes(), str(path)) or {}
+        with open(path, "rb") as file:
+            values = _parse_yaml(file.read(MAX_BYTES + 1), str(path)) or {}
         if not isinstance(values, dict):
             raise ValueError(
                 f"A configuration must be `key: value` lines. Received: {path}. `kbf configs list` shows some."
@@ -47,22 +48,11 @@ def make_config(kind: type[Settings], values: dict, source: str) -> Settings:
         raise ValueError("; ".join(_explain(kind, item, source) for item in error.errors())) from None
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, for which `1e6` is a number as in YAML 1.2; version 1.1 wants `1.0e+6`."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
 def _parse_yaml(text: str | bytes, source: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(
-            f"A configuration must be plain YAML. Received: {source}: {' '.join(str(error).split())}."
-        ) from None
+        return parse_yaml(text)
+    except ValueError as error:
+        raise ValueError(f"A configuration must be plain YAML. Received: {abridge(source)}: {error}.") from None
 
 
 def _apply_override(values: dict, override: str, kind: type[Settings]) -> None:
@@ -111,7 +101,7 @@ def _explain(kind: type[Settings], item: dict, source: str) -> str:
         return f"{source}: `{path}.kind` must be one of {kinds}. Received: {kind_of(item['input'])!r}."
     message = item["msg"].removeprefix("Value error, ").rstrip(".")
     place = f"`{path}`: " if path else ""
-    received = f" Received: {item['input']!r}." if item["type"] != "value_error" else ""
+    received = f" Received: {abridge(repr(item['input']))}." if item["type"] != "value_error" else ""
     return f"{source}: {place}{message}.{received}"
 
 

@@ -18,27 +18,27 @@ BACKENDS = ("keras", "tensorflow", "jax", "torch")
 EVERYTHING = None
 ALLOWED = {
     "text": "numpy tokenizers pyarrow zstandard",  # the last two, which come with Beam, only where a file needs them
-    "records": "artifacts local_paths numpy google google_crc32c",
-    "data": "text records tasks grain numpy",
+    "records": "artifacts json_documents local_paths numpy google google_crc32c",
+    "data": "text records tasks json_documents terminal grain numpy",
     "layers": "keras",
     "models": "layers keras numpy grain",
     "distribution": "config data models keras numpy jax tensorflow torch",  # those three where their file is loaded
     "training": (
-        "config artifacts keys local_paths progress data models distribution conversion tasks text records keras "
-        "numpy safetensors"
+        "config artifacts json_documents keys local_paths progress data models distribution conversion tasks text "
+        "records keras numpy safetensors"
     ),
-    "tasks": "text local_paths numpy sklearn scipy",
+    "tasks": "text json_documents local_paths numpy sklearn scipy",
     "evaluation": (
-        "tasks data prediction models conversion artifacts config keys local_paths records training progress numpy "
-        "scipy yaml matplotlib"
+        "tasks data prediction models conversion artifacts config json_documents keys local_paths records training "
+        "progress numpy scipy yaml matplotlib"
     ),
-    "conversion": "models artifacts local_paths safetensors numpy keras",
-    "prediction": "artifacts local_paths tasks data text conversion models numpy scipy",
-    "doctor": "text records config artifacts numpy scipy",
+    "conversion": "models artifacts json_documents local_paths terminal safetensors numpy keras",
+    "prediction": "artifacts json_documents local_paths tasks data text conversion models numpy scipy",
+    "doctor": "text records config artifacts json_documents numpy scipy",
     "settings": "local_paths pydantic",
     "task_config": "settings pydantic",
     "config": "settings task_config pydantic",
-    "config_file": "config settings task_config pydantic yaml",
+    "config_file": "config settings task_config terminal yaml_documents pydantic",
     "artifacts": "local_paths outputs",
     "import_closure": "",
     "keys": "import_closure config settings artifacts records text",
@@ -50,6 +50,9 @@ ALLOWED = {
     "cli": EVERYTHING,
     "local_paths": "",
     "outputs": "local_paths",
+    "json_documents": "",
+    "yaml_documents": "yaml",
+    "terminal": "",
     "extras": "",
     "preflight": "config settings distribution extras layers models outputs records tasks text training",
     "os_errors": "",

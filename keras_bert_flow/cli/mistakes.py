@@ -5,6 +5,7 @@ import sys
 from keras_bert_flow import exit_status
 from keras_bert_flow.extras import EXTRAS
 from keras_bert_flow.os_errors import explain_os_error
+from keras_bert_flow.terminal import escape_controls
 
 
 def explain(error: Exception) -> int:
@@ -30,5 +31,5 @@ def explain(error: Exception) -> int:
         status = 1
     else:
         raise error
-    print(f"kbf: {message}", file=sys.stderr, flush=True)
+    print(f"kbf: {escape_controls(message)}", file=sys.stderr, flush=True)
     return status

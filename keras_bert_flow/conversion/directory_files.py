@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.json_documents import read_json as read_document
+
 SPECIAL_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 
 
@@ -18,7 +20,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"A model directory must hold {path.name}. Received: {path.parent}, without it.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_document(path)
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}). Copy or save it again.") from None
     if not isinstance(content, kind):

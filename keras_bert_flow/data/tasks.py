@@ -1,6 +1,5 @@
 """Feed the features of a task to `model.fit` and `predict`: batches, each a function of its number."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,7 +20,9 @@ from keras_bert_flow.data.lengths import (
     plan_tightly,
 )
 from keras_bert_flow.data.pretraining import READING, ROWS
+from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.features import IGNORED, Features
+from keras_bert_flow.terminal import abridge
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 BATCH_POSITIONS = 4096  # of a batch in prediction: 64 rows of 64; more of them were no faster on a processor
@@ -252,8 +253,11 @@ def ask_in_batches(
 def read_tokenizer(model: Path) -> WordPieceTokenizer:
     """Return the tokenizer of a model directory; its `tokenizer_config.json` says whether it keeps case."""
     settings = model / "tokenizer_config.json"
-    values = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
-    return WordPieceTokenizer.from_file(model / "vocab.txt", cased=not values.get("do_lower_case", True))
+    values = read_json_object(settings) if settings.is_file() else {}
+    lower_case = values.get("do_lower_case", True)
+    if not isinstance(lower_case, bool):
+        raise ValueError(f"{settings}: `do_lower_case` must be true or false. Received: {abridge(repr(lower_case))}.")
+    return WordPieceTokenizer.from_file(model / "vocab.txt", cased=not lower_case)
 
 
 def _is_per_token(output) -> bool:

@@ -1,6 +1,5 @@
 """Find out what a path holds and examine it."""
 
-import json
 from pathlib import Path
 
 from keras_bert_flow.config import CorpusConfig
@@ -8,6 +7,7 @@ from keras_bert_flow.doctor.corpus import examine_corpus
 from keras_bert_flow.doctor.findings import Diagnosis
 from keras_bert_flow.doctor.records import SAMPLE, examine_records
 from keras_bert_flow.doctor.vocabulary import examine_vocabulary
+from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
@@ -68,7 +68,7 @@ def read_case(folder: Path) -> bool | None:
         ("tokenizer_config.json", None, "do_lower_case", False),
     ):
         try:
-            values = json.loads((folder / name).read_text(encoding="utf-8"))
+            values = read_json(folder / name)
             value = (values[section] if section else values)[key]
         except (OSError, ValueError, LookupError, TypeError):
             continue

@@ -13,6 +13,7 @@ from keras_bert_flow.evaluation.predictions import write_predictions
 from keras_bert_flow.evaluation.report import Report, write_report
 from keras_bert_flow.evaluation.results import PRETRAINED, RunPredictions, build_results, score_models, worst_errors
 from keras_bert_flow.evaluation.summary import extra_results, results_markdown
+from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.keys import evaluation_key, folder_digest
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.prediction.predictor import Predictor
@@ -77,7 +78,7 @@ def write_evaluation(
         extra = read_extra_dev(config, task)
         predicted = _predict_runs(task, finetuned, {DEV: dev} | extra, work / "predictions")
         runs = predicted[DEV]
-        figures = [json.loads((phase / "metrics.json").read_text(encoding="utf-8")) for phase in phases]
+        figures = [read_json_object(phase / "metrics.json") for phase in phases]
         results = build_results(config.task.name, task, training, dev, runs, figures[-1])
         for name, examples in extra.items():
             models = score_models(task, training, examples, predicted[name])
@@ -114,7 +115,7 @@ def _predict_runs(
     predicted: dict[str, dict[str, list[RunPredictions]]] = {name: {} for name in dev_sets}
     predictor = None
     for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
-        run = json.loads(run_file.read_text(encoding="utf-8"))
+        run = read_json_object(run_file)
         if predictor is None:
             predictor = Predictor(run_file.parent / "model")
             _require_kind(task, predictor, run_file.parent / "model")

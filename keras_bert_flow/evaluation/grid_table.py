@@ -1,12 +1,12 @@
 """Lay out what a grid of fine-tunings came to, as rows, plain text and Markdown."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.evaluation.headings import HEADINGS, format_spread
 from keras_bert_flow.evaluation.summary import align, as_markdown
+from keras_bert_flow.json_documents import read_json_object
 
 GRID_FILE = "grid.json"
 CHOSEN, FAILED = "chosen", "not finite"
@@ -19,7 +19,7 @@ NOTE = (
 def read_grid(finetuned: str | Path) -> dict[str, Any] | None:
     """Return what `kbf finetune` kept of its grid, or None where it had none."""
     path = Path(finetuned) / GRID_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return read_json_object(path) if path.is_file() else None
 
 
 def other_seconds(grid: Mapping[str, Any] | None) -> float:

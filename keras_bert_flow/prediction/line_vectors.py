@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_flow.artifacts import file_digest, publishing
+from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.lines import decode_line
 from keras_bert_flow.prediction.nearest import unit_length
@@ -86,7 +87,7 @@ def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: E
 
 def _open_index(folder: Path, path: Path, facts: Mapping[str, Any]) -> LineVectors:
     try:
-        known = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        known = read_json(folder / INDEX)
         changed = [f"other {name}" for name in facts if known.get(name) != facts[name]]
         lines, vectors = np.load(folder / LINES), np.load(folder / VECTORS, mmap_mode="r")
     except (OSError, ValueError, AttributeError):

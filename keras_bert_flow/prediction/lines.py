@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.prediction.whole_file import writing_whole
 from keras_bert_flow.tasks.task import Prediction
 
@@ -51,7 +52,7 @@ def read_items(lines: Iterable[str], source: str = "Line", first: int = 1) -> It
         place = f"{source} {number}"
         if line[0] in "{[":
             try:
-                yield place, json.loads(line)
+                yield place, parse_json(line)
             except ValueError as error:
                 raise ValueError(
                     f"{place}: a line that begins with {line[0]} must be JSON. Received: {error}. "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.artifacts import canonical_json, file_digest, package_version, write_atomically
+from keras_bert_flow.json_documents import read_json
 
 MANIFEST = "manifest.json"
 # Files that hold seconds, dates or facts of the machine, and that nothing is made from.
@@ -91,11 +92,16 @@ def read_manifest(folder: str | Path) -> Manifest:
             f"A published folder must hold {MANIFEST}. Received: {folder}, which has none. Build it again."
         )
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         files = tuple(FileSummary(**file) for file in values.pop("files"))
-        return Manifest(files=files, **values)
+        manifest = Manifest(files=files, **values)
+        _check_types(manifest)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(f"A manifest must be whole. Received: {path}, damaged. Build the folder again.") from None
+    for summary in files:
+        if not _stays_inside(Path(folder), summary.name):
+            raise ValueError(f"A manifest must name files of its folder. Received: {path}, with {summary.name!r}.")
+    return manifest
 
 
 def check_folder(folder: str | Path, stage: str | None = None, digests: bool = True) -> Manifest:
@@ -136,6 +142,33 @@ def is_published(folder: str | Path, key: str) -> bool:
 def manifest_digest(manifest: Manifest) -> str:
     """Digest the content of a folder, for use as an input of the next stage, without its informational files."""
     return canonical_json([(file.name, file.sha256) for file in manifest.files if not file.informational])
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Raise TypeError unless every field has its type, ValueError if a count is negative or a name comes twice."""
+    texts = [manifest.stage, manifest.key, manifest.version, *manifest.inputs, *manifest.inputs.values()]
+    texts += [text for file in manifest.files for text in (file.name, file.sha256)]
+    counts = [file.file_bytes for file in manifest.files]
+    counts += [file.records for file in manifest.files if file.records is not None]
+    if not (
+        isinstance(manifest.config, dict)
+        and isinstance(manifest.counters, dict)
+        and all(isinstance(text, str) for text in texts)
+        and all(type(count) is int for count in counts)  # a boolean is an int, too
+    ):
+        raise TypeError
+    if any(not 0 <= count < 1 << 63 for count in counts):
+        raise ValueError
+    if len({file.name for file in manifest.files}) < len(manifest.files):
+        raise ValueError
+
+
+def _stays_inside(folder: Path, name: str) -> bool:
+    """Whether a name is that of a file below the folder, symbolic links followed."""
+    parts = name.split("/")
+    if "\\" in name or "\0" in name or {"", ".", ".."} & set(parts):
+        return False
+    return (folder / name).resolve().is_relative_to(folder.resolve())
 
 
 def _summarise(folder: Path, name: str) -> FileSummary:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.tasks.make import make_task, task_fields
 from keras_bert_flow.tasks.task import Task
 
@@ -29,7 +30,7 @@ def read_task(folder: str | Path) -> tuple[Task, int]:
             "Take one that `kbf finetune` made."
         )
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = read_json(path)
         sequence_length = fields.pop("sequence_length")
         return make_task(**fields), sequence_length
     except (ValueError, KeyError, TypeError, AttributeError) as error:

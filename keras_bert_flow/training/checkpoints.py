@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from keras_bert_flow.artifacts import canonical_json, file_digest, follow_umask, sync_folder
+from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.models.values import read_variable
 from keras_bert_flow.training.history import add_change, list_earlier, list_spans
 from keras_bert_flow.training.identity import list_changes
@@ -202,7 +203,9 @@ class Checkpoints:
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     """Read what a checkpoint says, and check that no byte of it has changed."""
-    facts = json.loads((folder / TRAIN_STATE_FILE).read_text(encoding="utf-8"))
+    facts = read_json(folder / TRAIN_STATE_FILE)
+    if not isinstance(facts, dict) or not {"sha256", "state_sha256"} <= facts.keys():
+        raise ValueError(f"{TRAIN_STATE_FILE} is no state of a training")
     if facts.pop("sha256") != _digest(facts):
         raise ValueError(f"{TRAIN_STATE_FILE} has changed")
     if facts["state_sha256"] != file_digest(folder / STATE_FILE):

@@ -12,6 +12,7 @@ from typing import Any
 
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import GridConfig, PipelineConfig
+from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.metrics import summarise_runs
 from keras_bert_flow.tasks.task import Task
 from keras_bert_flow.training.task_runs import MODEL, PRETRAINED, TaskRuns
@@ -79,7 +80,7 @@ def search_grid(
             )
         facts = {"kind": task.kind, "main_metric": task.main_metric, "chosen": best["name"], "points": rows}
         write_atomically(table, json.dumps(facts, indent=1).encode())
-    facts = json.loads(table.read_text(encoding="utf-8"))
+    facts = read_json_object(table)
     chosen = next(row for row in facts["points"] if row["name"] == facts["chosen"])
     if not (work / PRETRAINED).exists():
         os.rename(work / GRID / chosen["name"], work / PRETRAINED)  # all its runs in one step: a kill parts none

@@ -12,6 +12,7 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_batches
+from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.stored import write_task
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.training.best import BestCheckpoint
@@ -200,4 +201,4 @@ def _as_sum(loss: keras.losses.Loss) -> keras.losses.Loss:
 
 
 def _read_run(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    return read_json_object(folder / RUN_FILE)

@@ -1,0 +1,46 @@
+"""Read JSON that others wrote: a value, or a ValueError of one line, however large or deep the document is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+MAX_BYTES = 64 << 20  # of a whole document; the manifest of 100,000 files has a quarter of it
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse a JSON document.
+
+    Raises:
+        ValueError: not JSON, not UTF-8, nested too deeply, or with a number of thousands of digits.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a JSON document in UTF-8.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: as for `parse_json`, or the file is larger than `MAX_BYTES`.
+    """
+    with open(path, "rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
+    return parse_json(content.decode("utf-8"))
+
+
+def read_json_object(path: str | Path) -> dict[str, Any]:
+    """Read a JSON object; OSError or a ValueError that names the file."""
+    try:
+        values = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"A file must be whole JSON. Received: {path}: {error}. Copy or make it again.") from None
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"A file must hold a JSON object. Received: {path}, with {type(values).__name__}. Copy or make it again."
+        )
+    return values

@@ -1,0 +1,84 @@
+import json
+import random
+
+import pytest
+
+from keras_bert_flow.artifacts import file_digest
+from keras_bert_flow.json_documents import MAX_BYTES, read_json, read_json_object
+from keras_bert_flow.records.manifest import MANIFEST, check_folder, read_manifest, write_manifest
+from keras_bert_flow.terminal import abridge, escape_controls
+
+VALUES = (None, True, -1, 1e400, float("nan"), 10**30, "", "x", "../x", [], [[]], {}, {"a": []})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "a.txt").write_text("a")
+    (tmp_path / "x").write_text("a")
+    write_manifest(tmp_path / "made", "records", "key", {"cased": True}, {"text": "0"}, {"documents": 1})
+    return tmp_path / "made"
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 6000, b"\xff", b"\0", b"", b"{"])
+def test_read_json_raises_value_error(tmp_path, text):
+    (tmp_path / "a.json").write_bytes(text)
+    with pytest.raises(ValueError):
+        read_json(tmp_path / "a.json")
+
+
+def test_read_json_refuses_a_large_sparse_file(tmp_path):
+    with open(tmp_path / "a.json", "wb") as file:
+        file.truncate(10 << 30)
+    with pytest.raises(ValueError, match=f"larger than {MAX_BYTES >> 20} MiB"):
+        read_json(tmp_path / "a.json")
+
+
+def test_read_json_object_names_the_file(tmp_path):
+    (tmp_path / "a.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"a\.json, with list"):
+        read_json_object(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a\\b", "a\0b", "", ".", "b//c", "out/x"])
+def test_manifest_names_stay_in_the_folder(folder, name):
+    (folder / "out").symlink_to(folder.parent)
+    values = json.loads((folder / MANIFEST).read_text())
+    values["files"] = [{"name": name, "file_bytes": 1, "sha256": file_digest(folder / "a.txt"), "records": None}]
+    (folder / MANIFEST).write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="must name files of its folder"):
+        check_folder(folder)
+
+
+def mutate(value, chance: random.Random):
+    """Replace one value somewhere in a JSON document."""
+    if isinstance(value, dict | list) and value and chance.random() < 0.8:
+        copy = value.copy()
+        key = chance.choice(list(copy)) if isinstance(copy, dict) else chance.randrange(len(copy))
+        copy[key] = mutate(copy[key], chance)
+        return copy
+    return chance.choice(VALUES)
+
+
+@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_mutated_manifests_are_read_or_refused(folder, count):
+    chance, path = random.Random(0), folder / MANIFEST
+    whole, refused = path.read_bytes(), 0
+    for number in range(count):
+        damaged = bytearray(whole)
+        if number % 2:
+            damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        else:
+            damaged = json.dumps(mutate(json.loads(whole), chance)).encode()
+        path.write_bytes(damaged)
+        try:
+            read_manifest(folder)
+            check_folder(folder)
+        except (ValueError, FileNotFoundError):
+            refused += 1
+    assert refused > count // 4
+
+
+def test_controls_are_escaped_and_letters_are_not():
+    assert escape_controls("\x1b[31m é 日\n\u202e") == "\\x1b[31m é 日\\n\\u202e"
+    assert len(abridge("a" * 10_000)) < 300
