@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from keras_bert_flow.terminal import abridge
+
 # Ours, Hugging Face's, and Hugging Face's default; None where a checkpoint must say it.
 FIELDS = (
     ("vocabulary_size", "vocab_size", None),
@@ -25,6 +27,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
 }
+MAX_NUMBER = 1 << 31  # of any size; NaN and infinity are not below it
 HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
 
@@ -54,7 +57,7 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     """
     if config.get("model_type") != "bert":
         raise ValueError(
-            f"{source}: `model_type` must be 'bert'. Received: model_type={config.get('model_type')!r}. "
+            f"{source}: `model_type` must be 'bert'. Received: model_type={_quote(config.get('model_type'))}. "
             "Convert the checkpoint to BERT first."
         )
     _refuse(config, "position_embedding_type", ("absolute",), source)
@@ -62,9 +65,10 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     _refuse(config, "add_cross_attention", (False,), source)
     settings = {name: _number(config, hf_name, default, source) for name, hf_name, default in FIELDS}
     hidden_act = config.get("hidden_act", "gelu")
-    if hidden_act not in ACTIVATIONS:
+    if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
         raise ValueError(
-            f"{source}: `hidden_act` must be one of {', '.join(ACTIVATIONS)}. Received: hidden_act={hidden_act!r}."
+            f"{source}: `hidden_act` must be one of {', '.join(ACTIVATIONS)}. "
+            f"Received: hidden_act={_quote(hidden_act)}."
         )
     return settings | {"hidden_act": ACTIVATIONS[hidden_act]}
 
@@ -79,7 +83,9 @@ def read_labels(config: dict[str, Any], source: str) -> tuple[str, ...] | None:
         if sorted(int(key) for key in names) != list(range(len(names))):
             raise ValueError
     except (AttributeError, TypeError, ValueError):
-        raise ValueError(f"{source}: `id2label` must map 0, 1, 2 ... to names. Received: id2label={names!r}.") from None
+        raise ValueError(
+            f"{source}: `id2label` must map 0, 1, 2 ... to names. Received: id2label={_quote(names)}."
+        ) from None
     return None if tuple(ordered) == number_labels(len(ordered)) else tuple(ordered)
 
 
@@ -100,13 +106,22 @@ def _number(config: dict[str, Any], name: str, default: float | None, source: st
     value = config.get(name, default)
     whole = default is None or isinstance(default, int)
     is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not is_number or value < int(whole):
+    if not is_number or not int(whole) <= value < MAX_NUMBER:
         rule = "a positive whole number" if whole else "a number"
-        raise ValueError(f"{source}: `{name}` must be {rule}. Received: {name}={value!r}.")
+        raise ValueError(f"{source}: `{name}` must be {rule}. Received: {name}={_quote(value)}.")
     return value
+
+
+def _quote(value: Any) -> str:
+    try:
+        return abridge(repr(value))
+    except (RecursionError, ValueError):  # an integer of more digits than Python prints
+        return f"{type(value).__name__}, too long to print"
 
 
 def _refuse(config: dict[str, Any], name: str, known: tuple, source: str) -> None:
     value = config.get(name, known[0])
     if value not in known:
-        raise ValueError(f"{source}: `{name}` must be {known[0]!r}. Received: {name}={value!r}. It is not supported.")
+        raise ValueError(
+            f"{source}: `{name}` must be {known[0]!r}. Received: {name}={_quote(value)}. It is not supported."
+        )

@@ -21,20 +21,46 @@ def read_directory(path) -> tuple[Path, dict[str, Any], dict]:
     return folder, config, {hf.normalise_name(name): array for name, array in tensors.items()}
 
 
-def make_backbone(folder: Path, config: dict[str, Any], **overrides) -> BertBackbone:
+def make_backbone(folder: Path, config: dict[str, Any], tensors: dict, **overrides) -> BertBackbone:
     """Build the encoder that `config.json` describes, with new weights.
 
     Raises:
-        ValueError: it is not BERT's, or `vocab.txt` has another size.
+        ValueError: it is not BERT's, or `vocab.txt` or the tensors have other sizes.
     """
     source = folder / "config.json"
     settings = read_hf_config(config, str(source))
+    _check_sizes(settings, tensors, source)
     if (folder / "vocab.txt").is_file():
         check_vocabulary(folder / "vocab.txt", settings["vocabulary_size"])
     try:
         return BertBackbone(**(settings | overrides))
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
+
+
+def _check_sizes(settings: dict[str, Any], tensors: dict, source: Path) -> None:
+    """Raise ValueError unless the tensors have the sizes of `config.json`, before an encoder of these is allocated."""
+    shapes = (
+        (hf.EMBEDDINGS["token_embedding/embeddings"], ("vocabulary_size", "hidden_dim")),
+        (hf.EMBEDDINGS["embeddings/position_embedding"], ("max_positions", "hidden_dim")),
+        (hf.EMBEDDINGS["embeddings/segment_embedding"], ("num_segments", "hidden_dim")),
+        ("encoder.layer.0.intermediate.dense.weight", ("intermediate_dim", "hidden_dim")),
+    )
+    for name, sizes in shapes:
+        expected = tuple(settings[size] for size in sizes)
+        if name not in tensors:
+            raise ValueError(f"{source.with_name('model.safetensors')}: there is no tensor `{name}`. Is it a BERT?")
+        if tensors[name].shape != expected:
+            raise ValueError(
+                f"{source.with_name('model.safetensors')}: `{name}` must have the shape {expected}, by config.json. "
+                f"Received: {tensors[name].shape}. Do the two files belong together?"
+            )
+    last = f"encoder.layer.{settings['num_layers'] - 1}.output.dense.weight"
+    if last not in tensors:
+        raise ValueError(
+            f"{source.with_name('model.safetensors')}: there is no tensor `{last}`, though config.json has "
+            f"num_hidden_layers={settings['num_layers']}. Do the two files belong together?"
+        )
 
 
 def check_overrides(overrides: Collection[str], options: tuple[str, ...] = ()) -> None:

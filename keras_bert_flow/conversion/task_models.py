@@ -26,7 +26,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     folder, config, tensors = read_directory(path)
     is_new = new_head or not has_head(place, config, tensors)
     shared = {name: overrides[name] for name in OVERRIDES if name in overrides and name != "name"}
-    backbone = make_backbone(folder, config, **shared, use_pooler=place.use_pooler)
+    backbone = make_backbone(folder, config, tensors, **shared, use_pooler=place.use_pooler)
     arguments = {name: value for name, value in overrides.items() if name in ("name", *place.options)}
     if place.options == CLASSES:
         arguments |= _choose_classes(

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, deserialize
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from keras_bert_flow.artifacts import follow_umask
+from keras_bert_flow.json_documents import parse_json
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 
@@ -28,11 +29,9 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"A model directory must hold model.safetensors. Received: {path.parent}, without it.")
-    try:
-        entries = deserialize(path.read_bytes())
-    except SafetensorError as error:
-        raise ValueError(f"{path}: not a whole safetensors file ({error}). Copy or save it again.") from None
-    arrays = ((name, _decode(entry)) for name, entry in entries)
+    entries, start = _read_header(path)
+    content = np.memmap(path, np.uint8, "r", offset=0)  # a page is in memory only once it is used
+    arrays = ((name, _decode(entry, content[start:])) for name, entry in entries.items())
     tensors = {name: array for name, array in arrays if array is not None}
     for name, array in tensors.items():
         if not np.isfinite(array).all():
@@ -40,11 +39,27 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _decode(entry: dict) -> np.ndarray | None:
+def _read_header(path: Path) -> tuple[dict[str, dict], int]:
+    """Return dtype, shape and place of each tensor, and where the tensors begin.
+
+    The library has checked by then that the tensors fill the file without a gap and overlap nowhere.
+    """
+    try:
+        with safe_open(path, framework="numpy"), open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            entries = parse_json(file.read(length))
+    except (SafetensorError, ValueError, OverflowError) as error:
+        raise ValueError(f"{path}: not a whole safetensors file ({error}). Copy or save it again.") from None
+    entries.pop("__metadata__", None)
+    return entries, 8 + length
+
+
+def _decode(entry: dict, content: np.ndarray) -> np.ndarray | None:
+    data = content[slice(*entry["data_offsets"])]
     if entry["dtype"] == "BF16":  # numpy has no such type: these are the upper halves of float32
-        array = (np.frombuffer(entry["data"], dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+        array = (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
     elif entry["dtype"] in DTYPES:
-        array = np.frombuffer(entry["data"], dtype=DTYPES[entry["dtype"]]).astype(np.float32, copy=False)
+        array = np.frombuffer(data, dtype=DTYPES[entry["dtype"]]).astype(np.float32, copy=False)
     else:
         return None
     return array.reshape(entry["shape"])
