@@ -33,12 +33,12 @@ def save_with_head(arguments: argparse.Namespace, factor: float, folder: Path) -
     """Save the model with a new head of the task, multiplied by the factor."""
     # These import Keras, whose backend `main` sets first.
     from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
-    from keras_bert_flow.data.tasks import read_tokenizer
+    from keras_bert_flow.data.model_tokenizer import read_tokenizer
     from keras_bert_flow.training.precision import seed_everything
-    from keras_bert_flow.training.task_data import read_examples
+    from keras_bert_flow.training.task_data import read_task_files
 
     model = Path(arguments.model)
-    task, _, _ = read_examples(load_config(arguments.config, arguments.set))
+    task = read_task_files(load_config(arguments.config, arguments.set)).task
     seed_everything(arguments.seed)
     classifier = load_task_model(task.kind, model, labels=task.labels, **task.model_options)
     kernel = classifier.trainable_variables[-2]

@@ -45,7 +45,7 @@ def describe_plan(config: PipelineConfig) -> str:
         config: with absolute paths; `check_run` has accepted it.
     """
     stages = list(plan_stages(config))
-    files, examples = check_corpus(config), check_task(config)
+    files, task = check_corpus(config), check_task(config)
     lines = [f"Plan of {config.name}: backend {config.backend}, results in {config.runs}. Nothing is run.", ""]
     lines += [*map(str, stages), ""]
     vocabulary = next((stage.folder for stage in stages if stage.name == "vocabulary"), None)
@@ -56,7 +56,7 @@ def describe_plan(config: PipelineConfig) -> str:
         tokens, line = estimate_tokens(config, files, file or None)
         lines.append(line)
     lines += estimate_pretraining(config, tokens)
-    lines += estimate_finetuning(config, examples)
+    lines += estimate_finetuning(config, len(task.training) if task else 0)
     return "\n".join(lines)
 
 

@@ -1,7 +1,9 @@
-"""Check, without writing anything, that an output can be made where it was asked for."""
+"""Check, leaving nothing behind, that an output can be made where it was asked for."""
 
 import errno
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 from keras_bert_flow.local_paths import check_local
@@ -26,6 +28,29 @@ def check_output(output: str | Path, name: str = "The output") -> Path:
     if output.exists() and not (output / MANIFEST).is_file():
         raise existing_output(output)
     return output
+
+
+def check_output_file(path: str | Path, name: str = "The output") -> Path:
+    """Check that a file can be written at a path; a file that is there already will be replaced.
+
+    Args:
+        name: what the path is, to begin messages with.
+    Raises:
+        FileNotFoundError: the folder that is to hold it is missing.
+        OSError: the place cannot be written, or holds a folder; `os_errors` explains such errors.
+        ValueError: the path is not on a local disk, or is a device or a pipe, which a file would take the place of.
+    """
+    path = check_local(path, name)
+    if path.is_dir():
+        raise _error(errno.EISDIR, path)
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{name} must be a file. Received: {path}, which is a device or a pipe. Choose another path.")
+    check_place(path)
+    if not path.parent.exists():
+        raise FileNotFoundError(
+            f"{name} must be in a folder that exists. Received: {path}. Create {path.parent} or choose another path."
+        )
+    return path
 
 
 def check_place(path: str | Path) -> None:
@@ -61,6 +86,18 @@ def _check_writable(folder: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
         raise _error(errno.EROFS if is_read_only else errno.EACCES, folder)
+    try:
+        # A file without a name, on nearly every file system; root may write to /proc, which takes no files.
+        os.close(os.open(folder, getattr(os, "O_TMPFILE", os.O_DIRECTORY) | os.O_WRONLY, 0o600))
+    except OSError:
+        try:
+            os.rmdir(tempfile.mkdtemp(prefix=".kbf-", dir=folder))
+        except OSError as error:
+            reason = os.strerror(error.errno or errno.EIO).lower()
+            raise OSError(
+                f"An output must be in a folder that takes new files. Received: {folder}: {reason}. "
+                "Choose another path."
+            ) from None
 
 
 def _error(number: int, path: Path) -> OSError:

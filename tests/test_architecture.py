@@ -33,7 +33,7 @@ ALLOWED = {
         "progress numpy scipy yaml matplotlib"
     ),
     "conversion": "models artifacts json_documents local_paths terminal safetensors numpy keras",
-    "prediction": "artifacts json_documents local_paths tasks data text conversion models numpy scipy",
+    "prediction": "artifacts json_documents local_paths outputs tasks data text conversion models numpy scipy",
     "doctor": "text records config artifacts json_documents numpy scipy",
     "settings": "local_paths pydantic",
     "task_config": "settings pydantic",
@@ -54,7 +54,10 @@ ALLOWED = {
     "yaml_documents": "yaml",
     "terminal": "",
     "extras": "",
-    "preflight": "config settings distribution extras layers models outputs records tasks text training",
+    "preflight": (
+        "config conversion data settings distribution extras layers models outputs prediction records tasks text "
+        "training"
+    ),
     "os_errors": "",
     "own_packages": "",
     "__main__": "cli own_packages",

@@ -22,9 +22,10 @@ import transformers
 
 from keras_bert_flow.config_file import load_config
 from keras_bert_flow.data.lengths import deal_at_random
-from keras_bert_flow.data.tasks import make_generator, make_inputs, make_labels, read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.tasks import make_generator, make_inputs, make_labels
 from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.training.task_data import read_examples
+from keras_bert_flow.training.task_data import read_task_files
 
 MODELS = {
     "classification": transformers.BertForSequenceClassification,
@@ -148,7 +149,8 @@ def main() -> None:
     config = load_config(config_path, overrides)
     settings = config.finetuning
     torch.manual_seed(int(seed))
-    task, training, dev = read_examples(config)
+    files = read_task_files(config)
+    task, training, dev = files.task, files.training, files.dev
     model = load_model(folder, task, settings.dropout_rate)
     rows_of = Texts if MODELS[task.kind] is transformers.BertForSequenceClassification else Windows
 

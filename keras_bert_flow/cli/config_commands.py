@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow.cli.app import Commands, app
+from keras_bert_flow.outputs import check_place
 from keras_bert_flow.own_packages import ROOT
 
 IN_WHEEL = ROOT / "keras_bert_flow" / "configs"  # `configs/` of a checkout, put there by pyproject.toml
@@ -45,6 +46,7 @@ def copy_config(
     source, target = files[chosen], target or Path()
     if target.is_dir():
         target /= source.name
+    check_place(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(target, "xb") as file:

@@ -10,6 +10,7 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.builtin_files import fill_builtin_corpus
 from keras_bert_flow.cli.options import ConfigFile, Inputs, MaxRejectedShare, Output, Overrides, SkipBadInputs, load
+from keras_bert_flow.outputs import check_output
 from keras_bert_flow.preflight.stages import check_records_stage, check_vocabulary_stage
 
 PASS_TO_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -96,6 +97,7 @@ def records(
 @app.command()
 def corpus(output: Output) -> None:
     """Write out the built-in corpus and task: the docstrings of the packages installed here."""
+    check_output(output)
     from keras_bert_flow.builtin import publish_builtin
 
     print(publish_builtin(output))

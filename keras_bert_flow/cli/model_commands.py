@@ -18,9 +18,11 @@ from keras_bert_flow.cli.options import (
     stopping_for_later,
 )
 from keras_bert_flow.config import with_grid
-from keras_bert_flow.outputs import check_output
+from keras_bert_flow.evaluation.questions import read_questions
+from keras_bert_flow.prediction.load import FINE_TUNED
+from keras_bert_flow.preflight.models import check_asked_model
 from keras_bert_flow.preflight.run import check_run
-from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_task
+from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
 
 
 @app.command()
@@ -65,7 +67,7 @@ def finetune(
     """Fine-tune a model on a task once per seed, and the same architecture from random weights for comparison."""
     with stopping_for_later():
         settings = choose_backend(load(task, set, {"finetuning.new_head": new_head or None}), backend)
-        check_finetuning_stage(settings, output)
+        data = check_finetuning_stage(settings, model, output)
         settings = fill_builtin_task(settings)
         if grid:
             settings = with_grid(settings)
@@ -77,7 +79,7 @@ def finetune(
         keep_freed_memory()
 
         with training_progress() as report:
-            folder = run(settings, model, output, report)
+            folder = run(settings, model, output, report, data=data)
         if table := read_grid(folder):
             print(grid_text(table))
         print(folder)
@@ -102,11 +104,12 @@ def evaluate(
         print_scores(score_predictions(fill_builtin_task(load(task, set)), predictions))
         return
     settings = choose_backend(load(task, set), backend)
-    check_task(settings)
+    check_asked_model(model, FINE_TUNED, {}, [], None)
     settings = fill_builtin_task(settings)
+    questions = read_questions(settings, model)
     from keras_bert_flow.evaluation.evaluate import evaluate_model
 
-    print_scores(evaluate_model(settings, model))
+    print_scores(evaluate_model(settings, model, questions))
 
 
 def print_scores(scores: dict[str, float]) -> None:
@@ -129,10 +132,12 @@ def report(
 ) -> None:
     """Measure every fine-tuned model and write metrics.json and report.html."""
     settings = choose_backend(load(config, set), backend)
-    check_output(output)
+    files = check_report_stage(settings, finetuned, pretrained, records, first_phase, output)
+    settings = fill_builtin_task(settings)
     from keras_bert_flow.evaluation.evaluate import write_evaluation
 
-    print(write_evaluation(settings, finetuned, pretrained, records, output, first_phase) / "report.html")
+    folder = write_evaluation(settings, finetuned, pretrained, records, output, first_phase, files)
+    print(folder / "report.html")
 
 
 @app.command()

@@ -10,8 +10,14 @@ import typer
 
 from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.options import ChosenBackend, check_model, choose_backend
+from keras_bert_flow.cli.task_files import change_task
 from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.prediction.derived_task import find_task
+from keras_bert_flow.prediction.lines import read_items, read_waiting_items, read_waiting_texts, write_lines
+from keras_bert_flow.prediction.load import FINE_TUNED
+from keras_bert_flow.preflight.models import check_asked_model, check_search
 from keras_bert_flow.progress import counting_progress
+from keras_bert_flow.tasks.official import find_format, write_official
 
 JSONL = "jsonl"
 
@@ -47,21 +53,25 @@ def predict(
     A pair of texts is given with a tab between them, and what has more parts as a JSON object. Features can also be
     written as arrays, to an --output that ends in .npz.
     """
-    options = {"top_k": top_k, "layers": _read_layers(layers), "pooling": pooling, "batch_positions": batch_positions}
+    given = {"top_k": top_k, "layers": _read_layers(layers), "pooling": pooling, "batch_positions": batch_positions}
+    options = {name: value for name, value in given.items() if value is not None}
     choose_backend(PipelineConfig(), backend)
-    from keras_bert_flow.cli.task_files import change_task, write_file
+    is_fine_tuned = asked_as in (None, FINE_TUNED)
+    _check_file_options(is_fine_tuned, format, set, input, output)
+    check_asked_model(model, asked_as, options, [] if is_fine_tuned else [input], output)
+    task = change_task(find_task(model)[0], set or ()) if is_fine_tuned else None
+    official = None if format == JSONL else find_format(format, task)
+    examples = task.read(input, has_labels=False) if task and input else None
     from keras_bert_flow.prediction.asked_model import AT_ONCE
-    from keras_bert_flow.prediction.lines import read_items, read_waiting_items
-    from keras_bert_flow.prediction.load import FINE_TUNED, load
+    from keras_bert_flow.prediction.load import load
 
-    _check_file_options(asked_as in (None, FINE_TUNED), format, set, input, output)
-    asked = load(model, asked_as, **{name: value for name, value in options.items() if value is not None})
+    asked = load(model, asked_as, **options)
     if set:
-        asked.task = change_task(asked.task, set)
-    if format != JSONL:
-        write_file(asked, input, output, format)
+        asked.task = task
+    if official is not None:
+        write_official(output, official, examples, asked.answer(examples))
     elif input is not None:
-        examples = asked.read(input)
+        examples = asked.read(input) if examples is None else examples
         total = len(examples) if isinstance(examples, Sequence) else None
         # No bar between lines of answers on the same terminal.
         with nullcontext(_ignore) if output is None and sys.stdout.isatty() else counting_progress(total) as advance:
@@ -90,8 +100,8 @@ def search(
 ) -> None:
     """Find the lines of a file that mean what is asked, and print a line of JSON for each query."""
     choose_backend(PipelineConfig(), backend)
+    check_search(model, lines, index, output)
     from keras_bert_flow.prediction.asked_model import AT_ONCE
-    from keras_bert_flow.prediction.lines import read_waiting_texts, write_lines
     from keras_bert_flow.prediction.search import SemanticSearch
 
     found = SemanticSearch(model, lines, index)
@@ -115,7 +125,6 @@ def _check_file_options(is_fine_tuned: bool, format: str, set: list[str] | None,
 
 def _write(chunks: Any, output: Path | None) -> None:
     from keras_bert_flow.prediction.arrays import ARRAYS, write_arrays
-    from keras_bert_flow.prediction.lines import write_lines
 
     if output is not None and output.suffix == ARRAYS:
         write_arrays(chunks, output)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow.cli.app import app
+from keras_bert_flow.outputs import check_output_file
 
 
 @app.command("glue-zip")
@@ -19,6 +20,7 @@ def glue_zip(
     output: Annotated[Path, typer.Option(help="The .zip to write.")],
 ) -> None:
     """Gather predictions on GLUE's test tables in the .zip that its server takes, and say which it lacks."""
+    check_output_file(output)
     from keras_bert_flow.tasks.glue import write_glue_submission
 
     named = {f"{path.stem}.tsv": path for path in predictions}

@@ -1,16 +1,11 @@
-"""Read a file as its user says, and write predictions on it as those who score such tasks take them."""
+"""Change how a model's task reads files."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from keras_bert_flow.config_file import load_config
 from keras_bert_flow.task_config import TASKS
 from keras_bert_flow.tasks.make import make_task, task_fields
 from keras_bert_flow.tasks.task import Task
-
-if TYPE_CHECKING:  # a backend is chosen before Keras is imported
-    from keras_bert_flow.prediction.predictor import Predictor
 
 OF_THE_MODEL = {"kind", "labels"}
 
@@ -27,12 +22,3 @@ def change_task(task: Task, overrides: Sequence[str]) -> Task:
             f"What a model chooses from must be as it was trained. Received: --set {', '.join(fixed)}. Leave it out."
         )
     return make_task(**task_fields(task) | changes)
-
-
-def write_file(predictor: "Predictor", source: Path, target: Path, form: str) -> None:
-    """Ask about every example of a file and write the answers in an official format."""
-    from keras_bert_flow.tasks.official import find_format, write_official
-
-    official = find_format(form, predictor.task)
-    examples = predictor.task.read(source, has_labels=False)
-    write_official(target, official, examples, predictor.answer(examples))

@@ -18,7 +18,9 @@ def read_json(path: Path, kind: type = dict) -> Any:
         ValueError: it is not JSON, or of another kind.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"A model directory must hold {path.name}. Received: {path.parent}, without it.")
+        raise FileNotFoundError(
+            f"A model directory must hold {path.name}. Received: {path.parent}, without it. Check the path."
+        )
     try:
         content = read_document(path)
     except ValueError as error:

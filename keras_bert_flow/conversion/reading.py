@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.conversion import huggingface as hf
+from keras_bert_flow.conversion.directory_check import check_sizes
 from keras_bert_flow.conversion.directory_files import check_vocabulary, read_json
 from keras_bert_flow.conversion.hf_config import read_hf_config
 from keras_bert_flow.conversion.tensor_file import read_tensors
@@ -29,38 +30,13 @@ def make_backbone(folder: Path, config: dict[str, Any], tensors: dict, **overrid
     """
     source = folder / "config.json"
     settings = read_hf_config(config, str(source))
-    _check_sizes(settings, tensors, source)
+    check_sizes(settings, {name: array.shape for name, array in tensors.items()}, source)
     if (folder / "vocab.txt").is_file():
         check_vocabulary(folder / "vocab.txt", settings["vocabulary_size"])
     try:
         return BertBackbone(**(settings | overrides))
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
-
-
-def _check_sizes(settings: dict[str, Any], tensors: dict, source: Path) -> None:
-    """Raise ValueError unless the tensors have the sizes of `config.json`, before an encoder of these is allocated."""
-    shapes = (
-        (hf.EMBEDDINGS["token_embedding/embeddings"], ("vocabulary_size", "hidden_dim")),
-        (hf.EMBEDDINGS["embeddings/position_embedding"], ("max_positions", "hidden_dim")),
-        (hf.EMBEDDINGS["embeddings/segment_embedding"], ("num_segments", "hidden_dim")),
-        ("encoder.layer.0.intermediate.dense.weight", ("intermediate_dim", "hidden_dim")),
-    )
-    for name, sizes in shapes:
-        expected = tuple(settings[size] for size in sizes)
-        if name not in tensors:
-            raise ValueError(f"{source.with_name('model.safetensors')}: there is no tensor `{name}`. Is it a BERT?")
-        if tensors[name].shape != expected:
-            raise ValueError(
-                f"{source.with_name('model.safetensors')}: `{name}` must have the shape {expected}, by config.json. "
-                f"Received: {tensors[name].shape}. Do the two files belong together?"
-            )
-    last = f"encoder.layer.{settings['num_layers'] - 1}.output.dense.weight"
-    if last not in tensors:
-        raise ValueError(
-            f"{source.with_name('model.safetensors')}: there is no tensor `{last}`, though config.json has "
-            f"num_hidden_layers={settings['num_layers']}. Do the two files belong together?"
-        )
 
 
 def check_overrides(overrides: Collection[str], options: tuple[str, ...] = ()) -> None:

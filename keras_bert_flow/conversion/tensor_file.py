@@ -27,8 +27,6 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged, or holds NaN or infinity.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"A model directory must hold model.safetensors. Received: {path.parent}, without it.")
     entries, start = _read_header(path)
     content = np.memmap(path, np.uint8, "r", offset=0)  # a page is in memory only once it is used
     arrays = ((name, _decode(entry, content[start:])) for name, entry in entries.items())
@@ -39,11 +37,20 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor from the header alone; errors as of `read_tensors`."""
+    return {name: tuple(entry["shape"]) for name, entry in _read_header(path)[0].items()}
+
+
 def _read_header(path: Path) -> tuple[dict[str, dict], int]:
     """Return dtype, shape and place of each tensor, and where the tensors begin.
 
     The library has checked by then that the tensors fill the file without a gap and overlap nowhere.
     """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"A model directory must hold model.safetensors. Received: {path.parent}, without it. Check the path."
+        )
     try:
         with safe_open(path, framework="numpy"), open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import grain
@@ -20,10 +19,7 @@ from keras_bert_flow.data.lengths import (
     plan_tightly,
 )
 from keras_bert_flow.data.pretraining import READING, ROWS
-from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.features import IGNORED, Features
-from keras_bert_flow.terminal import abridge
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 BATCH_POSITIONS = 4096  # of a batch in prediction: 64 rows of 64; more of them were no faster on a processor
 ChooseWidths = Callable[[np.ndarray], Sequence[int]]  # lengths of rows, int, (rows,) → widths of batches, rising
@@ -248,16 +244,6 @@ def ask_in_batches(
         found = model.predict_on_batch(make(features, asked, width))
         named = found if isinstance(found, Mapping) else {ONLY_OUTPUT: found}
         yield rows, {name: np.asarray(values, np.float32)[: len(rows)] for name, values in named.items()}
-
-
-def read_tokenizer(model: Path) -> WordPieceTokenizer:
-    """Return the tokenizer of a model directory; its `tokenizer_config.json` says whether it keeps case."""
-    settings = model / "tokenizer_config.json"
-    values = read_json_object(settings) if settings.is_file() else {}
-    lower_case = values.get("do_lower_case", True)
-    if not isinstance(lower_case, bool):
-        raise ValueError(f"{settings}: `do_lower_case` must be true or false. Received: {abridge(repr(lower_case))}.")
-    return WordPieceTokenizer.from_file(model / "vocab.txt", cased=not lower_case)
 
 
 def _is_per_token(output) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.evaluation.grid_table import grid_markdown, other_seconds, read_grid
 from keras_bert_flow.evaluation.predictions import write_predictions
+from keras_bert_flow.evaluation.questions import DEV, Questions, read_questions, require_kind
 from keras_bert_flow.evaluation.report import Report, write_report
 from keras_bert_flow.evaluation.results import PRETRAINED, RunPredictions, build_results, score_models, worst_errors
 from keras_bert_flow.evaluation.summary import extra_results, results_markdown
@@ -20,31 +21,32 @@ from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.training.task_data import read_examples, read_extra_dev
+from keras_bert_flow.training.task_data import TaskFiles, read_task_files
 
-DEV = "dev"
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")
 
 
-def evaluate_model(config: PipelineConfig, model: str | Path) -> dict[str, float]:
+def evaluate_model(
+    config: PipelineConfig, model: str | Path, questions: Mapping[str, Questions] | None = None
+) -> dict[str, float]:
     """Score one fine-tuned model directory on the task's dev file, and on further ones; see `score` of its task.
 
-    Where and how the files are read says the configuration; what the labels are says the model.
+    The configuration says where and how the files are read, the model what the labels are.
 
+    Args:
+        questions: what `read_questions` returns for this configuration and model, if it has been read already.
     Returns:
         Metric → value on the dev file; the metrics on another file begin with its name, as in `mismatched_accuracy`.
     Raises:
-        FileNotFoundError: the file or the model is missing.
-        ValueError: the file or the model is unusable, or of another kind of task.
+        FileNotFoundError, ValueError: as of `read_questions`, or the weights are unusable.
     """
+    questions = questions or read_questions(config, model)
     predictor = Predictor(model)
-    task = make_task(**config.task.arguments)
-    _require_kind(task, predictor, model)
     scores = {}
-    for name, examples in ({DEV: task.read(config.task.dev)} | read_extra_dev(config, task)).items():
-        found = predictor.task.score(examples, predictor.answer(examples))
+    for name, asked in questions.items():
+        predictions = predictor.answer_encoded(asked.features, asked.examples)
+        found = predictor.task.score(asked.examples, predictions)
         scores |= found if name == DEV else {f"{name}_{metric}": value for metric, value in found.items()}
     return scores
 
@@ -56,6 +58,7 @@ def write_evaluation(
     records: str | Path,
     output: str | Path,
     first_phase: str | Path | None = None,
+    files: TaskFiles | None = None,
 ) -> Path:
     """Publish a folder with `metrics.json`, `report.html`, `report.md` and `predictions/`; at once where it is there.
 
@@ -66,6 +69,7 @@ def write_evaluation(
         records: what `build_records` made, for that.
         output: the folder.
         first_phase: what `pretrain` made before, where `pretrained` went on from it.
+        files: what `read_task_files` returns for this configuration, if they have been read already.
     Raises:
         ValueError: `output` is not on a local disk.
     """
@@ -74,8 +78,8 @@ def write_evaluation(
     phases = ([] if first_phase is None else [Path(first_phase)]) + [pretrained]
 
     def build(work: Path) -> Contents:
-        task, training, dev = read_examples(config)
-        extra = read_extra_dev(config, task)
+        read = files or read_task_files(config)
+        task, training, dev, extra = read.task, read.training, read.dev, read.extra_dev
         predicted = _predict_runs(task, finetuned, {DEV: dev} | extra, work / "predictions")
         runs = predicted[DEV]
         figures = [read_json_object(phase / "metrics.json") for phase in phases]
@@ -118,7 +122,7 @@ def _predict_runs(
         run = read_json_object(run_file)
         if predictor is None:
             predictor = Predictor(run_file.parent / "model")
-            _require_kind(task, predictor, run_file.parent / "model")
+            require_kind(task, predictor.task, run_file.parent / "model")
             encoded = {name: predictor.encode(examples) for name, examples in dev_sets.items()}
         else:
             predictor.take_weights(run_file.parent / "model")
@@ -136,14 +140,6 @@ def _ask(predictor: Predictor, model: Path, features: Features, examples: Sequen
         return predictor.answer_encoded(features, examples)
     except ValueError as error:
         raise ValueError(f"{model}: {error}") from None
-
-
-def _require_kind(task: Task, predictor: Predictor, model: str | Path) -> None:
-    if task.kind != predictor.task.kind:
-        raise ValueError(
-            f"A model must be asked about the kind of task that it was fine-tuned on. Received: {model} of "
-            f"{predictor.task.kind}, task.kind={task.kind}. Set task.kind, or choose another model."
-        )
 
 
 def _write_tables(results: Mapping[str, Any]) -> str:

@@ -15,6 +15,12 @@ from keras_bert_flow.tasks.task import Prediction
 ARRAYS = ".npz"
 
 
+def check_arrays(path: Path, asked_as: str | None) -> None:
+    """Raise ValueError if a path is one of arrays and what is asked for are not features."""
+    if path.suffix == ARRAYS and asked_as != "features":
+        raise _not_features()
+
+
 def write_arrays(chunks: Iterable[Sequence[Prediction]], path: str | Path) -> None:
     """Write features as they come to an .npz, which is there when all are written; they are not all in memory at once.
 
@@ -45,10 +51,7 @@ def _write_raw(chunks: Iterable[Sequence[Prediction]], raw: BinaryIO) -> tuple[l
     for predictions in chunks:
         for prediction in predictions:
             if not isinstance(prediction, dict) or "features" not in prediction:
-                raise ValueError(
-                    f"A file that ends in {ARRAYS} must be of features. Received: another kind of predictions. "
-                    "Name one that ends in .jsonl."
-                )
+                raise _not_features()
             raw.write(np.ascontiguousarray(prediction["features"], dtype="<f4").tobytes())
             size = prediction["features"].shape[-1]
             lengths.append(len(prediction["tokens"]))
@@ -56,3 +59,10 @@ def _write_raw(chunks: Iterable[Sequence[Prediction]], raw: BinaryIO) -> tuple[l
     if not lengths:
         raise ValueError("There must be a text to make features of. Received: none. Give one a line.")
     return lengths, tokens, size
+
+
+def _not_features() -> ValueError:
+    return ValueError(
+        f"A file that ends in {ARRAYS} must be of features. Received: another kind of predictions. "
+        "Name one that ends in .jsonl, or ask --as features."
+    )

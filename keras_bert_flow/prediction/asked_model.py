@@ -9,7 +9,14 @@ from typing import Any
 
 from keras_bert_flow.data.lengths import choose_few_widths, fit_widths, halve_widths
 from keras_bert_flow.data.tasks import ChooseWidths
-from keras_bert_flow.prediction.lines import PlacedItem, list_items, read_items, read_until_mistake
+from keras_bert_flow.prediction.lines import (
+    PlacedItem,
+    check_batch_positions,
+    check_lines_file,
+    list_items,
+    read_items,
+    read_until_mistake,
+)
 from keras_bert_flow.tasks.rows import read_lines
 from keras_bert_flow.tasks.task import Prediction
 from keras_bert_flow.tasks.texts import pose_texts
@@ -29,8 +36,7 @@ class AskedModel(ABC):
     """
 
     def __init__(self, sequence_length: int, batch_positions: int):
-        if batch_positions < 1:
-            raise ValueError(f"`batch_positions` must be at least 1. Received: batch_positions={batch_positions}.")
+        check_batch_positions(batch_positions)
         self.sequence_length = sequence_length
         self.batch_positions = batch_positions
 
@@ -49,8 +55,7 @@ class AskedModel(ABC):
             FileNotFoundError: there is no such file.
             ValueError: the file holds something else.
         """
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"The texts must be a file. Received: {path}, which is none. Check the path.")
+        check_lines_file(path)
         return self._pose_all(read_items((line for _, line in read_lines(path)), f"{path}, row"))
 
     @abstractmethod

@@ -8,7 +8,8 @@ import numpy as np
 
 from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.conversion.sentence_files import read_max_tokens
-from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features, read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.prediction.lines import list_items
 from keras_bert_flow.tasks.sentence_embedding import SentenceEmbedding

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, final
 
 from keras_bert_flow.conversion.model_directory import load_backbone
-from keras_bert_flow.data.tasks import BATCH_POSITIONS, ONLY_OUTPUT, ChooseWidths, predict_features, read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.tasks import BATCH_POSITIONS, ONLY_OUTPUT, ChooseWidths, predict_features
 from keras_bert_flow.models.hidden_features import WHOLE, make_features_model
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.tasks.task import Prediction

@@ -12,11 +12,11 @@ import numpy as np
 from keras_bert_flow.artifacts import file_digest, publishing
 from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.prediction.embedding import Embedder
-from keras_bert_flow.prediction.lines import decode_line
+from keras_bert_flow.prediction.index_folder import INDEX, REMEDY, no_index
+from keras_bert_flow.prediction.lines import check_lines_file, decode_line
 from keras_bert_flow.prediction.nearest import unit_length
 
-INDEX, VECTORS, LINES = "index.json", "vectors.npy", "lines.npy"
-REMEDY = "Choose another folder, or remove it to have it made anew."
+VECTORS, LINES = "vectors.npy", "lines.npy"
 LINES_AT_ONCE = 16_384
 MODEL_FILES = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json")
 
@@ -56,8 +56,7 @@ def load_line_vectors(
         ValueError: the file holds no text, a line is not UTF-8, or the index is of other lines or another model.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"The lines must be a file. Received: {path}, which is none. Check the path.")
+    check_lines_file(path)
     if index is None:
         lines = _find_lines(path)
         return LineVectors(path, lines, _embed(path, lines, embedder, np.empty, follow))
@@ -91,9 +90,7 @@ def _open_index(folder: Path, path: Path, facts: Mapping[str, Any]) -> LineVecto
         changed = [f"other {name}" for name in facts if known.get(name) != facts[name]]
         lines, vectors = np.load(folder / LINES), np.load(folder / VECTORS, mmap_mode="r")
     except (OSError, ValueError, AttributeError):
-        raise ValueError(
-            f"An index must be a folder that `kbf search` made. Received: {folder}, which is none or damaged. {REMEDY}"
-        ) from None
+        raise no_index(folder) from None
     if changed:
         raise ValueError(
             f"An index must be of these lines and this model. Received: {folder}, of {' and '.join(changed)}. {REMEDY}"

@@ -18,6 +18,18 @@ PlacedItem = tuple[str, Any]  # where it stands, for messages, and the item
 READ_BYTES = 1 << 16  # what a pipe holds on Linux
 
 
+def check_lines_file(path: str | Path) -> None:
+    """Raise FileNotFoundError unless a path is that of a file to be read line by line."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"The texts must be a file. Received: {path}, which is none. Check the path.")
+
+
+def check_batch_positions(batch_positions: int) -> None:
+    """Raise ValueError unless a batch has room for a token."""
+    if batch_positions < 1:
+        raise ValueError(f"`batch_positions` must be at least 1. Received: batch_positions={batch_positions}.")
+
+
 def list_items(items: Any) -> Iterable[Any]:
     """Return the items that a user gave; a single text, or a single object with named parts, is one item.
 

@@ -1,25 +1,35 @@
 """Load a model directory to ask it: as what it was fine-tuned for, or without any fine-tuning."""
 
+from collections.abc import Mapping
 from importlib import import_module
-from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.prediction.derived_task import has_task
+from keras_bert_flow.prediction.lines import check_batch_positions
 from keras_bert_flow.tasks.stored import TASK_FILE
 
+if TYPE_CHECKING:  # a request is checked before grain and Keras are imported
+    from keras_bert_flow.prediction.asked_model import AskedModel
+
 FINE_TUNED = "task"
-# what a directory is asked as → class, loaded when it is asked; its arguments after the folder are the options
+# what a directory is asked as → class, loaded when it is asked
 ASKED_AS = {
     FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
     "fill_mask": "keras_bert_flow.prediction.mask_filler:MaskFiller",
     "sentence_embedding": "keras_bert_flow.prediction.embedding:Embedder",
     "features": "keras_bert_flow.prediction.feature_extractor:FeatureExtractor",
 }
+# what a directory is asked as → arguments of the class after the folder
+OPTIONS = {
+    FINE_TUNED: ("batch_positions",),
+    "fill_mask": ("top_k", "batch_positions"),
+    "sentence_embedding": ("pooling", "normalize", "batch_positions"),
+    "features": ("layers", "pooling", "batch_positions"),
+}
 
 
-def load(folder: str | Path, task: str | None = None, **options: Any) -> AskedModel:
+def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedModel":
     """Load a model directory, ours or Hugging Face's, to be asked.
 
     Args:
@@ -30,6 +40,13 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> AskedMo
         FileNotFoundError: the folder or a file of it is missing.
         ValueError: the model cannot be asked so, or an option is none.
     """
+    check_request(folder, task, options)
+    module, name = ASKED_AS[task or FINE_TUNED].split(":")
+    return getattr(import_module(module), name)(folder, **options)
+
+
+def check_request(folder: str | Path, task: str | None, options: Mapping[str, Any]) -> None:
+    """Check what `load` is asked for, without loading the model; arguments and errors as of `load`."""
     if task is not None and task not in ASKED_AS:
         raise ValueError(f"A model must be asked as something known. Received: {task!r}. Use: {', '.join(ASKED_AS)}.")
     if task is None and Path(folder, "config.json").is_file() and not has_task(folder):
@@ -39,13 +56,11 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> AskedMo
             f"Received: {folder}, without either. Take one that `kbf finetune` made, or say as what it is asked: "
             f"{others}."
         )
-    module, name = ASKED_AS[task or FINE_TUNED].split(":")
-    asked_class = getattr(import_module(module), name)
-    known = list(signature(asked_class).parameters)[1:]
+    known = OPTIONS[task or FINE_TUNED]
     unknown = [option for option in options if option not in known]
     if unknown:
         raise ValueError(
             f"An option must be one of what is asked. Received: {', '.join(unknown)} for {task or FINE_TUNED}. "
             f"Use: {', '.join(known)}."
         )
-    return asked_class(folder, **options)
+    check_batch_positions(options.get("batch_positions", 1))

@@ -9,7 +9,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from keras_bert_flow.conversion.model_directory import load_for_pretraining
-from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_batches, make_inputs, read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_batches, make_inputs
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.tasks.features import Features, join_texts
 from keras_bert_flow.tasks.rows import abridge

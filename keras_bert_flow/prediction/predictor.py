@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, final
 
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features, read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.tasks.features import Features

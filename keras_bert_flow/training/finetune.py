@@ -8,13 +8,13 @@ from typing import Any
 import keras
 
 from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.data.tasks import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.keys import finetuning_key, folder_digest
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.training.grid import search_grid
 from keras_bert_flow.training.precision import arithmetic
-from keras_bert_flow.training.task_data import read_task_data
+from keras_bert_flow.training.task_data import TaskData, read_task_data
 from keras_bert_flow.training.task_runs import PRETRAINED, RANDOM, TaskRuns
 
 _logger = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ def finetune(
     output: str | Path,
     report: Callable[[Mapping[str, Any]], None] = print,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    data: TaskData | None = None,
 ) -> Path:
     """Publish a folder with `<start>/seed-<n>/`: `model/`, `log.jsonl` and `run.json`; at once where it is there.
 
@@ -40,6 +41,7 @@ def finetune(
         report: called with every line of a log.
         callbacks: as of `pretrain`, begun and ended in each run anew. An epoch is the steps from one line of the log to
             the next, not a pass over the table.
+        data: what `read_task_data` returns for this configuration and model, if it has been read already.
     Raises:
         FileNotFoundError: a table or the model is missing.
         ValueError: a table or the model is unusable; the message says why.
@@ -52,7 +54,7 @@ def finetune(
         )
     model, key = Path(model), finetuning_key(config, Path(model))
     tokenizer = read_tokenizer(model)
-    data = read_task_data(config, tokenizer)
+    data = data or read_task_data(config, tokenizer)
 
     def make_runs(settings: PipelineConfig) -> TaskRuns:
         return TaskRuns(settings, model, tokenizer, data, report, callbacks)

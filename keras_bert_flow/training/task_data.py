@@ -13,6 +13,16 @@ from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 
 @dataclass(frozen=True)
+class TaskFiles:
+    """A task that has learnt its labels, and the examples of its files; `extra_dev` by the names in the settings."""
+
+    task: Task
+    training: Sequence[Any]
+    dev: Sequence[Any]
+    extra_dev: dict[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
 class TaskData:
     """A task that has learnt its labels, and what it is trained and measured on."""
 
@@ -22,8 +32,8 @@ class TaskData:
     dev: Features
 
 
-def read_examples(config: PipelineConfig) -> tuple[Task, Sequence[Any], Sequence[Any]]:
-    """Return the task with the labels of its training file, and the examples of the two files.
+def read_task_files(config: PipelineConfig) -> TaskFiles:
+    """Read every file of a task.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -31,34 +41,39 @@ def read_examples(config: PipelineConfig) -> tuple[Task, Sequence[Any], Sequence
     """
     task = make_task(**config.task.arguments)
     training = task.read(config.task.train, config.finetuning.max_train_examples)
-    return task.learn(training), training, task.read(config.task.dev)
+    extra_dev = {name: task.read(path) for name, path in config.task.extra_dev.items()}
+    return TaskFiles(task.learn(training), training, task.read(config.task.dev), extra_dev)
 
 
-def read_extra_dev(config: PipelineConfig, task: Task) -> dict[str, Sequence[Any]]:
-    """Return the examples of each further dev file by its name; errors as of `read_examples`."""
-    return {name: task.read(path) for name, path in config.task.extra_dev.items()}
+def check_task_files(config: PipelineConfig) -> TaskFiles:
+    """Read and check every file of a task before there is a vocabulary.
 
-
-def check_task_files(config: PipelineConfig) -> int:
-    """Check every file of a task before there is a vocabulary, and return the number of training examples.
-
-    The files are read, and those to be measured on are encoded with a vocabulary without words: that is how their
-    labels are checked against those of the training file.
+    Those to be measured on are encoded with a vocabulary without words: that is how their labels are checked against
+    those of the training file.
 
     Raises:
-        FileNotFoundError, ValueError: as of `read_examples`, also those of further dev files.
+        FileNotFoundError, ValueError: as of `read_task_files`, or a label is unknown.
     """
-    task, training, dev = read_examples(config)
+    files = read_task_files(config)
     tokenizer = WordPieceTokenizer(SPECIAL_PIECES)
-    for examples in (dev, *read_extra_dev(config, task).values()):
-        task.encode(tokenizer, examples, config.finetuning.sequence_length)
-    return len(training)
+    for examples in (files.dev, *files.extra_dev.values()):
+        files.task.encode(tokenizer, examples, config.finetuning.sequence_length)
+    return files
 
 
 def read_task_data(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData:
-    """Read and encode both files; errors as of `read_examples`, also those of further dev files."""
-    task, training, dev = read_examples(config)
-    length = config.finetuning.sequence_length
-    for examples in read_extra_dev(config, task).values():
-        task.encode(tokenizer, examples, length)  # what is wrong with them is said now, not after the training
-    return TaskData(task, task.encode(tokenizer, training, length), dev, task.encode(tokenizer, dev, length))
+    """Read and encode the files; errors as of `check_task_files`, also those of further dev files."""
+    files, length = read_task_files(config), config.finetuning.sequence_length
+    for examples in files.extra_dev.values():
+        files.task.encode(tokenizer, examples, length)  # what is wrong with them is said now, not after the training
+    train, dev = (files.task.encode(tokenizer, examples, length) for examples in (files.training, files.dev))
+    return TaskData(files.task, train, files.dev, dev)
+
+
+def check_task_length(sequence_length: int, max_positions: int) -> None:
+    """Raise ValueError unless a model has positions for every token of an example."""
+    if sequence_length > max_positions:
+        raise ValueError(
+            f"Examples must fit the model's {max_positions} positions. Received: finetuning.sequence_length="
+            f"{sequence_length}. Lower it, or choose another model."
+        )

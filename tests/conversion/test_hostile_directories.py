@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from keras_bert_flow.conversion.model_directory import load_backbone, save_model_directory
 from keras_bert_flow.conversion.tensor_file import read_tensors
-from keras_bert_flow.data.tasks import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.models.backbone import BertBackbone
 from tests.oracles.small_bert import SMALL
 

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_tokenizer, task_dataset
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.tasks import TaskBatches, predict_features, task_dataset
 from keras_bert_flow.tasks.features import IGNORED, Features
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 

@@ -1,12 +1,15 @@
 """What a model directory can be asked as, and what is refused, each in a line."""
 
+from importlib import import_module
+from inspect import signature
+
 import keras
 import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.prediction.feature_extractor import FeatureExtractor
-from keras_bert_flow.prediction.load import ASKED_AS
+from keras_bert_flow.prediction.load import ASKED_AS, OPTIONS
 from keras_bert_flow.prediction.mask_filler import MaskFiller
 from keras_bert_flow.prediction.predictor import Predictor
 from tests.prediction.models import save_classifier, save_masked_lm
@@ -27,6 +30,13 @@ def test_directories_are_asked_as_what_is_said(classifier, masked_lm):
     assert type(kbf.load(classifier, task="features", layers=[0])) is FeatureExtractor
     assert type(kbf.load(masked_lm, task="fill_mask")) is MaskFiller
     assert all(issubclass(kind, AskedModel) for kind in (Predictor, FeatureExtractor, MaskFiller))
+
+
+def test_options_are_the_arguments_of_the_classes():
+    assert OPTIONS.keys() == ASKED_AS.keys()
+    for name, place in ASKED_AS.items():
+        module, asked_class = place.split(":")
+        assert list(OPTIONS[name]) == list(signature(getattr(import_module(module), asked_class)).parameters)[1:]
 
 
 def test_every_model_says_whether_its_backend_compiles_shapes(classifier, masked_lm):

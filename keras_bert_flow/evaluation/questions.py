@@ -1,0 +1,52 @@
+"""Read what a fine-tuned model is to be measured on, before the model is loaded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.prediction.derived_task import find_task
+from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.task import Task
+
+DEV = "dev"
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The examples of a file, and what a model reads of them."""
+
+    examples: Sequence[Any]
+    features: Features
+
+
+def read_questions(config: PipelineConfig, model: str | Path) -> dict[str, Questions]:
+    """Read the dev file and further ones as the configuration says, and encode them as the model does.
+
+    Returns:
+        Name of each file, `dev` first, and its questions.
+    Raises:
+        FileNotFoundError: a file, or one of the model, is missing.
+        ValueError: a file or the model is unusable, a label is not one of the model's, or the model is of another kind
+            of task.
+    """
+    task, sequence_length = find_task(model)
+    as_configured = make_task(**config.task.arguments)
+    require_kind(as_configured, task, model)
+    tokenizer, found = read_tokenizer(Path(model)), {}
+    for name, path in ({DEV: config.task.dev} | config.task.extra_dev).items():
+        examples = as_configured.read(path)
+        found[name] = Questions(examples, task.encode(tokenizer, examples, sequence_length))
+    return found
+
+
+def require_kind(task: Task, found: Task, model: str | Path) -> None:
+    """Raise ValueError unless a model is of the kind of a task."""
+    if task.kind != found.kind:
+        raise ValueError(
+            f"A model must be asked about the kind of task that it was fine-tuned on. Received: {model} of "
+            f"{found.kind}, task.kind={task.kind}. Set task.kind, or choose another model."
+        )

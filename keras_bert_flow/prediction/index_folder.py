@@ -1,0 +1,29 @@
+"""Tell a folder of vectors that `kbf search` keeps from any other."""
+
+from pathlib import Path
+
+from keras_bert_flow.outputs import check_place
+
+INDEX = "index.json"
+REMEDY = "Choose another folder, or remove it to have it made anew."
+
+
+def check_index(folder: str | Path) -> None:
+    """Check that a folder is an index, or that one can be made there.
+
+    Raises:
+        OSError: it is not there, and cannot be made.
+        ValueError: something else is there.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        check_place(folder)
+    elif not (folder / INDEX).is_file():
+        raise no_index(folder)
+
+
+def no_index(folder: Path) -> ValueError:
+    """Return the error of a folder that is not an index, or not a whole one."""
+    return ValueError(
+        f"An index must be a folder that `kbf search` made. Received: {folder}, which is none or damaged. {REMEDY}"
+    )

@@ -1,0 +1,52 @@
+"""Check model directories, and what is asked of them, before Keras is imported."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.conversion.directory_check import check_directory
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.outputs import check_output_file
+from keras_bert_flow.prediction.arrays import check_arrays
+from keras_bert_flow.prediction.index_folder import check_index
+from keras_bert_flow.prediction.lines import check_lines_file
+from keras_bert_flow.prediction.load import check_request
+
+
+def check_model_directory(folder: Path) -> dict[str, Any]:
+    """Check that a model directory is whole and has a tokenizer, and return the arguments of its encoder.
+
+    The weights themselves are not read.
+
+    Raises:
+        FileNotFoundError: the folder or a file of it is missing.
+        ValueError: a file is damaged, or does not fit the others.
+    """
+    settings = check_directory(folder)
+    read_tokenizer(folder)
+    return settings
+
+
+def check_asked_model(
+    folder: Path, asked_as: str | None, options: Mapping[str, Any], files: Sequence[Path | None], output: Path | None
+) -> None:
+    """Check what `kbf predict` is given.
+
+    Args:
+        files: to be read, None where there is none.
+        output: to be written, None where there is none.
+    """
+    check_model_directory(folder)
+    check_request(folder, asked_as, options)
+    for path in filter(None, files):
+        check_lines_file(path)
+    if output is not None:
+        check_output_file(output)
+        check_arrays(output, asked_as)
+
+
+def check_search(model: Path, lines: Path, index: Path | None, output: Path | None) -> None:
+    """Check what `kbf search` is given."""
+    check_asked_model(model, "sentence_embedding", {}, [lines], output)
+    if index is not None:
+        check_index(index)

@@ -1,0 +1,55 @@
+"""Write a small model directory without Keras: for what is checked before Keras is imported."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.stored import write_task
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+
+PIECES = (*SPECIAL_PIECES, "a", "b", "c")
+HIDDEN, INTERMEDIATE, POSITIONS = 4, 8, 64
+
+
+def write_tiny_model(folder: Path, labels: tuple[str, ...] = ("no", "yes"), pieces=PIECES) -> Path:
+    """Write a classifier of one block, with the names of `transformers` and weights of 0."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_type": "bert",
+        "architectures": ["BertForSequenceClassification"],
+        "vocab_size": len(pieces),
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "max_position_embeddings": POSITIONS,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    dense = {"query": "attention.self", "key": "attention.self", "value": "attention.self", "dense": "attention.output"}
+    shapes = {
+        "embeddings.word_embeddings.weight": (len(pieces), HIDDEN),
+        "embeddings.position_embeddings.weight": (POSITIONS, HIDDEN),
+        "embeddings.token_type_embeddings.weight": (2, HIDDEN),
+        "embeddings.LayerNorm.weight": (HIDDEN,),
+        "embeddings.LayerNorm.bias": (HIDDEN,),
+        "pooler.dense.weight": (HIDDEN, HIDDEN),
+        "pooler.dense.bias": (HIDDEN,),
+    }
+    layer = "encoder.layer.0"
+    for name, place in dense.items():
+        shapes |= {f"{layer}.{place}.{name}.weight": (HIDDEN, HIDDEN), f"{layer}.{place}.{name}.bias": (HIDDEN,)}
+    for place in ("attention.output", "output"):
+        shapes |= {f"{layer}.{place}.LayerNorm.{part}": (HIDDEN,) for part in ("weight", "bias")}
+    shapes |= {f"{layer}.intermediate.dense.weight": (INTERMEDIATE, HIDDEN)}
+    shapes |= {f"{layer}.intermediate.dense.bias": (INTERMEDIATE,)}
+    shapes |= {f"{layer}.output.dense.weight": (HIDDEN, INTERMEDIATE), f"{layer}.output.dense.bias": (HIDDEN,)}
+    tensors = {f"bert.{name}": np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    tensors |= {"classifier.weight": np.zeros((len(labels), HIDDEN), np.float32)}
+    tensors |= {"classifier.bias": np.zeros(len(labels), np.float32)}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    write_vocabulary(folder / "vocab.txt", pieces)
+    write_task(folder, make_task("classification", labels=labels), POSITIONS)
+    return folder
