@@ -1,6 +1,6 @@
 """Turn documents into masked pre-training records, in memory that does not grow with the corpus.
 
-    documents ──► token ids ──► pools of documents ──► masked instances ──► records ──► sorted shards
+    text ──► documents as token ids ──► pools of documents ──► masked instances ──► records ──► sorted shards
 
 A random next segment comes from a document of the same pool: documents fall into pools by the digest of their text, so
 a pool is a random sample of the corpus. Between the steps the data is in files (`spilling.py`), so no worker ever holds
@@ -13,12 +13,14 @@ from pathlib import Path
 import apache_beam as beam
 
 from beam_jobs.measuring import MeasureCorpus
-from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule, TokenizeDocuments
+from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule
 from beam_jobs.reading import ReadCorpus, tell_ignored, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results
 from beam_jobs.running import job_folder, run_pipeline
 from beam_jobs.sharding import WriteShards, choose_shards
+from beam_jobs.spilling import SpreadThroughFiles
 from beam_jobs.storage import BeamStorage
+from beam_jobs.tokenizing import TokenizeDocuments
 from keras_bert_flow.config import CorpusConfig, RecordsConfig
 from keras_bert_flow.keys import corpus_digests, records_key
 from keras_bert_flow.local_paths import check_local
@@ -85,11 +87,11 @@ def _run(
 ) -> tuple[list[FileSummary], dict[str, int]]:
     def build(pipeline: beam.Pipeline) -> None:
         read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, folder, BeamStorage(options))
-        tokenized = read.documents | "TokenizeDocuments" >> beam.ParDo(TokenizeDocuments(rule)).with_outputs(
-            COUNTERS, main="documents"
-        )
-        size = read.as_read | "MeasureCorpus" >> MeasureCorpus(rule.tokenizer.cased, folder)
-        pools = {"documents": tokenized.documents, "size": size} | "PoolDocuments" >> PoolDocuments(rule, folder)
+        tokenize = TokenizeDocuments(rule.tokenizer, split_lines=corpus.lines == "paragraphs")
+        tokenized = read.texts | "TokenizeDocuments" >> beam.ParDo(tokenize).with_outputs(COUNTERS, main="documents")
+        size = tokenized.documents | "MeasureCorpus" >> MeasureCorpus(folder)
+        kept = tokenized.documents | "KeepDocuments" >> SpreadThroughFiles(folder / "tokenized")
+        pools = {"documents": kept, "size": size} | "PoolDocuments" >> PoolDocuments(rule, folder)
         built = pools | "BuildRecords" >> beam.ParDo(BuildRecords(rule)).with_outputs(COUNTERS, main="records")
         shards = size | "ChooseShards" >> beam.Map(choose_shards, rule.config)
         files = {"records": built.records, "shards": shards} | "WriteShards" >> WriteShards(folder, rule.seed)

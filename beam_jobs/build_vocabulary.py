@@ -14,8 +14,8 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.reading import ReadCorpus, tell_ignored, tell_rejected
-from beam_jobs.results import COUNTERS, WriteResults, read_results, tag_counters
+from beam_jobs.reading import ReadCorpus, Texts, tell_ignored, tell_rejected
+from beam_jobs.results import COUNTERS, CountingDoFn, WriteResults, read_results
 from beam_jobs.running import job_folder, run_pipeline
 from beam_jobs.spilling import MergeRuns, write_run
 from beam_jobs.storage import BeamStorage
@@ -24,13 +24,14 @@ from keras_bert_flow.keys import corpus_digests, vocabulary_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.text.documents import Document
 from keras_bert_flow.text.learner import learn_vocabulary
-from keras_bert_flow.text.normalization import normalize_text
+from keras_bert_flow.text.normalization import clean_text, normalize_text
 from keras_bert_flow.text.rejected import check_rejected, explain_lack
+from keras_bert_flow.text.tokenizer import MAX_REMEMBERED_CHARACTERS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary, write_vocabulary
 
-MAX_COUNTED_WORDS = 200_000  # distinct words that a worker counts before it hands them on, about 30 MB
+MAX_COUNTED = 200_000  # distinct words and texts between spaces that a worker counts before it hands them on, 30 MB
+MAX_LONG_CHARACTERS = 4_000_000  # of long words
 BUCKETS = 256  # into which distinct words are dealt
 _COUNT = struct.Struct(">xQ")  # behind a word; no word has a zero byte, so a word's counts lie together when sorted
 
@@ -75,12 +76,11 @@ def count_words(
     corpus: CorpusConfig, cased: bool, folder: Path, options: Sequence[str] = ()
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Count the words of a corpus, and return (counts by word, counters of the job)."""
-    whole_lines = corpus.model_copy(update={"lines": "sentences"})  # where a sentence ends is no matter to its words
 
     def build(pipeline: beam.Pipeline) -> None:
-        read = pipeline | "ReadCorpus" >> ReadCorpus(whole_lines, folder, BeamStorage(options))
+        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, folder, BeamStorage(options))
         count = beam.ParDo(CountInBundles(cased, folder / "words")).with_outputs(COUNTERS, main="runs")
-        words = read.documents | "CountInBundles" >> count
+        words = read.texts | "CountInBundles" >> count
         buckets = pipeline | "ListBuckets" >> beam.Create(range(BUCKETS))
         counts = {"runs": words.runs, "buckets": buckets} | "AddCounts" >> MergeRuns(add_counts)
         counters = (read.counters, words[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
@@ -100,11 +100,13 @@ def count_words(
     return word_counts, counters | {"distinct_words": len(word_counts)}
 
 
-class CountInBundles(beam.DoFn):
+class CountInBundles(CountingDoFn):
     """Count the words of a bundle, and write a sorted run of the counts at its end, or as often as the table is full.
 
     Emits the path of each run. A word is always in the same one of 256 buckets. The runner would hold counts that
-    travel through it, once for every full table of every worker, which is as good as holding the text.
+    travel through it, once for every full table of every worker, which is as good as holding the text. What stands
+    between two spaces is normalised once, when the table is written: text repeats its words, and nothing in
+    normalisation looks past whitespace.
 
     Args:
         cased: words keep case.
@@ -116,26 +118,47 @@ class CountInBundles(beam.DoFn):
         self._folder = str(folder)
 
     def start_bundle(self) -> None:
-        self._counts: Counter = Counter()
+        super().start_bundle()
+        self._texts: Counter[str] = Counter()
+        self._words: Counter[str] = Counter()
+        self._long_characters = 0
 
-    def process(self, document: Document) -> Iterator[str]:
-        words = normalize_text("\n".join(document.sentences), self._cased).split()
-        self._counts.update(words)
-        yield from tag_counters([("words", len(words))])
-        if len(self._counts) > MAX_COUNTED_WORDS:
-            yield self._write()
+    def process(self, texts: Texts) -> Iterator[str]:
+        for lines in texts:
+            parts = clean_text(" ".join(lines)).split()
+            if max(map(len, parts), default=0) > MAX_REMEMBERED_CHARACTERS:
+                self._count_long([part for part in parts if len(part) > MAX_REMEMBERED_CHARACTERS])
+                parts = [part for part in parts if len(part) <= MAX_REMEMBERED_CHARACTERS]
+            self._texts.update(parts)
+            if len(self._texts) + len(self._words) > MAX_COUNTED or self._long_characters > MAX_LONG_CHARACTERS:
+                yield from self._write()
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        if self._counts:
-            yield GlobalWindows.windowed_value(self._write())
+    def finish_bundle(self) -> Iterator[WindowedValue | beam.pvalue.TaggedOutput]:
+        yield from map(GlobalWindows.windowed_value, self._write())
+        yield from super().finish_bundle()
 
-    def _write(self) -> str:
+    def _count_long(self, texts: Sequence[str]) -> None:
+        """Count the words of long texts, such as sentences of Chinese: these hardly ever come again."""
+        for text in texts:
+            words = normalize_text(text, self._cased).split()
+            self._words.update(words)
+            self._long_characters += sum(len(word) for word in words if len(word) > MAX_REMEMBERED_CHARACTERS)
+
+    def _write(self) -> Iterator[str]:
+        """Write what was counted, if that is a word, and forget it."""
+        for text, count in self._texts.items():
+            for word in normalize_text(text, self._cased).split():
+                self._words[word] += count
+        self.counts["words"] += self._words.total()
         buckets: defaultdict[int, list[bytes]] = defaultdict(list)
-        for word, count in self._counts.items():
+        for word, count in self._words.items():
             name = word.encode()
             buckets[zlib.crc32(name) % BUCKETS].append(name + _COUNT.pack(count))
-        self._counts.clear()
-        return write_run(self._folder, buckets)
+        if buckets:
+            yield write_run(self._folder, buckets)
+        self._texts.clear()
+        self._words.clear()
+        self._long_characters = 0
 
 
 def add_counts(bucket: int, items: Iterator[bytes]) -> Iterator[dict[str, int]]:

@@ -1,31 +1,34 @@
-"""The steps between documents and records: token ids, pools, and masked instances."""
+"""The steps between token ids and records: pools of documents, and masked instances."""
 
-import pickle
 import struct
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import apache_beam as beam
 import numpy as np
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.results import tag_counters
-from beam_jobs.spilling import SortThroughFiles, group_sorted
+from beam_jobs.results import CountingDoFn
+from beam_jobs.spilling import SortThroughFiles
+from beam_jobs.tokenizing import unpack_document
 from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
-from keras_bert_flow.text.documents import ID_BYTES, Document
+from keras_bert_flow.text.documents import ID_BYTES
 from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.objectives import LABEL_NAMES, InstanceRule, Instances, build_instances
+from keras_bert_flow.text.objectives import LABEL_NAMES, ROWS, InstanceRule, Instances, build_instances
 from keras_bert_flow.text.pool import TokenizedDocument
-from keras_bert_flow.text.randomness import keyed_fraction, keyed_number
+from keras_bert_flow.text.randomness import as_fraction, keyed_numbers
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
 TRAIN, HELD_OUT = "train", "held_out"
 # Training or held out; documents, each of them once, in the order of their ids; how many further copies there were
 DocumentPool = tuple[str, list[TokenizedDocument], int]
-_POOL = ">BQ"  # held out or not, and the number of the pool
+_POOL = struct.Struct(">BQ")  # held out or not, and the number of the pool
+_NAMED = _POOL.size + ID_BYTES
 _MIN_BUCKETS, _BUCKET_BYTES = 32, 16_000_000  # of text
 
 
@@ -50,29 +53,6 @@ class RecordRule:
         )
 
 
-class TokenizeDocuments(beam.DoFn):
-    """Encode the sentences of a document; those without a token, and documents without a sentence, are dropped."""
-
-    def __init__(self, rule: RecordRule):
-        self._tokenizer = rule.tokenizer  # sent to workers with this step alone: it is the largest thing to send
-
-    def process(self, document: Document) -> Iterator[TokenizedDocument]:
-        sentences = [ids for ids in self._tokenizer.encode_batch(document.sentences) if len(ids)]
-        if not sentences:
-            yield from tag_counters([("documents_without_tokens", 1)])
-            return
-        token_ids = np.concatenate(sentences).astype(np.int32)
-        yield TokenizedDocument(document.id, token_ids, np.array([len(ids) for ids in sentences], np.int32))
-        yield from tag_counters(
-            [
-                ("sentences", len(sentences)),
-                ("tokens", len(token_ids)),
-                ("unknown_tokens", int(np.sum(token_ids == self._tokenizer.unk_id))),
-                ("documents_of_one_sentence", int(len(sentences) == 1)),
-            ]
-        )
-
-
 class PoolDocuments(beam.PTransform):
     """Group documents into pools of about DOCUMENTS_A_POOL, those for training apart from the held-out ones.
 
@@ -92,29 +72,42 @@ class PoolDocuments(beam.PTransform):
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         size = beam.pvalue.AsSingleton(inputs["size"])
         choice = (self._held_out_fraction, self._seed)
-        placed = inputs["documents"] | "ChoosePool" >> beam.Map(place_document, size, *choice)
+        placed = inputs["documents"] | "ChoosePools" >> beam.FlatMap(place_documents, size, *choice)
         buckets = inputs["size"] | "ListBuckets" >> beam.FlatMap(lambda size: range(_count_buckets(size)))
         return {"items": placed, "buckets": buckets} | "SortPools" >> SortThroughFiles(self._folder, read_pools)
 
 
-def place_document(
-    document: TokenizedDocument, size: tuple[int, int], held_out_fraction: float, seed: int
-) -> tuple[int, list[bytes]]:
-    """Return the bucket of a document's pool, and one item: the pool's name, the document's id, and the document."""
-    part, pool = choose_pool(document.id, size[0], held_out_fraction, seed)
-    name = struct.pack(_POOL, part == HELD_OUT, pool) + bytes.fromhex(document.id)
-    return pool % _count_buckets(size), [name + pickle.dumps(document, pickle.HIGHEST_PROTOCOL)]
+def place_documents(
+    batch: list[bytes], size: tuple[int, int], held_out_fraction: float, seed: int
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the buckets of the pools of packed documents, each with its items: a pool's name, and a document."""
+    choose, buckets = PoolChoice(size[0], held_out_fraction, seed), _count_buckets(size)
+    placed: defaultdict[int, list[bytes]] = defaultdict(list)
+    for packed in batch:
+        part, pool = choose(packed[:ID_BYTES].hex())
+        placed[pool % buckets].append(_POOL.pack(part == HELD_OUT, pool) + packed)
+    yield from placed.items()
 
 
 def read_pools(bucket: int, items: Iterator[bytes]) -> Iterator[DocumentPool]:
     """Yield the pools of one bucket, one at a time; of copies of a document only one is ever in memory."""
-    for name, rest in group_sorted(items, struct.calcsize(_POOL)):
-        is_held_out, _ = struct.unpack(_POOL, name)
-        documents, copies = [], 0
-        for _, same in group_sorted(rest, ID_BYTES):
-            documents.append(pickle.loads(next(same)))
-            copies += sum(1 for _ in same)
-        yield HELD_OUT if is_held_out else TRAIN, documents, copies
+    pool, name, documents, copies = None, None, [], 0
+    for item in items:
+        if item[: _POOL.size] != pool:
+            if documents:
+                yield _part_of(pool), documents, copies
+            pool, name, documents, copies = item[: _POOL.size], None, [], 0
+        if item[_POOL.size : _NAMED] == name:
+            copies += 1
+        else:
+            name = item[_POOL.size : _NAMED]
+            documents.append(unpack_document(name, item[_NAMED:]))
+    if documents:
+        yield _part_of(pool), documents, copies
+
+
+def _part_of(pool: bytes) -> str:
+    return HELD_OUT if _POOL.unpack(pool)[0] else TRAIN
 
 
 def _count_buckets(size: tuple[int, int]) -> int:
@@ -122,34 +115,58 @@ def _count_buckets(size: tuple[int, int]) -> int:
     return max(_MIN_BUCKETS, size[1] // _BUCKET_BYTES)
 
 
-def choose_pool(document_id: str, total: int, held_out_fraction: float, seed: int) -> tuple[str, int]:
-    """Return the part that a document is for, and the number of its pool, by its id and the number of documents."""
-    is_held_out = keyed_fraction(seed, "held out", document_id) < held_out_fraction
-    part, share = (HELD_OUT, held_out_fraction) if is_held_out else (TRAIN, 1 - held_out_fraction)
-    pools = max(1, int(total * share) // DOCUMENTS_A_POOL)
-    return part, keyed_number(seed, "pool", document_id) % pools
+class PoolChoice:
+    """Choose for a document the part that it is for, and the number of its pool.
+
+    Args:
+        total: distinct documents.
+        held_out_fraction: share of them to hold out.
+        seed: of the choice.
+    """
+
+    def __init__(self, total: int, held_out_fraction: float, seed: int):
+        self._held_out_fraction = held_out_fraction
+        self._held_out_number, self._pool_number = keyed_numbers(seed, "held out"), keyed_numbers(seed, "pool")
+        shares = {HELD_OUT: held_out_fraction, TRAIN: 1 - held_out_fraction}
+        self._pools = {part: max(1, int(total * share) // DOCUMENTS_A_POOL) for part, share in shares.items()}
+
+    def __call__(self, document_id: str) -> tuple[str, int]:
+        name = document_id.encode()
+        part = HELD_OUT if as_fraction(self._held_out_number(name)) < self._held_out_fraction else TRAIN
+        return part, self._pool_number(name) % self._pools[part]
 
 
-class BuildRecords(beam.DoFn):
-    """Emit (part, records) for the instances of a pool, held-out documents once, the others `duplication` times.
+class BuildRecords(CountingDoFn):
+    """Emit (part, records) for the instances of pools, held-out documents once, the others `duplication` times.
 
-    Records travel in batches: one by one they would cost the runner more than making them does.
+    Records are encoded and travel in batches, those of several small pools together: one by one they would cost more
+    than making them does.
     """
 
     def __init__(self, rule: RecordRule):
         self._config, self._instances, self._seed = rule.config, rule.instances, rule.seed
 
+    def start_bundle(self) -> None:
+        super().start_bundle()
+        self._built: defaultdict[str, list[Instances]] = defaultdict(list)
+
     def process(self, pool: DocumentPool) -> Iterator[tuple[str, list[bytes]]]:
         part, documents, copies = pool
-        counts = Counter({"duplicate_documents": copies, f"documents_{part}": len(documents)})
+        self.counts.update({"duplicate_documents": copies, f"documents_{part}": len(documents)})
         passes = self._config.duplication if part == TRAIN else 1
         for instances in build_instances(documents, passes, self._instances, self._seed):
-            self._count(instances, part, counts)
-            yield part, _encode(instances)
-        yield from tag_counters((name, int(number)) for name, number in counts.items())
+            self._count(instances, part)
+            self._built[part].append(instances)
+            if sum(len(built.rows.lengths) for built in self._built[part]) >= ROWS:
+                yield part, _encode(self._built.pop(part))
 
-    def _count(self, instances: Instances, part: str, counts: Counter) -> None:
-        rows = instances.rows
+    def finish_bundle(self) -> Iterator[WindowedValue | beam.pvalue.TaggedOutput]:
+        for part, built in self._built.items():
+            yield GlobalWindows.windowed_value((part, _encode(built)))
+        yield from super().finish_bundle()
+
+    def _count(self, instances: Instances, part: str) -> None:
+        counts, rows = self.counts, instances.rows
         tokens = int(rows.lengths.sum())
         counts[f"instances_{part}"] += len(rows.lengths)
         counts["positions"] += rows.token_ids.size
@@ -160,14 +177,16 @@ class BuildRecords(beam.DoFn):
             counts[label_name] += np.count_nonzero(rows.is_random_next)
 
 
-def _encode(instances: Instances) -> list[bytes]:
-    rows, masked = instances.rows, instances.masked
+def _encode(built: Sequence[Instances]) -> list[bytes]:
+    def join(read: Callable[[Instances], np.ndarray]) -> np.ndarray:
+        return np.concatenate([read(instances) for instances in built])
+
     return encode_records(
-        token_ids=masked.token_ids,
-        segment_ids=rows.segment_ids,
-        lengths=rows.lengths,
-        mask_positions=masked.positions,
-        mask_ids=masked.mask_ids,
-        mask_counts=masked.counts,
-        is_random_next=rows.is_random_next,
+        token_ids=join(lambda instances: instances.masked.token_ids),
+        segment_ids=join(lambda instances: instances.rows.segment_ids),
+        lengths=join(lambda instances: instances.rows.lengths),
+        mask_positions=join(lambda instances: instances.masked.positions),
+        mask_ids=join(lambda instances: instances.masked.mask_ids),
+        mask_counts=join(lambda instances: instances.masked.counts),
+        is_random_next=join(lambda instances: instances.rows.is_random_next),
     )

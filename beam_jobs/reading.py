@@ -1,4 +1,4 @@
-"""Read a corpus as a collection of documents; a worker reads whole files, one document at a time."""
+"""Read a corpus as a collection of batches of documents; a worker reads whole files, one document at a time."""
 
 import logging
 from collections import Counter
@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.results import tag_counters
+from beam_jobs.results import COUNTERS, CountingDoFn
 from beam_jobs.spilling import SpreadThroughFiles
 from keras_bert_flow.config import CorpusConfig
-from keras_bert_flow.text.documents import Document, ReadingRule, find_fault, read_documents
+from keras_bert_flow.text.documents import ReadingRule, find_fault, read_texts
 from keras_bert_flow.text.inputs import SUFFIXES, find_ignored, find_inputs
 from keras_bert_flow.text.rejected import NAMED_FILES, check_rejected, describe_rejected, rejected_bytes, rejected_share
 from keras_bert_flow.text.storage import LOCAL, Storage
 
+BATCH_CHARACTERS = 64_000  # of an element: Beam takes some 20 us for each, as long as a short document takes to encode
+Texts = list[list[str]]  # the lines of each document of a batch
 REJECTED_FILE = "rejected_inputs.txt"
 # These begin the counters that carry home why a file was left out, and how many bytes of a file were rejected for which
 # reason.
@@ -27,21 +31,19 @@ class CorpusCollections(NamedTuple):
     """What `ReadCorpus` gives.
 
     Attributes:
-        documents: every document of the corpus, spread over the workers.
+        texts: every document of the corpus, as batches of their lines, spread over the workers.
         counters: (name, number) of what was counted.
-        as_read: the same documents before they are spread, for what must be known before the first one is used.
     """
 
-    documents: beam.PCollection
+    texts: beam.PCollection
     counters: beam.PCollection
-    as_read: beam.PCollection
 
 
 class ReadCorpus(beam.PTransform):
     """Read every document of a corpus.
 
     Returns CorpusCollections. The number of bundles, their order and the names of the files do not show in a document
-    or its id. Documents are spread anew over the workers when they are read, so that those of one large file keep all
+    or its id. Their text is spread anew over the workers when they are read, so that those of one large file keep all
     of them busy, but not before all of the corpus is read; and not at all where too much of it was rejected, of which
     `tell_rejected` makes an error: workers would print theirs with a trace.
 
@@ -57,19 +59,18 @@ class ReadCorpus(beam.PTransform):
         self._folder = Path(folder) / "documents"
         rule = ReadingRule(
             text_field=corpus.text_field,
-            split_lines=corpus.lines == "paragraphs",
             max_line_bytes=corpus.max_line_bytes,
             strict=corpus.strict,
         )
         self._reader = ReadDocuments(rule, storage, corpus.skip_bad_inputs)
         self._max_rejected_share = corpus.max_rejected_share
 
-    def expand(self, pipeline):  # returns three collections, for which Beam has no type hint
+    def expand(self, pipeline):  # returns two collections, for which Beam has no type hint
         read = (
             pipeline
             | "ListFiles" >> beam.Create(self._paths)
             | "SpreadFiles" >> beam.Reshuffle()
-            | "ReadDocuments" >> beam.ParDo(self._reader).with_outputs("counters", main="documents")
+            | "ReadDocuments" >> beam.ParDo(self._reader).with_outputs(COUNTERS, main="texts")
         )
         counters = read.counters | "AddCounters" >> beam.CombinePerKey(sum)
         checked = (
@@ -77,12 +78,12 @@ class ReadCorpus(beam.PTransform):
             | "ListCounters" >> beam.combiners.ToList()
             | "CheckRejected" >> beam.Map(is_acceptable, self._max_rejected_share)
         )
-        documents = read.documents | "SpreadDocuments" >> SpreadThroughFiles(self._folder, checked)
-        return CorpusCollections(documents, counters, read.documents)
+        texts = read.texts | "SpreadDocuments" >> SpreadThroughFiles(self._folder, checked)
+        return CorpusCollections(texts, counters)
 
 
-class ReadDocuments(beam.DoFn):
-    """Read the documents of one file: all of them, or none.
+class ReadDocuments(CountingDoFn):
+    """Read the documents of one file: all of them, or none. Emits batches of their lines.
 
     A file that cannot be read to its end fails the job. Where such files are to be skipped, each is first read to its
     end without using it, so that one that turns out to be damaged half way leaves no documents; should a file that was
@@ -92,7 +93,12 @@ class ReadDocuments(beam.DoFn):
     def __init__(self, rule: ReadingRule, storage: Storage, skip_bad_inputs: bool):
         self._rule, self._storage, self._skip = rule, storage, skip_bad_inputs
 
-    def process(self, path: str) -> Iterator[Document]:
+    def start_bundle(self) -> None:
+        super().start_bundle()
+        self._batch: Texts = []
+        self._characters = 0
+
+    def process(self, path: str) -> Iterator[Texts]:
         counts: Counter = Counter({"files_read": 1})
         fault = find_fault(path, self._rule, self._storage) if self._skip else None
         if fault:
@@ -101,10 +107,23 @@ class ReadDocuments(beam.DoFn):
             counts[_LEFT_OUT + fault.message] += 1
         else:
             counts["files_used"] += 1
-            yield from read_documents(path, self._rule, counts, self._storage)
+            for lines in read_texts(path, self._rule, counts, self._storage):
+                self._batch.append(lines)
+                self._characters += sum(map(len, lines))
+                if self._characters >= BATCH_CHARACTERS:
+                    yield self._take_batch()
         for reason, rejected in rejected_bytes(counts).items():
             counts[f"{_REJECTED_IN}{reason}{_SEPARATOR}{path}"] = rejected
-        yield from tag_counters(counts.items())
+        self.counts.update(counts)
+
+    def finish_bundle(self) -> Iterator[WindowedValue | beam.pvalue.TaggedOutput]:
+        if self._batch:
+            yield GlobalWindows.windowed_value(self._take_batch())
+        yield from super().finish_bundle()
+
+    def _take_batch(self) -> Texts:
+        batch, self._batch, self._characters = self._batch, [], 0
+        return batch
 
 
 def is_acceptable(counters: Sequence[tuple[str, int]], max_share: float) -> bool:

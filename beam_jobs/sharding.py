@@ -14,7 +14,7 @@ from beam_jobs.pairing import HELD_OUT, TRAIN
 from beam_jobs.spilling import SortThroughFiles
 from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, write_tfrecords
-from keras_bert_flow.text.randomness import keyed_number
+from keras_bert_flow.text.randomness import keyed_numbers
 
 SHARD_BYTES = 256_000_000  # most of a training file, by an estimate
 MIN_SHARDS = 4
@@ -69,8 +69,9 @@ def deal_records(batch: tuple[str, list[bytes]], shards: int, seed: int) -> Iter
     behind its place in the order."""
     part, records = batch
     dealt = defaultdict(list)
+    find_order = keyed_numbers(seed, "order")
     for record in records:
-        order = keyed_number(seed, "order", record)
+        order = find_order(record)
         dealt[order % shards if part == TRAIN else shards].append(order.to_bytes(_ORDER_BYTES, "big") + record)
     yield from dealt.items()
 

@@ -6,7 +6,6 @@ only the places of the data travel as elements: an external merge sort, and chun
 
 import heapq
 import io
-import itertools
 import pickle
 import struct
 import uuid
@@ -212,12 +211,6 @@ def _read_items(path: str, bucket: int, block_bytes: int) -> Iterator[bytes]:
             yield block[position : position + length]
             position += length
         rest = block[position:]
-
-
-def group_sorted(items: Iterator[bytes], key_bytes: int) -> Iterator[tuple[bytes, Iterator[bytes]]]:
-    """Group sorted items by their first bytes, which are the key, and yield (key, the rest of each item)."""
-    for key, group in itertools.groupby(items, key=lambda item: item[:key_bytes]):
-        yield key, (item[key_bytes:] for item in group)
 
 
 def _open_again(path: str) -> BinaryIO:

@@ -14,7 +14,7 @@ from keras_bert_flow.text.parquet import read_column
 from keras_bert_flow.text.sentences import split_sentences
 from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
 
-__all__ = ["Document", "Fault", "ReadingRule", "find_fault", "make_document", "read_documents"]
+__all__ = ["Document", "Fault", "ReadingRule", "find_fault", "make_document", "read_documents", "read_texts"]
 
 _PIECE_BYTES = 1 << 20
 
@@ -33,7 +33,15 @@ class Document:
 def read_documents(
     path: str, rule: ReadingRule, counts: Counter | None = None, storage: Storage = LOCAL
 ) -> Iterator[Document]:
-    """Read the documents of one file, never more than one of them at a time.
+    """Read the documents of one file; arguments and errors are those of `read_texts`."""
+    for lines in read_texts(path, rule, counts, storage):
+        yield make_document(lines, rule.split_lines)
+
+
+def read_texts(
+    path: str, rule: ReadingRule, counts: Counter | None = None, storage: Storage = LOCAL
+) -> Iterator[list[str]]:
+    """Read the lines of each document of one file, never more than one document at a time.
 
     Args:
         path: a corpus file, see `inputs.SUFFIXES`.
@@ -47,9 +55,9 @@ def read_documents(
     """
     with open_input(path, storage) as file:
         counts = Counter() if counts is None else counts
-        for texts in _split(path, LineReader(file, path, rule, counts)):
+        for lines in _split(path, LineReader(file, path, rule, counts)):
             counts["documents"] += 1
-            yield make_document(texts, rule.split_lines)
+            yield lines
 
 
 class Fault(NamedTuple):

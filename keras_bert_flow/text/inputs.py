@@ -10,6 +10,7 @@ from keras_bert_flow.text.unpacking import PACKED_SUFFIXES, unpack
 
 PARQUET = ".parquet"  # packs its columns itself
 LINE_SUFFIXES = (".txt", ".jsonl")
+DAMAGED_ERRORS = (EOFError, OSError, ValueError)  # raised when reading; pyarrow's are kinds of OSError and ValueError
 SUFFIXES = (*(line + packed for line in LINE_SUFFIXES for packed in ("", *PACKED_SUFFIXES)), PARQUET)
 
 
@@ -87,12 +88,17 @@ def whole_file(path: str) -> Iterator[None]:
     """Turn an error of reading a file that was opened into one line that names it."""
     try:
         yield
-    except (EOFError, OSError, ValueError) as error:  # pyarrow's are kinds of OSError and ValueError
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(
-            f"A corpus file must be whole. Received: {path}, damaged: {reason}. Restore the file, or leave it out by "
-            "--skip-bad-inputs."
-        ) from error
+    except DAMAGED_ERRORS as error:
+        raise describe_damage(path, error) from error
+
+
+def describe_damage(path: str, error: Exception) -> ValueError:
+    """Return an error whose one line names a file that cannot be read to its end."""
+    reason = " ".join(str(error).split()).rstrip(".")
+    return ValueError(
+        f"A corpus file must be whole. Received: {path}, damaged: {reason}. Restore the file, or leave it out by "
+        "--skip-bad-inputs."
+    )
 
 
 def input_format(path: str) -> str:

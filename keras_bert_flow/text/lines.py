@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from keras_bert_flow.text.inputs import whole_file
+from keras_bert_flow.text.inputs import DAMAGED_ERRORS, describe_damage
 from keras_bert_flow.text.parquet import read_column
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_COUNTER_NAMES = {what: (f"lines_{what}", f"bytes_{what}") for what in ("read", "used", "blank")}
 _AROUND_BYTES = len(BYTE_ORDER_MARK) + len(b"\r\n")  # what a line may have around its text
 
 
@@ -86,7 +87,7 @@ class LineReader:
     def _decoded(self, lines: Iterator[tuple[int, bytes, int]]) -> Iterator[tuple[int, str, int]]:
         most = self._rule.max_line_bytes
         for number, line, size in lines:
-            if len(line.removesuffix(b"\n").removesuffix(b"\r")) > most:
+            if len(line) > most and len(line.removesuffix(b"\n").removesuffix(b"\r")) > most:
                 self._reject("too_long", f"have at most {most:,} bytes", number, size)
                 continue
             try:
@@ -112,7 +113,7 @@ class LineReader:
         After the last line it is empty; one that is too long comes cut, but still too long.
         """
         most = self._rule.max_line_bytes + _AROUND_BYTES
-        with whole_file(self._path):
+        try:
             line = rest = self._file.readline(most)
             size, has_nul = len(line), b"\0" in line
             while rest and not rest.endswith(b"\n"):
@@ -120,6 +121,8 @@ class LineReader:
                 size += len(rest)
                 has_nul = has_nul or b"\0" in rest
             return line, size, has_nul
+        except DAMAGED_ERRORS as error:  # `whole_file` would cost as much as the reading
+            raise describe_damage(self._path, error) from error
 
     def _rows(self) -> Iterator[tuple[int, bytes, int]]:
         for number, value in enumerate(read_column(self._file, self._path, self._rule.text_field), 1):
@@ -139,5 +142,6 @@ class LineReader:
         self._add(f"rejected_{reason}", size)
 
     def _add(self, what: str, size: int) -> None:
-        self._counts[f"lines_{what}"] += 1
-        self._counts[f"bytes_{what}"] += size
+        lines, total = _COUNTER_NAMES.get(what) or (f"lines_{what}", f"bytes_{what}")
+        self._counts[lines] += 1
+        self._counts[total] += size

@@ -1,5 +1,6 @@
 """Turn text into WordPiece ids and back."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -56,6 +57,12 @@ class WordPieceTokenizer:
         """Return the ids of a text, int32, without [CLS] and [SEP]."""
         ids = chain.from_iterable(map(self._ids.__getitem__, clean_text(text).split()))
         return np.fromiter(ids, dtype=np.int32)  # (tokens,)
+
+    def encode_into(self, ids: array, text: str) -> int:
+        """Append the ids of a text to an `array("i")` and return how many; faster than `encode` for short texts."""
+        before = len(ids)
+        ids.extend(chain.from_iterable(map(self._ids.__getitem__, clean_text(text).split())))
+        return len(ids) - before
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text."""

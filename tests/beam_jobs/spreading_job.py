@@ -11,10 +11,12 @@ from beam_jobs.reading import ReadCorpus
 from beam_jobs.results import WriteResults, read_results
 from beam_jobs.running import run_pipeline
 from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.text.documents import make_document
 
 
-def tell_process(document) -> tuple[str, int]:
-    return document.id, os.getpid()
+def tell_process(texts):
+    for lines in texts:
+        yield make_document(lines, split_lines=False).id, os.getpid()
 
 
 if __name__ == "__main__":
@@ -22,7 +24,7 @@ if __name__ == "__main__":
 
     def build(pipeline: beam.Pipeline) -> None:
         read = pipeline | ReadCorpus(CorpusConfig(input=(text,)), Path(output))
-        processes = read.documents | beam.Map(tell_process)
+        processes = read.texts | beam.FlatMap(tell_process)
         _ = {"results": processes, "counters": read.counters} | WriteResults(Path(output))
 
     run_pipeline(build, options, Path(output))

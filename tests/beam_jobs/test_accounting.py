@@ -145,12 +145,14 @@ def test_file_or_folder_without_permission_is_named(place, vocabulary_file, tmp_
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_file_that_disappears_before_it_is_read(skip, tmp_path):
-    outputs = ReadDocuments(ReadingRule(), LocalStorage(), skip).process(str(tmp_path / "gone.txt"))
+    reader = ReadDocuments(ReadingRule(), LocalStorage(), skip)
+    reader.start_bundle()
     if not skip:
         with pytest.raises(ValueError, match=r"gone\.txt: No such file"):
-            list(outputs)
+            list(reader.process(str(tmp_path / "gone.txt")))
         return
-    counts = dict(output.value for output in outputs)
+    assert list(reader.process(str(tmp_path / "gone.txt"))) == []
+    counts = dict(output.value.value for output in reader.finish_bundle())
     assert counts.pop("files_read") == counts.pop("files_rejected_unreadable") == 1
     assert counts.pop("bytes_read") == counts.pop("bytes_rejected_unreadable") == 0
     assert len(counts) == 2 and all("gone.txt" in name for name in counts)
@@ -159,8 +161,10 @@ def test_file_that_disappears_before_it_is_read(skip, tmp_path):
 def test_file_that_goes_bad_after_it_was_found_whole_fails_the_bundle(tmp_path, monkeypatch):
     (tmp_path / "a.txt.gz").write_bytes(PACK[".gz"](b"a\n\nb\n")[:-1])
     monkeypatch.setattr("beam_jobs.reading.find_fault", lambda *arguments: None)
+    reader = ReadDocuments(ReadingRule(), LocalStorage(), True)
+    reader.start_bundle()
     with pytest.raises(ValueError, match=r"must be whole.*a\.txt\.gz"):
-        list(ReadDocuments(ReadingRule(), LocalStorage(), True).process(str(tmp_path / "a.txt.gz")))
+        list(reader.process(str(tmp_path / "a.txt.gz")))
 
 
 def test_read_corpus_gives_every_document_of_every_format(tmp_path):
@@ -170,5 +174,5 @@ def test_read_corpus_gives_every_document_of_every_format(tmp_path):
     expected.update(["\u0301", "\u00ad"])
     with test_pipeline.TestPipeline(runner="FnApiRunner") as pipeline:
         read = pipeline | ReadCorpus(CorpusConfig(input=(str(folder),), max_rejected_share=1, **LINES), tmp_path)
-        texts = read.documents | beam.Map(lambda document: "\n".join(document.sentences))
+        texts = read.texts | beam.FlatMap(lambda texts: ["\n".join(map(str.strip, lines)) for lines in texts])
         assert_that(texts, equal_to(list(expected.elements())))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from beam_jobs.pairing import DOCUMENTS_A_POOL, HELD_OUT, TRAIN, choose_pool
+from beam_jobs.pairing import DOCUMENTS_A_POOL, HELD_OUT, TRAIN, PoolChoice
 from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.schema import decode_record
@@ -157,7 +157,8 @@ def test_whole_words_are_masked_where_asked(tmp_path):
 @pytest.mark.parametrize("held_out_fraction", [0.0, 0.02, 0.2, 0.9])
 def test_pools_hold_enough_documents_to_choose_from(held_out_fraction):
     total = 20_000
-    pools = [choose_pool(str(number), total, held_out_fraction, 1) for number in range(total)]
+    choose = PoolChoice(total, held_out_fraction, 1)
+    pools = [choose(str(number)) for number in range(total)]
     sizes = {part: [pools.count(pool) for pool in set(pools) if pool[0] == part] for part in (TRAIN, HELD_OUT)}
     assert abs(sum(sizes[HELD_OUT]) - total * held_out_fraction) < 4 * np.sqrt(total * 0.25)
     for part in filter(sizes.get, sizes):

@@ -81,7 +81,7 @@ def test_vocabulary_has_the_same_bytes_however_the_text_is_split(tmp_path):
 
 def test_count_words_counts_the_same_with_a_small_table(tmp_path, monkeypatch):
     corpus = make_corpus(tmp_path / "a.txt")
-    monkeypatch.setattr("beam_jobs.build_vocabulary.MAX_COUNTED_WORDS", 10)
+    monkeypatch.setattr("beam_jobs.build_vocabulary.MAX_COUNTED", 10)
     assert count_words(corpus, False, tmp_path)[0] == Counter(as_text(make_documents()).split())
 
 

@@ -1,6 +1,5 @@
 """The size of a corpus, and that neither copies nor empty documents starve the pools that it sets the number of."""
 
-import random
 import unicodedata
 
 import apache_beam as beam
@@ -8,11 +7,12 @@ import pytest
 from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that, equal_to
 
-from beam_jobs.measuring import MeasureCorpus, has_token
+from beam_jobs.measuring import MeasureCorpus
 from beam_jobs.pairing import DOCUMENTS_A_POOL
+from beam_jobs.tokenizing import TokenizeDocuments
 from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.text.documents import make_document
-from keras_bert_flow.text.normalization import normalize_text
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, read_folder
 
 EMPTY = [
@@ -22,31 +22,23 @@ EMPTY = [
 ]  # an accent, which stays where case is kept; format characters; controls
 
 
-def measure(documents, cased, folder, **options):
-    with test_pipeline.TestPipeline(runner="FnApiRunner", **options) as pipeline:
-        yield pipeline | beam.Create(documents) | MeasureCorpus(cased, folder)
+def measure(texts, cased, folder):
+    tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, "a", "b"], cased)
+    with test_pipeline.TestPipeline(runner="FnApiRunner") as pipeline:
+        batches = pipeline | beam.Create([texts[:7], texts[7:]])
+        yield batches | beam.ParDo(TokenizeDocuments(tokenizer, False)) | MeasureCorpus(folder)
 
 
 @pytest.mark.parametrize(("cased", "kept"), [(False, 0), (True, 1)])
 def test_size_is_of_distinct_documents_with_a_token(cased, kept, tmp_path):
-    texts = ["a b", "c", "ähm"] * 50 + EMPTY
-    documents = [make_document([text], split_lines=False) for text in texts]
-    for sizes in measure(documents, cased, tmp_path):
+    texts = [[text] for text in ["a b", "c", "ähm"] * 50 + EMPTY]
+    for sizes in measure(texts, cased, tmp_path):
         assert_that(sizes, equal_to([(3 + kept, 3 + 1 + 4 + 2 * kept)]))
 
 
 def test_size_of_nothing_is_zero(tmp_path):
     for sizes in measure([], False, tmp_path):
         assert_that(sizes, equal_to([(0, 0)]))
-
-
-@pytest.mark.parametrize("cased", [False, True])
-def test_has_token_is_what_the_normaliser_leaves(cased):
-    rng = random.Random(0)
-    characters = [" ", "\x0b", "\x85", "\u200b", "\u0301", "\u0e31", "\0", "a", "中", ".", "\u00ad", "\ufffd"]
-    for _ in range(2000):
-        sentences = ["".join(rng.choices(characters, weights=[3] * 7 + [1] * 5, k=rng.randint(0, 5))) for _ in "ab"]
-        assert has_token(sentences, cased) == any(normalize_text(sentence, cased) for sentence in sentences), sentences
 
 
 def random_next_share(corpus, vocabulary_file, output):

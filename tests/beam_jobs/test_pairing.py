@@ -5,18 +5,19 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from beam_jobs.pairing import place_document, read_pools
-from keras_bert_flow.text.pool import TokenizedDocument
+from beam_jobs.pairing import place_documents, read_pools
+from beam_jobs.tokenizing import pack_document
 
 SEED, TOTAL, HELD_OUT_FRACTION = 1, 200, 0.2
 
 
 def make_document(number, tokens=3):
-    return TokenizedDocument(f"{number:032x}", np.full(tokens, number, np.int32), np.array([tokens], np.int32))
+    token_ids, lengths = np.full(tokens, number, np.int32), np.array([tokens], np.int32)
+    return pack_document(f"{number:032x}", 0, lengths, token_ids)
 
 
 def sorted_items(documents):
-    placed = [place_document(document, (TOTAL, 0), HELD_OUT_FRACTION, SEED) for document in documents]
+    placed = place_documents(documents, (TOTAL, 0), HELD_OUT_FRACTION, SEED)
     return sorted(item for _, items in placed for item in items)
 
 

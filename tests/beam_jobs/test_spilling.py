@@ -10,7 +10,7 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from beam_jobs import spilling
-from beam_jobs.spilling import SortThroughFiles, SpreadThroughFiles, WriteChunks, WriteRuns, group_sorted, merge_runs
+from beam_jobs.spilling import SortThroughFiles, SpreadThroughFiles, WriteChunks, WriteRuns, merge_runs
 from tests.beam_jobs.conftest import build, names_in
 
 REPLAYED = ["--direct_runner_bundle_repeat=2"]
@@ -98,11 +98,6 @@ def test_writers_fail_where_the_folder_of_their_job_is_gone(tmp_path):
     shutil.rmtree(tmp_path)
     with pytest.raises(FileNotFoundError):
         write_runs(tmp_path / "runs", [(0, [b"late"])])
-
-
-def test_groups_are_told_apart_by_their_first_bytes():
-    groups = [(key, list(items)) for key, items in group_sorted(iter([b"aa1", b"aa2", b"ab", b"ba3"]), 2)]
-    assert groups == [(b"aa", [b"1", b"2"]), (b"ab", [b""]), (b"ba", [b"3"])]
 
 
 @pytest.mark.parametrize("options", [[], REPLAYED], ids=["once", "replayed"])

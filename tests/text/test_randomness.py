@@ -6,7 +6,13 @@ import pytest
 from scipy import stats
 
 from keras_bert_flow.text import randomness
-from keras_bert_flow.text.randomness import keyed_fraction, keyed_generator, keyed_number
+from keras_bert_flow.text.randomness import (
+    as_fraction,
+    keyed_fraction,
+    keyed_generator,
+    keyed_number,
+    keyed_numbers,
+)
 
 
 def test_keyed_number_is_pinned():
@@ -22,6 +28,21 @@ def test_keyed_generator_is_pinned():
     assert rng.integers(0, 30522, 4).tolist() == [29467, 20742, 27779, 8069]
     assert rng.random(2).tolist() == [0.4872132084401145, 0.8897671588939207]
     assert rng.permutation(6).tolist() == [1, 2, 5, 4, 0, 3]
+
+
+def test_keyed_generator_is_philox_of_the_key():
+    for key in ((), (1, "masks", "é"), ("order", 2**70)):
+        expected = np.random.Generator(np.random.Philox(key=keyed_number(*key, digest_bytes=16)))
+        rng = keyed_generator(*key)
+        assert rng.integers(0, 2**63, 9).tolist() == expected.integers(0, 2**63, 9).tolist()
+        assert rng.random(9).tolist() == expected.random(9).tolist()
+
+
+@pytest.mark.parametrize("beginning", [(), (1, "pool"), (2, "order", b"\0")])
+def test_keyed_numbers_are_those_of_whole_keys(beginning):
+    find_number = keyed_numbers(*beginning)
+    for last in (b"", b"d", "é".encode() * 300, b"d"):
+        assert find_number(last) == keyed_number(*beginning, last)
 
 
 def test_keyed_generator_is_the_same_in_another_process():
@@ -63,6 +84,7 @@ def test_keyed_generators_share_no_state():
 
 
 def test_keyed_fraction_stays_below_one(monkeypatch):
+    assert as_fraction(0) == 0 < as_fraction(2**64 - 1) < 1
     monkeypatch.setattr(randomness, "keyed_number", lambda *key: 2**64 - 1)
     assert 0 < keyed_fraction("a") < 1
 

@@ -3,6 +3,7 @@ import pickle
 import subprocess
 import sys
 import unicodedata
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,15 @@ def test_tokenizer_encodes_a_batch_like_single_texts():
     assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [
         tokenizer.encode(text).tolist() for text in texts
     ]
+
+
+def test_tokenizer_appends_the_ids_of_texts_to_an_array():
+    tokenizer, ids = WordPieceTokenizer(PIECES), array("i")
+    texts = ["the unaffable", "", "a \x00 ? a"]
+    lengths = [tokenizer.encode_into(ids, text) for text in texts]
+    encoded = tokenizer.encode_batch(texts)
+    assert lengths == [len(each) for each in encoded]
+    assert ids.tolist() == np.concatenate(encoded).tolist()
 
 
 def test_tokenizer_decodes_pieces_to_words():

@@ -1,0 +1,77 @@
+"""Turn the lines of documents into token ids, packed for their way through files."""
+
+import struct
+from array import array
+from collections.abc import Iterator
+
+import numpy as np
+
+from beam_jobs.reading import Texts
+from beam_jobs.results import CountingDoFn
+from keras_bert_flow.text.documents import ID_BYTES, make_document
+from keras_bert_flow.text.pool import TokenizedDocument
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+
+# A packed document is its id, the bytes of its text and the number of its sentences, the length of each sentence, and
+# the token ids; the last two int32.
+_FACTS = struct.Struct("<QI")
+_HEADER = struct.Struct(f"<{ID_BYTES}sQI")
+
+
+class TokenizeDocuments(CountingDoFn):
+    """Encode batches of documents and emit batches of packed ones.
+
+    Sentences without a token, and documents without a sentence, are dropped.
+
+    Args:
+        tokenizer: encodes the sentences.
+        split_lines: a line is a paragraph to be split into sentences; otherwise it is one sentence.
+    """
+
+    def __init__(self, tokenizer: WordPieceTokenizer, split_lines: bool):
+        self._tokenizer = tokenizer  # sent to workers with this step alone: it is the largest thing to send
+        self._split_lines = split_lines
+
+    def process(self, texts: Texts) -> Iterator[list[bytes]]:
+        batch, unk_id = [], self._tokenizer.unk_id
+        for lines in texts:
+            document = make_document(lines, self._split_lines)
+            token_ids, lengths = array("i"), array("i")
+            for sentence in document.sentences:
+                if length := self._tokenizer.encode_into(token_ids, sentence):
+                    lengths.append(length)
+            if not lengths:
+                self.counts["documents_without_tokens"] += 1
+                continue
+            text_bytes = sum(len(sentence.encode()) for sentence in document.sentences)
+            batch.append(pack_document(document.id, text_bytes, lengths, token_ids))
+            self.counts["sentences"] += len(lengths)
+            self.counts["tokens"] += len(token_ids)
+            self.counts["unknown_tokens"] += token_ids.count(unk_id)
+            self.counts["documents_of_one_sentence"] += len(lengths) == 1
+        if batch:
+            yield batch
+
+
+def pack_document(document_id: str, text_bytes: int, lengths: array, token_ids: array) -> bytes:
+    """Pack a document.
+
+    Args:
+        document_id: digest of its text.
+        text_bytes: bytes of its text.
+        lengths: int32, (sentences,). Tokens of each sentence.
+        token_ids: int32, (tokens,).
+    """
+    return _HEADER.pack(bytes.fromhex(document_id), text_bytes, len(lengths)) + lengths.tobytes() + token_ids.tobytes()
+
+
+def read_facts(packed: bytes) -> tuple[int, int]:
+    """Return the bytes of text and the number of sentences of a packed document."""
+    return _FACTS.unpack_from(packed, ID_BYTES)
+
+
+def unpack_document(name: bytes, rest: bytes) -> TokenizedDocument:
+    """Return a document from its id and what follows the id of a packed one."""
+    _, sentences = _FACTS.unpack_from(rest)
+    numbers = np.frombuffer(rest, np.int32, offset=_FACTS.size)
+    return TokenizedDocument(name.hex(), numbers[sentences:], numbers[:sentences])
