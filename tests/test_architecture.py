@@ -17,7 +17,8 @@ BACKENDS = ("keras", "tensorflow", "jax", "torch")
 # room → rooms of ours, and packages of others, that it may import; it may always import itself and the standard library
 EVERYTHING = None
 ALLOWED = {
-    "text": "numpy tokenizers pyarrow zstandard",  # the last two, which come with Beam, only where a file needs them
+    # The last two, which come with Beam, only where a file needs them.
+    "text": "json_documents numpy tokenizers pyarrow zstandard",
     "records": "artifacts json_documents local_paths numpy google google_crc32c",
     "data": "text records tasks json_documents terminal grain numpy",
     "layers": "keras",
@@ -50,7 +51,7 @@ ALLOWED = {
     "cli": EVERYTHING,
     "local_paths": "",
     "outputs": "local_paths",
-    "json_documents": "",
+    "json_documents": "terminal",
     "yaml_documents": "yaml",
     "terminal": "",
     "extras": "",

@@ -4,7 +4,7 @@ import random
 import pytest
 
 from keras_bert_flow.artifacts import file_digest
-from keras_bert_flow.json_documents import MAX_BYTES, read_json, read_json_object
+from keras_bert_flow.json_documents import MAX_BYTES, MAX_VALUES, read_json, read_json_object
 from keras_bert_flow.records.manifest import MANIFEST, check_folder, read_manifest, write_manifest
 from keras_bert_flow.terminal import abridge, escape_controls
 
@@ -20,7 +20,21 @@ def folder(tmp_path):
     return tmp_path / "made"
 
 
-@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 6000, b"\xff", b"\0", b"", b"{"])
+HOSTILE = (
+    b"[" * 100_000,
+    b'{"a":' * 1_000_000,
+    b"9" * 6000,
+    b"\xff",
+    b"\0",
+    b"",
+    b"{",
+    b'{"a": 1, "a": 1}',
+    b'[{"b": {"a": 1, "c": 2, "\\u0061": 3}}]',
+    "{}".encode("utf-16"),
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_read_json_raises_value_error(tmp_path, text):
     (tmp_path / "a.json").write_bytes(text)
     with pytest.raises(ValueError):
@@ -32,6 +46,20 @@ def test_read_json_refuses_a_large_sparse_file(tmp_path):
         file.truncate(10 << 30)
     with pytest.raises(ValueError, match=f"larger than {MAX_BYTES >> 20} MiB"):
         read_json(tmp_path / "a.json")
+
+
+def test_read_json_refuses_more_values_than_memory_is_meant_for(tmp_path):
+    (tmp_path / "a.json").write_bytes(b"[" + b"{}," * MAX_VALUES + b"{}]")
+    with pytest.raises(ValueError, match="more than 2,000,000 values"):
+        read_json(tmp_path / "a.json")
+
+
+def test_repeated_key_is_named_in_a_short_message(tmp_path):
+    key = "k" * 10_000
+    (tmp_path / "a.json").write_text(json.dumps({key: 1})[:-1] + f', "{key}": 2}}')
+    with pytest.raises(ValueError, match="has the key 'kkk.* twice") as refusal:
+        read_json(tmp_path / "a.json")
+    assert len(str(refusal.value)) < 300
 
 
 def test_read_json_object_names_the_file(tmp_path):
