@@ -1,56 +1,93 @@
 """Check that the files of a model directory belong together, without Keras and without reading the weights."""
 
-from collections.abc import Mapping
+import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.directory_files import check_vocabulary, read_json
 from keras_bert_flow.conversion.hf_config import read_hf_config
-from keras_bert_flow.conversion.tensor_file import read_shapes
+from keras_bert_flow.conversion.tensor_file import StoredTensors, open_model_tensors
+
+FLOAT32_BYTES = 4
+# Tensors of an encoder → the settings that are their sizes.
+_NORM = {"weight": ("hidden_dim",), "bias": ("hidden_dim",)}
+_SQUARE = {"weight": ("hidden_dim", "hidden_dim"), "bias": ("hidden_dim",)}
+_EMBEDDINGS = {
+    "word_embeddings": {"weight": ("vocabulary_size", "hidden_dim")},
+    "position_embeddings": {"weight": ("max_positions", "hidden_dim")},
+    "token_type_embeddings": {"weight": ("num_segments", "hidden_dim")},
+    "LayerNorm": _NORM,
+}
+_LAYER = {
+    "attention.self.query": _SQUARE,
+    "attention.self.key": _SQUARE,
+    "attention.self.value": _SQUARE,
+    "attention.output.dense": _SQUARE,
+    "attention.output.LayerNorm": _NORM,
+    "intermediate.dense": {"weight": ("intermediate_dim", "hidden_dim"), "bias": ("intermediate_dim",)},
+    "output.dense": {"weight": ("hidden_dim", "intermediate_dim"), "bias": ("hidden_dim",)},
+    "output.LayerNorm": _NORM,
+}
 
 
 def check_directory(folder: str | Path) -> dict[str, Any]:
     """Check `config.json` against the tensors and `vocab.txt`, and return the arguments of the encoder.
 
     Raises:
+        FileNotFoundError, ValueError: as `open_directory`.
+    """
+    config, _ = open_directory(Path(folder))
+    return read_hf_config(config, str(Path(folder) / "config.json"))
+
+
+def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
+    """Return the content of `config.json` and the tensors by their names of today, none of which is read yet.
+
+    Raises:
         FileNotFoundError: the folder, its config.json or its model.safetensors is missing.
         ValueError: a file is damaged, does not fit the others or is not BERT's; the message names it.
     """
-    source = Path(folder) / "config.json"
-    settings = read_hf_config(read_json(source), str(source))
-    shapes = read_shapes(source.with_name("model.safetensors"))
-    check_sizes(settings, {hf.normalise_name(name): shape for name, shape in shapes.items()}, source)
-    if source.with_name("vocab.txt").is_file():
-        check_vocabulary(source.with_name("vocab.txt"), settings["vocabulary_size"])
-    return settings
+    config = read_json(folder / "config.json")
+    settings = read_hf_config(config, str(folder / "config.json"))
+    tensors = open_model_tensors(folder / "model.safetensors").rename(hf.normalise_name)
+    _check_sizes(settings, tensors)
+    _check_memory(tensors)
+    if (folder / "vocab.txt").is_file():
+        check_vocabulary(folder / "vocab.txt", settings["vocabulary_size"])
+    return config, tensors
 
 
-def check_sizes(settings: Mapping[str, Any], found: Mapping[str, tuple[int, ...]], source: Path) -> None:
-    """Raise ValueError unless the tensors have the sizes of `config.json`, before an encoder of these is allocated.
-
-    Args:
-        found: shape of each tensor by its name of today.
-        source: the config.json.
-    """
-    shapes = (
-        (hf.EMBEDDINGS["token_embedding/embeddings"], ("vocabulary_size", "hidden_dim")),
-        (hf.EMBEDDINGS["embeddings/position_embedding"], ("max_positions", "hidden_dim")),
-        (hf.EMBEDDINGS["embeddings/segment_embedding"], ("num_segments", "hidden_dim")),
-        ("encoder.layer.0.intermediate.dense.weight", ("intermediate_dim", "hidden_dim")),
-    )
-    for name, sizes in shapes:
+def _check_sizes(settings: dict[str, Any], tensors: StoredTensors) -> None:
+    """Raise ValueError unless every tensor of the encoder is there and has the sizes of `config.json`."""
+    for name, sizes in _list_tensors(settings["num_layers"]):
         expected = tuple(settings[size] for size in sizes)
-        if name not in found:
-            raise ValueError(f"{source.with_name('model.safetensors')}: there is no tensor `{name}`. Is it a BERT?")
-        if found[name] != expected:
+        if name not in tensors:
+            count = f" of {settings['num_layers']} layers" if name.startswith("encoder.") else ""
+            raise ValueError(f"{tensors.path}: there is no tensor `{name}`. Is it a BERT{count}, as config.json says?")
+        if tensors.shapes[name] != expected:
             raise ValueError(
-                f"{source.with_name('model.safetensors')}: `{name}` must have the shape {expected}, by config.json. "
-                f"Received: {found[name]}. Do the two files belong together?"
+                f"{tensors.path}: `{name}` must have the shape {expected}, by config.json. "
+                f"Received: {tensors.shapes[name]}. Do the two files belong together?"
             )
-    last = f"encoder.layer.{settings['num_layers'] - 1}.output.dense.weight"
-    if last not in found:
+
+
+def _list_tensors(num_layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the tensors one by one: a damaged `config.json` may speak of a thousand million layers."""
+    for part, tensors in _EMBEDDINGS.items():
+        yield from ((f"embeddings.{part}.{tensor}", sizes) for tensor, sizes in tensors.items())
+    for layer in range(num_layers):
+        for part, tensors in _LAYER.items():
+            yield from ((f"encoder.layer.{layer}.{part}.{tensor}", sizes) for tensor, sizes in tensors.items())
+
+
+def _check_memory(tensors: StoredTensors) -> None:
+    needed = FLOAT32_BYTES * sum(math.prod(shape) for shape in tensors.shapes.values())
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
         raise ValueError(
-            f"{source.with_name('model.safetensors')}: there is no tensor `{last}`, though config.json has "
-            f"num_hidden_layers={settings['num_layers']}. Do the two files belong together?"
+            f"{tensors.path}: a model must fit in memory. Received: {needed:,} bytes, of {memory:,} that this machine "
+            "has. Choose a smaller model."
         )

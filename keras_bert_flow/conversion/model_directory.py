@@ -118,7 +118,7 @@ def load_backbone(path, **overrides) -> BertBackbone:
     """
     check_overrides(overrides)
     folder, config, tensors = read_directory(path)
-    backbone = make_backbone(folder, config, tensors, **overrides, use_pooler=has_pooler(tensors))
+    backbone = make_backbone(folder, config, **overrides, use_pooler=has_pooler(tensors))
     import_tensors(backbone, backbone, {}, tensors, folder)
     return backbone
 
@@ -159,7 +159,7 @@ def _load(model_class: type, path, overrides: dict[str, Any], may_be_new: bool) 
     check_overrides(overrides)
     folder, config, tensors = read_directory(path)
     shared = {name: value for name, value in overrides.items() if name != "name"}
-    backbone = make_backbone(folder, config, tensors, **shared, use_pooler=place.use_pooler)
+    backbone = make_backbone(folder, config, **shared, use_pooler=place.use_pooler)
     model = model_class(backbone, **{name: value for name, value in overrides.items() if name == "name"})
     new_layers = list_missing(model, place.head, tensors) if may_be_new else ()
     import_tensors(model, backbone, place.head, tensors, folder, new_layers)

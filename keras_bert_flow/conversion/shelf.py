@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_bert_flow.conversion import huggingface as hf
+from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.models.embedder import BertTextEmbedder
@@ -96,7 +97,7 @@ def find_place(model_class: type) -> Place:
     return SHELF[model_class]
 
 
-def has_head(place: Place, config: dict[str, Any], tensors: dict) -> bool:
+def has_head(place: Place, config: dict[str, Any], tensors: StoredTensors) -> bool:
     """Say whether a directory holds the head of a task, not one of another task by the same name."""
     if not place.head:
         return True
@@ -108,4 +109,4 @@ def has_head(place: Place, config: dict[str, Any], tensors: dict) -> bool:
         return False
     kernels = [f"{name}.weight" for name in place.head.values()]
     fewest, most = place.outputs
-    return all(kernel in tensors and fewest <= tensors[kernel].shape[0] <= most for kernel in kernels)
+    return all(fewest <= (*tensors.shapes.get(kernel, ()), 0)[0] <= most for kernel in kernels)

@@ -8,6 +8,7 @@ from keras_bert_flow.conversion.hf_config import read_labels
 from keras_bert_flow.conversion.reading import OVERRIDES, check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import read_sentence_files
 from keras_bert_flow.conversion.shelf import CLASSES, POOLING, Place, find_place, has_head
+from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.conversion.weights import has_pooler, import_tensors
 
 
@@ -26,7 +27,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     folder, config, tensors = read_directory(path)
     is_new = new_head or not has_head(place, config, tensors)
     shared = {name: overrides[name] for name in OVERRIDES if name in overrides and name != "name"}
-    backbone = make_backbone(folder, config, tensors, **shared, use_pooler=place.use_pooler)
+    backbone = make_backbone(folder, config, **shared, use_pooler=place.use_pooler)
     arguments = {name: value for name, value in overrides.items() if name in ("name", *place.options)}
     if place.options == CLASSES:
         arguments |= _choose_classes(
@@ -45,7 +46,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
 
 
 def _choose_classes(
-    folder: Path, config: dict[str, Any], tensors: dict, place: Place, is_new: bool, num_classes, labels
+    folder: Path, config: dict[str, Any], tensors: StoredTensors, place: Place, is_new: bool, num_classes, labels
 ) -> dict[str, Any]:
     """Return `num_classes` and `labels`: those of the directory's head, or those asked for."""
     labels = tuple(labels) if labels else None
@@ -64,7 +65,13 @@ def _choose_classes(
             f"id2label={list(stored)}. {advice}"
         )
     labels = stored if labels is None else labels
-    stored_classes = tensors[f"{hf.CLASSIFIER_HEAD['classifier']}.weight"].shape[0]
+    kernel = f"{hf.CLASSIFIER_HEAD['classifier']}.weight"
+    stored_classes, *width = tensors.shapes[kernel]
+    if width != [config["hidden_size"]]:
+        raise ValueError(
+            f"{tensors.path}: `{kernel}` must have the shape (classes, {config['hidden_size']}), by config.json. "
+            f"Received: {tensors.shapes[kernel]}. Do the two files belong together?"
+        )
     if num_classes not in (None, stored_classes) or (labels is not None and len(labels) != stored_classes):
         raise ValueError(
             f"{folder}: its {place.noun} has {stored_classes} classes. Received: num_classes={num_classes}, "

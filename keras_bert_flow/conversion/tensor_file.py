@@ -1,18 +1,104 @@
-"""Read and write `model.safetensors`."""
+"""Read and write safetensors files. Everything in the header is checked before any tensor is read.
 
+Source of the format: https://github.com/huggingface/safetensors, README.md, "Format".
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from keras_bert_flow.artifacts import follow_umask
 from keras_bert_flow.json_documents import parse_json
+from keras_bert_flow.terminal import abridge
 
-DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
+MAX_HEADER_BYTES = 16 << 20  # a BERT of 24 layers has 50 kB
+CHUNK_BYTES = 4 << 20  # held while looking for NaN
+_LENGTH_BYTES = 8
+_FLOATS = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_INTEGERS = {
+    f"{letter}{bits}": np.dtype(f"<{letter.lower()}{bits // 8}") for letter in "IU" for bits in (8, 16, 32, 64)
+}
+_DTYPES = _FLOATS | _INTEGERS | {"BOOL": np.dtype("?")}
+# Bits of an element; those that numpy has no type for may be in a file, but are not read.
+_BITS = {name: 8 * dtype.itemsize for name, dtype in _DTYPES.items()} | {
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F8_E5M2": 8,
+    "F8_E4M3": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "C64": 64,
+}
+_BFLOAT16_EXPONENT = 0x7F80
 
 
-def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+class _Place(NamedTuple):
+    dtype: str
+    shape: tuple[int, ...]
+    start: int  # bytes from the beginning of the file
+
+
+class StoredTensors(Mapping[str, np.ndarray]):
+    """The tensors of a file, each read when it is asked for, in its own dtype; bfloat16 as float32.
+
+    Attributes:
+        path: the file.
+        shapes: name → shape.
+    """
+
+    def __init__(self, path: Path, places: Mapping[str, _Place]):
+        self.path, self._places = path, places
+        self.shapes = {name: place.shape for name, place in places.items()}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        place = self._places[name]
+        array = np.fromfile(self.path, _DTYPES[place.dtype], math.prod(place.shape), offset=place.start)
+        if place.dtype == "BF16":  # numpy has no such type: these are the upper halves of float32
+            array = (array.astype(np.uint32) << 16).view(np.float32)
+        return array.reshape(place.shape)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places  # by default a mapping would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def rename(self, new_name: Callable[[str], str]) -> "StoredTensors":
+        """Return the same tensors under other names; ValueError if two get one name."""
+        places: dict[str, _Place] = {}
+        for name, place in self._places.items():
+            if new_name(name) in places:
+                raise ValueError(
+                    f"{self.path}: each tensor must be there once. Received: {abridge(new_name(name))}, twice, once "
+                    "under another spelling. Remove one."
+                )
+            places[new_name(name)] = place
+        return StoredTensors(self.path, places)
+
+    def check_finite(self) -> None:
+        """Raise ValueError if a floating-point tensor holds NaN or infinity; reads a few megabytes at a time."""
+        for name, (dtype, shape, start) in self._places.items():
+            size = _DTYPES[dtype].itemsize
+            for offset in range(0, size * math.prod(shape) if dtype in _FLOATS else 0, CHUNK_BYTES):
+                count = min(CHUNK_BYTES // size, math.prod(shape) - offset // size)
+                if not _is_finite(dtype, np.fromfile(self.path, _DTYPES[dtype], count, offset=start + offset)):
+                    raise ValueError(
+                        f"{self.path}: weights must be finite. Received: {abridge(name)} with NaN or infinity. "
+                        "Copy it again."
+                    )
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write float32 tensors."""
     arrays = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in tensors.items()}
     # transformers refuses a file that does not say for which framework it is.
@@ -20,53 +106,85 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     follow_umask(path)
 
 
-def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Read the floating-point tensors of a file as float32; others, such as `position_ids`, are left out.
+def open_model_tensors(path: Path) -> StoredTensors:
+    """Open the floating-point tensors of a model's file; others, such as `position_ids`, are left out.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is damaged, or holds NaN or infinity.
-    """
-    entries, start = _read_header(path)
-    content = np.memmap(path, np.uint8, "r", offset=0)  # a page is in memory only once it is used
-    arrays = ((name, _decode(entry, content[start:])) for name, entry in entries.items())
-    tensors = {name: array for name, array in arrays if array is not None}
-    for name, array in tensors.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"{path}: weights must be finite. Received: {name} with NaN or infinity. Copy it again.")
-    return tensors
-
-
-def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor from the header alone; errors as of `read_tensors`."""
-    return {name: tuple(entry["shape"]) for name, entry in _read_header(path)[0].items()}
-
-
-def _read_header(path: Path) -> tuple[dict[str, dict], int]:
-    """Return dtype, shape and place of each tensor, and where the tensors begin.
-
-    The library has checked by then that the tensors fill the file without a gap and overlap nowhere.
+        ValueError: the file is damaged.
     """
     if not path.is_file():
         raise FileNotFoundError(
             f"A model directory must hold model.safetensors. Received: {path.parent}, without it. Check the path."
         )
+    return open_tensors(path, tuple(_FLOATS))
+
+
+def open_tensors(path: Path, dtypes: tuple[str, ...] = tuple(_DTYPES)) -> StoredTensors:
+    """Open the tensors of some dtypes, after checking that the header fits the size of the file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no safetensors file, or is not whole.
+    """
     try:
-        with safe_open(path, framework="numpy"), open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            entries = parse_json(file.read(length))
-    except (SafetensorError, ValueError, OverflowError) as error:
+        places = _read_header(path)
+    except ValueError as error:
         raise ValueError(f"{path}: not a whole safetensors file ({error}). Copy or save it again.") from None
-    entries.pop("__metadata__", None)
-    return entries, 8 + length
+    return StoredTensors(path, {name: place for name, place in places.items() if place.dtype in dtypes})
 
 
-def _decode(entry: dict, content: np.ndarray) -> np.ndarray | None:
-    data = content[slice(*entry["data_offsets"])]
-    if entry["dtype"] == "BF16":  # numpy has no such type: these are the upper halves of float32
-        array = (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
-    elif entry["dtype"] in DTYPES:
-        array = np.frombuffer(data, dtype=DTYPES[entry["dtype"]]).astype(np.float32, copy=False)
-    else:
-        return None
-    return array.reshape(entry["shape"])
+def _is_finite(dtype: str, values: np.ndarray) -> bool:
+    if dtype == "BF16":
+        return not (values & _BFLOAT16_EXPONENT == _BFLOAT16_EXPONENT).any()
+    return bool(np.isfinite(values).all())
+
+
+def _read_header(path: Path) -> dict[str, _Place]:
+    """Return the places of all tensors; ValueError unless they fill the file without a gap or an overlap."""
+    with open(path, "rb") as file:
+        file_bytes = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"its header has {length:,} bytes, over {MAX_HEADER_BYTES:,}")
+        entries = parse_json(file.read(length))
+    if not isinstance(entries, dict):
+        raise ValueError("its header is no JSON object")
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("its metadata is no JSON object of texts")
+    end = start = _LENGTH_BYTES + length
+    places = {}
+    for name, (first, last, dtype, shape) in sorted(_check_entries(entries), key=lambda item: item[1][:2]):
+        if start + first != end:
+            raise ValueError(f"there is a gap or an overlap before {abridge(ascii(name))}")
+        places[name], end = _Place(dtype, shape, end), start + last
+    if end != file_bytes:
+        raise ValueError(f"its tensors need {end:,} bytes, and it has {file_bytes:,}")
+    return places
+
+
+def _check_entries(entries: Mapping[str, object]) -> Iterator[tuple[str, tuple[int, int, str, tuple[int, ...]]]]:
+    """Yield name, first and last byte, dtype and shape of each tensor, checked."""
+    for name, entry in entries.items():
+        shown = abridge(ascii(name))
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            raise ValueError(f"{shown} must have dtype, shape and data_offsets")
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if not isinstance(dtype, str) or dtype not in _BITS:
+            raise ValueError(f"{shown} has the unknown dtype {abridge(ascii(dtype))}")
+        if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
+            raise ValueError(f"shape and data_offsets of {shown} must be whole numbers from 0")
+        first, last = offsets
+        if 8 * (last - first) != math.prod(shape) * _BITS[dtype]:
+            raise ValueError(f"{shown} has another number of bytes than its shape")
+        yield name, (first, last, dtype, tuple(shape))
+
+
+def _are_counts(values: object) -> bool:
+    # Python's integers do not overflow, but a product of a million of them takes long.
+    return (
+        isinstance(values, list)
+        and len(values) <= 32
+        and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_bert_flow.conversion import huggingface as hf
+from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.values import read_variable
 
@@ -32,7 +33,12 @@ def export_tensors(model, backbone: BertBackbone, heads: dict[str, str]) -> dict
 
 
 def import_tensors(
-    model, backbone: BertBackbone, heads: dict[str, str], tensors: dict, folder: Path, new_layers: Collection[str] = ()
+    model,
+    backbone: BertBackbone,
+    heads: dict[str, str],
+    tensors: StoredTensors,
+    folder: Path,
+    new_layers: Collection[str] = (),
 ) -> None:
     """Read every weight of a model, but for the layers that are new.
 
@@ -49,20 +55,21 @@ def import_tensors(
         for name in names:
             if name not in tensors:
                 raise ValueError(f"{source}: there is no tensor `{name}`. Is it a {type(model).__name__}?")
-            if tensors[name].shape != expected:
+            if tensors.shapes[name] != expected:
                 raise ValueError(
                     f"{source}: `{name}` must have the shape {expected}, by config.json. "
-                    f"Received: {tensors[name].shape}. Do the two files belong together?"
+                    f"Received: {tensors.shapes[name]}. Do the two files belong together?"
                 )
-        variable.assign(hf.import_variable(variable.path, [tensors[name] for name in names], backbone.num_heads))
+        arrays = [tensors[name].astype(np.float32, copy=False) for name in names]
+        variable.assign(hf.import_variable(variable.path, arrays, backbone.num_heads))
 
 
-def has_pooler(tensors: dict) -> bool:
+def has_pooler(tensors: StoredTensors) -> bool:
     """Say whether a directory holds a pooler, which a masked LM does not."""
     return any(name.startswith("pooler.") for name in tensors)
 
 
-def list_missing(model, heads: dict[str, str], tensors: dict) -> tuple[str, ...]:
+def list_missing(model, heads: dict[str, str], tensors: StoredTensors) -> tuple[str, ...]:
     """Return the layers of the pooler and of heads for which there is no tensor, in the order of the model."""
     tables = hf.POOLER | heads
     missing = {}  # an ordered set

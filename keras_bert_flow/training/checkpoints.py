@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from keras_bert_flow.artifacts import canonical_json, file_digest, follow_umask, sync_folder
+from keras_bert_flow.conversion.tensor_file import StoredTensors, open_tensors
 from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.models.values import read_variable
 from keras_bert_flow.training.history import add_change, list_earlier, list_spans
@@ -29,6 +30,15 @@ from keras_bert_flow.training.identity import list_changes
 STATE_FILE = "state.safetensors"
 TRAIN_STATE_FILE = "train_state.json"
 REPLACED = ".replaced"
+_FACTS = {
+    "step": int,
+    "identity": dict,
+    "settings": dict,
+    "history": list,
+    "progress": dict,
+    "state_sha256": str,
+    "sha256": str,
+}
 NAME = re.compile(rf"step-(\d+)({re.escape(REPLACED)})?")
 _logger = logging.getLogger(__name__)
 
@@ -112,7 +122,7 @@ class Checkpoints:
         """
         folder, facts = self._find()
         if folder is not None:
-            _write_state(model, load_file(folder / STATE_FILE), folder)
+            _write_state(model, open_tensors(folder / STATE_FILE), folder)
         return facts["step"], facts["progress"]
 
     def list_spans(self, names: Sequence[str], last_step: int) -> list:
@@ -204,10 +214,11 @@ class Checkpoints:
 def _read_facts(folder: Path) -> dict[str, Any]:
     """Read what a checkpoint says, and check that no byte of it has changed."""
     facts = read_json(folder / TRAIN_STATE_FILE)
-    if not isinstance(facts, dict) or not {"sha256", "state_sha256"} <= facts.keys():
+    if not isinstance(facts, dict) or any(not isinstance(facts.get(name), kind) for name, kind in _FACTS.items()):
         raise ValueError(f"{TRAIN_STATE_FILE} is no state of a training")
-    if facts.pop("sha256") != _digest(facts):
+    if facts.pop("sha256") != _digest(facts) or facts["step"] < 0:
         raise ValueError(f"{TRAIN_STATE_FILE} has changed")
+    open_tensors(folder / STATE_FILE)  # a file that is longer than its header says is not read for its digest
     if facts["state_sha256"] != file_digest(folder / STATE_FILE):
         raise ValueError(f"{STATE_FILE} has changed")
     return facts
@@ -250,19 +261,20 @@ def _to_numpy(variable) -> np.ndarray:
     return np.ascontiguousarray(read_variable(variable)).reshape(variable.shape)
 
 
-def _write_state(model, state: Mapping[str, np.ndarray], folder: Path) -> None:
+def _write_state(model, state: StoredTensors, folder: Path) -> None:
     variables = _list_variables(model)
     differing = sorted(_list_differences(variables, state))
     if differing:
         raise ValueError(
             f"A checkpoint must fit the model. Received: {folder}, which differs in {', '.join(differing)}."
         )
+    state.check_finite()
     for path, variable in variables.items():
         variable.assign(state[path])
 
 
-def _list_differences(wanted: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Iterator[str]:
+def _list_differences(wanted: Mapping[str, Any], found: StoredTensors) -> Iterator[str]:
     for path in {*wanted, *found}:
-        shapes = [tuple(array[path].shape) if path in array else None for array in (wanted, found)]
+        shapes = (tuple(wanted[path].shape) if path in wanted else None, found.shapes.get(path))
         if shapes[0] != shapes[1]:
             yield f"{path} (model {shapes[0]}, checkpoint {shapes[1]})"
