@@ -13,7 +13,7 @@ from keras_bert_flow.evaluation.predictions import write_predictions
 from keras_bert_flow.evaluation.questions import DEV, Questions, read_questions, require_kind
 from keras_bert_flow.evaluation.report import Report, write_report
 from keras_bert_flow.evaluation.results import PRETRAINED, RunPredictions, build_results, score_models, worst_errors
-from keras_bert_flow.evaluation.summary import extra_results, results_markdown
+from keras_bert_flow.evaluation.summary import extra_results, results_markdown, unreachable_markdown
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.keys import evaluation_key, folder_digest
 from keras_bert_flow.local_paths import check_local
@@ -22,7 +22,7 @@ from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.training.task_data import TaskFiles, read_task_files
+from keras_bert_flow.training.task_data import TaskFiles, read_task_files, read_unreachable
 
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")
 
@@ -91,6 +91,8 @@ def write_evaluation(
             results["first_phase"] = figures[0]
         if grid := read_grid(finetuned):
             results["grid"] = grid
+        if unreachable := read_unreachable(finetuned):
+            results["unreachable"] = unreachable
         (work / "metrics.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
         (work / "report.md").write_text(_write_tables(results), encoding="utf-8")
         report = Report(
@@ -146,6 +148,7 @@ def _write_tables(results: Mapping[str, Any]) -> str:
     tables = [results_markdown(results)]
     tables += [f"On {name}:\n\n{results_markdown(other)}" for name, other in extra_results(results).items()]
     tables += [grid_markdown(results["grid"])] if "grid" in results else []
+    tables += [unreachable_markdown(results)] if "unreachable" in results else []
     return "\n\n".join(tables)
 
 

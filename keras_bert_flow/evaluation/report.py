@@ -18,6 +18,7 @@ from keras_bert_flow.evaluation.result_sections import (
     describe_errors,
     describe_extra_dev,
     describe_results,
+    describe_unreachable_labels,
 )
 from keras_bert_flow.evaluation.summary import verdict
 
@@ -80,6 +81,7 @@ def render_report(report: Report) -> str:
             paragraph(verdict(report.results), "verdict"),
             section("Result", *describe_results(report.results)),
             section("Other dev sets", *describe_extra_dev(report.results)),
+            section("Labels out of reach", *describe_unreachable_labels(report.results)),
             section("Grid", *_describe_grid(report.results.get("grid"))),
             section("Pre-training, first phase", _describe_pretraining(report.results.get("first_phase", {}))),
             section("Pre-training", _describe_pretraining(report.pretraining or report.results.get("pretraining", {}))),

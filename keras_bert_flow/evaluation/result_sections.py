@@ -6,6 +6,7 @@ from typing import Any
 from keras_bert_flow.evaluation.headings import format_metric, name_models, shown_metrics
 from keras_bert_flow.evaluation.page import paragraph, shaded_table, table
 from keras_bert_flow.evaluation.summary import extra_results, interval_sentence, result_rows
+from keras_bert_flow.tasks.unreachable import list_unreachable
 
 MAX_CLASSES = 40  # a wider confusion matrix, or a longer table, is no longer read
 MAX_TEXT = 500  # characters of a shown example
@@ -51,6 +52,20 @@ def describe_extra_dev(results: Mapping[str, Any]) -> list[str]:
         note = f"{count:,} examples of {name}, which have no part in choosing epochs or settings."
         parts += [table([name, *header[1:]], rows), paragraph(note, "note")]
     return parts
+
+
+def describe_unreachable_labels(results: Mapping[str, Any]) -> list[str]:
+    """Return a table of the labels that no model can give, and why; nothing where there are none."""
+    rows = [
+        [f"{name}: {problem}", f"{count:,}", f"{total:,}", f"{count / total:.2%}", reason]
+        for name, found in results.get("unreachable", {}).items()
+        for problem, total, reasons in list_unreachable(found)
+        for reason, count in reasons.items()
+    ]
+    note = "These bound the score: a perfect model would miss them, or guess. Counted with the labels of each file."
+    header = ["labels", "count", "of", "share", "reason"]
+    kinds = ["", "number", "number", "number", "text"]
+    return [table(header, rows, kinds), paragraph(note, "note")] if rows else []
 
 
 def describe_classes(results: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from keras_bert_flow.evaluation.headings import (
     name_models,
     shown_metrics,
 )
+from keras_bert_flow.tasks.unreachable import describe_unreachable
 
 
 def results_markdown(results: Mapping[str, Any]) -> str:
@@ -27,6 +28,12 @@ def extra_results(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the results on each further dev file, as if it were the one, for the tables here."""
     extra = results.get("extra_dev", {})
     return {name: {"task": results["task"], "models": found["models"]} for name, found in extra.items()}
+
+
+def unreachable_markdown(results: Mapping[str, Any]) -> str:
+    """Write the labels that no model can give as a list in Markdown, an item per file."""
+    found = results["unreachable"].items()
+    return "\n".join(["Labels out of reach:", "", *(f"- {describe_unreachable(*item)}" for item in found)])
 
 
 def as_markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
+from keras_bert_flow.tasks.answer_alignment import count_unreachable_answers
 from keras_bert_flow.tasks.answers import token_logits_of
 from keras_bert_flow.tasks.context_windows import Window, cut_windows, find_gold, require_room
 from keras_bert_flow.tasks.features import Features
@@ -103,6 +104,11 @@ class QuestionAnswering(Task):
         return Features(
             rows, first_lengths, np.array(owners, np.int32), named, details=windows, sequence_length=sequence_length
         )
+
+    def count_unreachable(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[ContextQuestion], features: Features
+    ) -> dict[str, dict[str, int]]:
+        return count_unreachable_answers(examples, features, self.max_answer_tokens)
 
     def decode(
         self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[ContextQuestion]

@@ -119,6 +119,19 @@ class Task(ABC):
     def make_measure(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Measure:
         """Return the `main_metric` as a function of the examples that count, made to be called a thousand times."""
 
+    def count_unreachable(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[Any], features: Features
+    ) -> dict[str, dict[str, int]]:
+        """Count the labels that no model can give, or can only guess, because of the encoding.
+
+        Args:
+            tokenizer, features: what `encode` made of the labelled examples, and the tokenizer it used.
+        Returns:
+            What is counted → `total`, and a count per reason; see `unreachable.REASONS`. Empty where every label can
+            be given, as in tasks that label whole texts.
+        """
+        return {}
+
     @property
     def model_options(self) -> dict[str, Any]:
         """What the constructor of the model is told besides its labels; of most kinds nothing."""

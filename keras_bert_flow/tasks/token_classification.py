@@ -20,6 +20,7 @@ from keras_bert_flow.tasks.span_metrics import (
     span_metrics,
     span_table,
 )
+from keras_bert_flow.tasks.tag_alignment import count_hidden_words
 from keras_bert_flow.tasks.tag_schemes import (
     PLAIN,
     SCHEMES,
@@ -139,6 +140,11 @@ class TokenClassification(Task):
             details=windows,
             sequence_length=sequence_length,
         )
+
+    def count_unreachable(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], features: Features
+    ) -> dict[str, dict[str, int]]:
+        return count_hidden_words(tokenizer, examples, features, self._known_scheme(), self.strict)
 
     def decode(
         self, outputs: Mapping[str, Sequence[np.ndarray]], features: Features, examples: Sequence[TaggedWords]

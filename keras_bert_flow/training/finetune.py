@@ -14,7 +14,7 @@ from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.training.grid import search_grid
 from keras_bert_flow.training.precision import arithmetic
-from keras_bert_flow.training.task_data import TaskData, read_task_data
+from keras_bert_flow.training.task_data import TaskData, read_task_data, write_unreachable
 from keras_bert_flow.training.task_runs import PRETRAINED, RANDOM, TaskRuns
 
 _logger = logging.getLogger(__name__)
@@ -32,7 +32,8 @@ def finetune(
 
     `<start>` is `pretrained` and, unless told not to compare, `random`: the same shape from new weights. With
     `finetuning.grid` each of its points is trained from the pre-trained weights first; what is published is trained as
-    the best of them, and `grid.json` has them all, see `search_grid`. A killed run goes on where it was.
+    the best of them, and `grid.json` has them all, see `search_grid`. Labels that no model can give are counted in a
+    warning and in `unreachable.json`, see `Task.count_unreachable`. A killed run goes on where it was.
 
     Args:
         config: its sections `task` and `finetuning` count.
@@ -64,6 +65,7 @@ def finetune(
         runs = make_runs(chosen)
         for start, seed in list_runs(chosen):
             runs.finish(work / start / f"seed-{seed}", start, seed)
+        write_unreachable(work, data)
         settings = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
         return Contents(settings, {"model": folder_digest(model)})
 

@@ -1,15 +1,25 @@
 """Read a task's files and show them to a model."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.task import Task
+from keras_bert_flow.tasks.unreachable import Unreachable, describe_unreachable
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+
+UNREACHABLE = "unreachable.json"  # beside the runs of a fine-tuning, where there is anything to say
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -24,12 +34,18 @@ class TaskFiles:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task that has learnt its labels, and what it is trained and measured on."""
+    """A task that has learnt its labels, and what it is trained and measured on.
+
+    Attributes:
+        unreachable: `train`, `dev` or `extra_dev.<name>` → what `Task.count_unreachable` finds there, where it is
+            anything.
+    """
 
     task: Task
     train: Features
     dev_examples: Sequence[Any]
     dev: Features
+    unreachable: Mapping[str, Unreachable] = field(default_factory=dict)
 
 
 def read_task_files(config: PipelineConfig) -> TaskFiles:
@@ -62,12 +78,31 @@ def check_task_files(config: PipelineConfig) -> TaskFiles:
 
 
 def read_task_data(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData:
-    """Read and encode the files; errors as of `check_task_files`, also those of further dev files."""
+    """Read and encode all files, and log which labels no model can give; errors as of `check_task_files`."""
     files, length = read_task_files(config), config.finetuning.sequence_length
-    for examples in files.extra_dev.values():
-        files.task.encode(tokenizer, examples, length)  # what is wrong with them is said now, not after the training
-    train, dev = (files.task.encode(tokenizer, examples, length) for examples in (files.training, files.dev))
-    return TaskData(files.task, train, files.dev, dev)
+    examples = {"train": files.training, "dev": files.dev}
+    # Further dev files are encoded so that what is wrong with them is said now, not after the training.
+    examples |= {f"extra_dev.{name}": found for name, found in files.extra_dev.items()}
+    encoded, unreachable = {}, {}
+    for name, found in examples.items():
+        features = files.task.encode(tokenizer, found, length)
+        if counts := files.task.count_unreachable(tokenizer, found, features):
+            unreachable[name] = counts
+            _logger.warning("%s", describe_unreachable(name, counts))
+        encoded[name] = features
+    return TaskData(files.task, encoded["train"], files.dev, encoded["dev"], unreachable)
+
+
+def write_unreachable(folder: Path, data: TaskData) -> None:
+    """Write `unreachable` of the data for the report; nothing where it is empty."""
+    if data.unreachable:
+        write_atomically(folder / UNREACHABLE, json.dumps(data.unreachable, indent=1).encode())
+
+
+def read_unreachable(folder: Path) -> dict[str, Unreachable]:
+    """Return what `write_unreachable` wrote in a folder of `finetune`."""
+    path = folder / UNREACHABLE
+    return read_json_object(path) if path.is_file() else {}
 
 
 def check_task_length(sequence_length: int, max_positions: int) -> None:

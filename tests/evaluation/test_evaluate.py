@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -122,6 +123,22 @@ def test_every_kind_of_task_is_evaluated(kind, make_folders, tmp_path):
     run = results["models"]["pretrained"]["runs"][1]
     assert {name: run[name] for name in scores} == pytest.approx(scores)
     assert "mine" in (output / "report.html").read_text() and "pre-trained" in (output / "report.md").read_text()
+
+
+def test_labels_out_of_reach_are_reported(make_folders, tmp_path):
+    folders = make_folders("question_answering")
+    found = {"dev": {"answers": {"total": 2000, "cut": 20, "too_long": 300}}}
+    (folders["finetuned"] / "unreachable.json").write_text(json.dumps(found))
+    output = write_evaluation(**folders, output=tmp_path / "out")
+    assert json.loads((output / "metrics.json").read_text())["unreachable"] == found
+    line = "- dev: 320 of 2,000 answers cannot be given exactly (16.00%): 20 cut by a window, 300 longer than "
+    assert f"Labels out of reach:\n\n{line}max_answer_tokens." in (output / "report.md").read_text()
+    page = (output / "report.html").read_text()
+    section = page[page.index("<h2>Labels out of reach</h2>") :].split("</section>")[0]
+    assert re.findall("<t[dh][^>]*>([^<]*)</t[dh]>", section)[5:] == [
+        *("dev: answers cannot be given exactly", "20", "2,000", "1.00%", "cut by a window"),
+        *("dev: answers cannot be given exactly", "300", "2,000", "15.00%", "longer than max_answer_tokens"),
+    ]
 
 
 def test_official_files_hold_the_predictions(make_folders, tmp_path):

@@ -1,5 +1,7 @@
 """Fine-tuning on tags: one counts alike among short sentences and long ones; of any sentences a batch has the mean."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -72,3 +74,15 @@ def test_epsilon_is_that_of_the_settings(place):
     assert np.mean(losses) == pytest.approx(dev_loss, rel=1e-4)  # divided by so much, no step moves a weight
     losses, dev_loss = finetune_tags(place, output="learnt", **rates)
     assert dev_loss < 0.8 * np.mean(losses)
+
+
+def test_words_out_of_reach_are_logged_and_written(place, caplog):
+    with (place / "tags.txt").open("a") as table:
+        table.write("\nzebra O\n\nberta B-PER\n")
+    finetune_tags(place)
+    found = {"words": {"total": 546, "unknown": 2}}
+    assert json.loads((place / "finished/unreachable.json").read_text()) == {"train": found, "dev": found}
+    assert [record.message for record in caplog.records] == [
+        f"{name}: 2 of 546 words are not shown to the model as written (0.37%): 2 with [UNK]."
+        for name in ("train", "dev")
+    ]
