@@ -151,4 +151,4 @@ class Classification(Task):
 
     def _read_label(self, place: str, values: list) -> str:
         require_text(place, self.label, values[0])
-        return values[0].strip()
+        return values[0]

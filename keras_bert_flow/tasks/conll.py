@@ -159,10 +159,12 @@ def _strings(place: str, name: str, fields: dict) -> tuple[str, ...]:
     if isinstance(values, list) and values and all(isinstance(value, str) and value for value in values):
         try:
             "".join(values).encode()
-            return tuple(values)
+            if not any("\0" in value for value in values):
+                return tuple(values)
         except UnicodeEncodeError:  # JSON can spell half a surrogate pair, which no tokenizer takes
             pass
     received = abridge([ascii(values)]) if name in fields else f"only {abridge(fields) or 'nothing'}"
     raise ValueError(
-        f"{place}: {name!r} must be a list of texts, none of them empty. Received: {received}. Correct or drop the row."
+        f"{place}: {name!r} must be a list of texts, none of them empty or with NUL. Received: {received}. "
+        "Correct or drop the row."
     )

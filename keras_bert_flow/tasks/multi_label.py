@@ -187,7 +187,7 @@ class MultiLabel(Task):
             )
         for name in names:
             require_text(place, self.label, name)
-        return tuple(dict.fromkeys(name.strip() for name in names))
+        return tuple(names)
 
     def _read_marks(self, place: str, values: list) -> tuple[str, ...]:
         marks = [MARKS.get(value.strip().lower()) if isinstance(value, str) else None for value in values]

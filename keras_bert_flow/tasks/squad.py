@@ -132,6 +132,7 @@ def _walk_articles(path: str, has_labels: bool) -> Iterator[ContextQuestion]:
         place = f"{path}, article {number}"
         paragraphs = _take(place, article, "paragraphs", list)
         title = article.get("title", "")
+        _refuse_nul(place, "title", str(title))
         place += f" ({abridge([title])})" if isinstance(title, str) and title.strip() else ""
         for paragraph_number, paragraph in enumerate(paragraphs, 1):
             paragraph_place = f"{place}, paragraph {paragraph_number}"
@@ -202,6 +203,8 @@ def _take(place: str, fields: Any, name: str, kind: type) -> Any:
         names = {str: "text that is not blank", list: "a list", bool: "true or false", int: "a whole number"}
         received = abridge([ascii(value)])
         raise ValueError(f"{place}: the field {name!r} must be {names[kind]}. Received: {received}. Correct it.")
+    if is_text:
+        _refuse_nul(place, name, value)
     if is_text and not value.isascii():
         try:
             value.encode()
@@ -210,6 +213,14 @@ def _take(place: str, fields: Any, name: str, kind: type) -> Any:
                 f"{place}: the field {name!r} must be Unicode. Received: {abridge([ascii(value)])}. Correct it."
             ) from None
     return value
+
+
+def _refuse_nul(place: str, name: str, text: str) -> None:
+    if "\0" in text:
+        raise ValueError(
+            f"{place}: the field {name!r} must not hold NUL. Received: one at character {text.index(chr(0)) + 1}. "
+            "Remove it, and correct the places of answers behind it."
+        )
 
 
 def _name(value: Any) -> str:

@@ -1,7 +1,8 @@
 """Read a task's table: texts, perhaps second texts, and labels, from .tsv, .csv or .jsonl, also .gz."""
 
+import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,8 @@ from keras_bert_flow.tasks.rows import Row, abridge, read_rows
 
 # At most 18 digits: what int64 holds, and far below the length at which int() refuses a text.
 INTEGER = re.compile(r"-?[0-9]{1,18}")
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,10 @@ def read_table(
     examples = []
     for number, values in read_columns(path, texts, [label], header, max_examples):
         require_text(f"{path}, row {number}", label, values[-1])
-        examples.append((number, *values[:-1], values[-1].strip()))
+        examples.append((number, *values))
     rows, texts, *pairs, labels = zip(*examples, strict=True)
-    return TaskTable(str(path), texts, pairs[0] if pairs else None, labels, rows)
+    labels = trim_labels([f"{path}, row {row}" for row in rows], labels)
+    return TaskTable(str(path), texts, pairs[0] if pairs else None, tuple(labels), rows)
 
 
 def read_columns(
@@ -85,6 +89,24 @@ def read_columns(
         for column, value in zip(texts, values, strict=False):  # the labels are not among `texts`
             require_text(f"{path}, row {number}", column, value)
         yield number, values
+
+
+def trim_labels(places: Sequence[str], labels: Sequence[Any]) -> list[Any]:
+    """Remove the blanks around names, and around those of tuples, and log one warning where there are any.
+
+    Args:
+        places: file and row of each label.
+        labels: names, tuples of names, which lose repeated ones as well, or anything else, which stays as it is.
+    """
+    trimmed = [_trim(label) for label in labels]
+    changed = [number for number, pair in enumerate(zip(labels, trimmed, strict=True)) if _has_blanks(*pair)]
+    if changed:
+        first = changed[0]
+        _logger.warning(
+            "%s: blanks around labels are removed: %r is read as %r, and so in %d of %d rows.",
+            *(places[first], labels[first], trimmed[first], len(changed), len(labels)),
+        )
+    return trimmed
 
 
 def limit_examples(path: str | Path, examples: Iterator[Any], max_examples: int | None) -> Iterator[Any]:
@@ -171,3 +193,13 @@ def require_text(place: str, column: str, value: Any) -> None:
         raise ValueError(
             f"{place}: column {column!r} must be Unicode. Received: {received}. Correct the row."
         ) from None
+
+
+def _trim(label: Any) -> Any:
+    if isinstance(label, tuple):
+        return tuple(dict.fromkeys(name.strip() for name in label))
+    return label.strip() if isinstance(label, str) else label
+
+
+def _has_blanks(label: Any, trimmed: Any) -> bool:
+    return tuple(dict.fromkeys(label)) != trimmed if isinstance(label, tuple) else label != trimmed

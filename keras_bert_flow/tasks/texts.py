@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bert_flow.tasks.features import Features, join_texts
 from keras_bert_flow.tasks.rows import abridge
-from keras_bert_flow.tasks.tables import read_columns
+from keras_bert_flow.tasks.tables import read_columns, trim_labels
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 
@@ -41,15 +41,18 @@ def read_examples(
     Args:
         texts: columns of the text and of the second text, if there is one.
         labels: columns that make up the label; none where the table has no labels.
-        read_label: makes a label of the place, for messages, and the values of those columns.
+        read_label: makes a label of the place, for messages, and the values of those columns. Blanks around a name, or
+            around those of a tuple, are removed with a warning; so are repeated names.
     """
     columns = [column for column in texts if column is not None]
-    examples = []
+    places, found, shown = [], [], []
     for number, values in read_columns(path, columns, list(labels), header, max_examples):
-        place, parts = f"{path}, row {number}", values[len(columns) :]
-        label = read_label(place, parts) if parts else None
-        examples.append(TextExample(values[0], values[1] if len(columns) == 2 else None, label, place))
-    return examples
+        places.append(f"{path}, row {number}")
+        parts = values[len(columns) :]
+        found.append(read_label(places[-1], parts) if parts else None)
+        shown.append((values[0], values[1] if len(columns) == 2 else None))
+    trimmed = trim_labels(places, found)
+    return [TextExample(*pair, *rest) for pair, *rest in zip(shown, trimmed, places, strict=True)]
 
 
 def pose_texts(item: Any, is_pair: bool) -> TextExample:

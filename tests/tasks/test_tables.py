@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.tables import TaskTable, label_ids, label_names, read_table
 from tests.tasks.files import DATA, message_of, needs_data, write
 
@@ -175,3 +176,27 @@ def test_label_ids_refuses_a_label_that_training_never_had(tmp_path):
         ValueError, label_ids, table_of("a", "z", path="builtin"), tuple(f"label {i}" for i in range(99))
     )
     assert "builtin, row 1" in message and "and 79 more" in message
+
+
+@pytest.mark.parametrize("label", [" yes", "yes ", "yes\u00a0"])
+def test_blanks_around_labels_are_removed_with_a_warning(tmp_path, caplog, label):
+    path = write(tmp_path, "t.tsv", f"text\tlabel\na\tvery good\nb\t{label}\nc\t{label}\n")
+    assert read_table(path).labels == ("very good", "yes", "yes")
+    assert [example.label for example in make_task("classification").read(path)] == ["very good", "yes", "yes"]
+    text = f"{path}, row 3: blanks around labels are removed: {label!r} is read as 'yes', and so in 2 of 3 rows."
+    assert [record.message for record in caplog.records] == [text, text]
+
+
+def test_blanks_around_one_of_several_labels_are_removed_with_a_warning(tmp_path, caplog):
+    path = write(tmp_path, "t.tsv", "text\tlabel\na\tx|x|two words\nb\t x |y\n")
+    labels = [example.label for example in make_task("multi_label").read(path)]
+    assert labels == [("x", "two words"), ("x", "y")]
+    assert [record.message.removeprefix(str(path)) for record in caplog.records] == [
+        ", row 3: blanks around labels are removed: (' x ', 'y') is read as ('x', 'y'), and so in 1 of 2 rows."
+    ]
+
+
+def test_numbers_with_blanks_give_no_warning(tmp_path, caplog):
+    path = write(tmp_path, "t.tsv", "text\tlabel\na\t 1.5\nb\t2 \n")
+    assert [example.label for example in make_task("regression").read(path)] == [1.5, 2.0]
+    assert not caplog.records
