@@ -26,17 +26,10 @@ from keras_bert_flow.keys import corpus_digests, records_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import FileSummary, read_manifest
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.text.objectives import MLM, MLM_NSP, MLM_SOP
+from keras_bert_flow.text.objectives import NEEDED
 from keras_bert_flow.text.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
-
-# objective → documents to train on, and why
-NEEDED = {
-    MLM_NSP: (2, "two or more different documents to train on, for pairs from different documents"),
-    MLM: (1, "text to train on"),
-    MLM_SOP: (1, "a document of two or more sentences to train on, for pairs of neighbouring segments"),
-}
 
 
 def build_records(

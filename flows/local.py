@@ -42,6 +42,8 @@ def run_locally(
 ) -> Path:
     """Run `bert-pipeline`, on the server that Prefect is set to use or else on one of our own.
 
+    `check_run` must have accepted the configuration: the flow does not check it again.
+
     Args:
         overrides: `key.sub=value` settings.
         on_line: takes each line of progress.
@@ -63,8 +65,9 @@ def run_locally(
 def main(parameters: str, outcome: str) -> int:
     """Run the flow in this process, the child's: leave the report's path, or what went wrong, in a file."""
     try:
-        from flows.pipeline import bert_pipeline
+        from flows.pipeline import IS_CHECKED, bert_pipeline
 
+        IS_CHECKED.set(True)
         _print_lines_of_ours()
         text, status = bert_pipeline(**json.loads(parameters)), 0
     except OSError as error:

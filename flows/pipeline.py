@@ -4,6 +4,7 @@ The stages are tasks of one flow run, not subflows, so that Prefect shows them o
 stage Completed, Cached or Failed.
 """
 
+from contextvars import ContextVar
 from typing import Any
 
 from prefect import flow
@@ -15,6 +16,8 @@ from flows.stages import MODEL, evaluation_stage, finetuning_stage, make_pretrai
 from flows.tasks import evaluate_model, fill_builtin, finetune_model, perform, pretrain_model
 from keras_bert_flow.config import Backend, PipelineConfig
 from keras_bert_flow.preflight.run import check_run
+
+IS_CHECKED: ContextVar[bool] = ContextVar("is_checked", default=False)  # `kbf run` has checked the configuration
 
 
 @flow(name="bert-pipeline")
@@ -36,7 +39,8 @@ def bert_pipeline(
     """
     rows: list[dict[str, Any]] = []
     settled = settle_config(config_path, overrides, config, backend)
-    check_run(settled)
+    if not IS_CHECKED.get():
+        check_run(settled)
     settled = fill_builtin(settled, rows)
     records = make_records(settled, rows)
     phases = make_pretrained(settled, records, lambda stage: perform(pretrain_model, stage, rows))

@@ -99,7 +99,7 @@ def _explain(kind: type[Settings], item: dict, source: str) -> str:
     if item["type"] == "union_tag_invalid":
         kinds = ", ".join(TASKS)
         return f"{source}: `{path}.kind` must be one of {kinds}. Received: {kind_of(item['input'])!r}."
-    message = item["msg"].removeprefix("Value error, ").rstrip(".")
+    message = item["msg"].removeprefix("Value error, ").rstrip(".").replace("valid tuple", "valid list")
     place = f"`{path}`: " if path else ""
     received = f" Received: {abridge(repr(item['input']))}." if item["type"] != "value_error" else ""
     return f"{source}: {place}{message}.{received}"

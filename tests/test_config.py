@@ -158,7 +158,7 @@ def test_unknown_key_is_refused_with_the_valid_names(text, wrong, valid, tmp_pat
         ("finetuning: {seeds: []}", ("`finetuning.seeds`", "at least 1")),
         ("finetuning: {grid: {epochs: []}}", ("`finetuning.grid.epochs`", "at least 1")),
         ("finetuning: {grid: {learning_rate: [1e-5, 0]}}", ("`finetuning.grid.learning_rate.1`", "greater than 0")),
-        ("finetuning: {grid: {batch_size: 16}}", ("`finetuning.grid.batch_size`", "tuple", "16")),
+        ("finetuning: {grid: {batch_size: 16}}", ("`finetuning.grid.batch_size`", "list", "16")),
         ("finetuning: {grid: true}", ("`finetuning.grid`", "Received: True")),
         ("corpus: 3", ("`corpus`", "Received: 3")),
         ("vocabulary: {cased: perhaps}", ("`vocabulary.cased`", "boolean")),

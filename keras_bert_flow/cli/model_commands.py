@@ -40,7 +40,7 @@ def pretrain(
     """Pre-train a model, resuming from the newest checkpoint of a run that was stopped."""
     with stopping_for_later():
         settings = choose_backend(load(config, set), backend)
-        check_pretraining_stage(settings, records, output)
+        check_pretraining_stage(settings, records, initial_model, output)
         from keras_bert_flow.progress import training_progress
         from keras_bert_flow.training.memory import keep_freed_memory
         from keras_bert_flow.training.pretrain import pretrain as run

@@ -9,13 +9,14 @@ import numpy as np
 
 from keras_bert_flow.data.accumulation import split_batches
 from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords, read_masking_rule
+from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.manifest import Manifest
 from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
 ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
@@ -45,7 +46,7 @@ class PretrainingRecords:
         self.manifest: Manifest = check_records(folder, digests=verify)
         self._folder = Path(folder)
         self._vocabulary_size = self.manifest.config["vocabulary_size"]
-        _check_vocabulary(Path(folder) / VOCABULARY_FILE, self._vocabulary_size, vocabulary_file)
+        check_record_vocabulary(Path(folder) / VOCABULARY_FILE, self._vocabulary_size, vocabulary_file)
         files = [file for file in self.manifest.files if file.name.startswith(f"{part}-")]
         self._files = [
             _open_file(Path(folder) / file.name, file.records) for file in files if file.name.endswith(RECORD_SUFFIX)
@@ -182,18 +183,3 @@ def _open_file(path: Path, records: int | None) -> TFRecordFile:
             "Build the folder again."
         )
     return file
-
-
-def _check_vocabulary(path: Path, vocabulary_size: int, other: str | Path | None) -> None:
-    """Refuse records whose ids mean other pieces to the model than those that they were made of."""
-    pieces = read_vocabulary(path)
-    if len(pieces) != vocabulary_size:
-        raise ValueError(
-            f"Records must lie with the vocabulary that they were made with, of {vocabulary_size} pieces. "
-            f"Received: {path}, with {len(pieces)}. Build the folder again."
-        )
-    if other is not None and read_vocabulary(other) != pieces:
-        raise ValueError(
-            f"Records must be made with the model's vocabulary. Received: {path}, which is not that of {other}. "
-            f"Build the records again with --vocab {other}."
-        )

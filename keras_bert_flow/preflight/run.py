@@ -6,13 +6,14 @@ from pathlib import Path
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.outputs import check_place
-from keras_bert_flow.preflight.stages import check_corpus, check_model, check_task, packages_of
+from keras_bert_flow.preflight.stages import check_corpus, check_model, check_predictions, check_task, packages_of
 from keras_bert_flow.text.vocabulary import read_vocabulary
+from keras_bert_flow.training.task_data import TaskFiles
 
 STAGES = ("vocabulary", "records", "pretraining", "finetuning", "evaluation")
 
 
-def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: Sequence[str] = ()) -> None:
+def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: Sequence[str] = ()) -> TaskFiles | None:
     """Check everything that stages of a configuration are given, the cheapest first.
 
     Reading the tables of a task takes most of the time, about 4 s for a million rows: `benchmarks/preflight.py`.
@@ -20,6 +21,8 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     Args:
         stages: those that are to run.
         packages: needed besides those of the stages.
+    Returns:
+        The task's files where a stage needs them, None of the built-in task.
     Raises:
         FileNotFoundError, OSError, ValueError: something that would end a stage, with the message of that stage.
     """
@@ -30,7 +33,8 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
         check_model(config)
     if "vocabulary" in stages and config.vocabulary.file is not None:
         read_vocabulary(config.vocabulary.file)
+    if "records" in stages:
+        check_predictions(config)
     if "vocabulary" in stages or "records" in stages:
-        check_corpus(config)
-    if "finetuning" in stages or "evaluation" in stages:
-        check_task(config)
+        check_corpus(config, makes_records="records" in stages)
+    return check_task(config) if "finetuning" in stages or "evaluation" in stages else None

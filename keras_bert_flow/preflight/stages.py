@@ -5,18 +5,21 @@ from pathlib import Path
 
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.distribution.batches import check_devices
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.layers.head_sizes import check_heads
 from keras_bert_flow.models.sizes import get_size
 from keras_bert_flow.outputs import check_output
+from keras_bert_flow.preflight.corpus import check_columns, check_text
 from keras_bert_flow.preflight.models import check_model_directory
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.text.inputs import check_inputs, packages_for
-from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
-from keras_bert_flow.text.vocabulary import read_vocabulary
+from keras_bert_flow.text.storage import is_remote
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary
+from keras_bert_flow.training.initial_shape import check_shape
 from keras_bert_flow.training.task_data import (
     TaskData,
     TaskFiles,
@@ -28,21 +31,26 @@ from keras_bert_flow.training.task_data import (
 BEAM = "apache_beam"
 
 
-def check_corpus(config: PipelineConfig, storage: Storage | None = None) -> list[str]:
-    """Check that the corpus is there and can be read, and return its files.
+def check_corpus(config: PipelineConfig, makes_records: bool = False) -> list[str]:
+    """Check that the corpus on this machine is there and can be used, and return its files.
+
+    Text at other places is not looked at; that of the built-in corpus is not written yet.
 
     Args:
-        storage: reaches text at other places; None where those are not to be looked at.
+        makes_records: there must be documents enough for them.
     Raises:
         FileNotFoundError, ValueError: it is not, or a package that reads it is missing.
     """
-    patterns = [pattern for pattern in config.corpus.input if pattern != BUILTIN]
-    if storage is None:
-        patterns = [pattern for pattern in patterns if not is_remote(pattern)]
+    corpus = config.corpus
+    patterns = [pattern for pattern in corpus.input if pattern != BUILTIN and not is_remote(pattern)]
     if not patterns:
         return []
-    files = check_inputs(patterns, storage or LOCAL, config.corpus.skip_bad_inputs)
+    files = check_inputs(patterns, skip_bad_inputs=corpus.skip_bad_inputs)
     check_installed(packages_for(files))
+    if not corpus.skip_bad_inputs:
+        check_columns(corpus, files)
+        if len(patterns) == len(corpus.input):
+            check_text(config, files, makes_records)
     return files
 
 
@@ -60,17 +68,23 @@ def check_records_stage(config: PipelineConfig, vocabulary: Path, output: Path) 
     """Check what `kbf records` is given."""
     check_installed([BEAM])
     check_output(output)
+    check_predictions(config)
     read_vocabulary(vocabulary)
-    check_corpus(config)
+    check_corpus(config, makes_records=True)
 
 
-def check_pretraining_stage(config: PipelineConfig, records: Path, output: Path) -> None:
+def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None, output: Path) -> None:
     """Check what `kbf pretrain` is given."""
     check_output(output)
     check_model(config)
-    length = check_folder(records, "records", digests=False).config.get("sequence_length")
-    if isinstance(length, int):
-        check_positions(length, config.model.max_positions)
+    made = check_folder(records, "records", digests=False).config
+    if isinstance(made.get("sequence_length"), int):
+        check_positions(made["sequence_length"], config.model.max_positions)
+    vocabulary = initial_model and initial_model / VOCABULARY_FILE
+    if initial_model is not None:
+        check_shape(check_model_directory(initial_model), config.model, initial_model)
+    if isinstance(made.get("vocabulary_size"), int):
+        check_record_vocabulary(records / VOCABULARY_FILE, made["vocabulary_size"], vocabulary)
 
 
 def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) -> TaskData | None:
@@ -90,6 +104,18 @@ def check_report_stage(
     for folder, stage in (*inputs, *([(first_phase, "pretraining")] if first_phase else ())):
         check_folder(folder, stage, digests=False)
     return check_task(config)
+
+
+def check_predictions(config: PipelineConfig) -> None:
+    """Check that the records have no more predictions than tokens."""
+    for phase in config.phases:
+        length, most = phase.records.sequence_length, phase.records.max_predictions
+        if most >= length:
+            raise ValueError(
+                "`max_predictions` must be less than `sequence_length`: each is a token of its own. Received: "
+                f"max_predictions={most}, sequence_length={length}. Try "
+                f"max_predictions={max(1, round(phase.records.masked_fraction * length))}."
+            )
 
 
 def check_model(config: PipelineConfig) -> None:

@@ -24,6 +24,12 @@ MLM_NSP, MLM, MLM_SOP = "mlm_nsp", "mlm", "mlm_sop"
 SENTENCE_TASKS = {MLM_NSP: "next_sentence", MLM_SOP: "sentence_order"}
 # What a label of 1 is called where such labels are counted.
 LABEL_NAMES = {MLM_NSP: "random_next", MLM_SOP: "swapped"}
+# objective → documents to train on, and why
+NEEDED = {
+    MLM_NSP: (2, "two or more different documents to train on, for pairs from different documents"),
+    MLM: (1, "text to train on"),
+    MLM_SOP: (1, "a document of two or more sentences to train on, for pairs of neighbouring segments"),
+}
 ROWS = 1024  # made at once, about 1 MB a matrix; what is drawn depends on it
 
 

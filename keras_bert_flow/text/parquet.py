@@ -16,12 +16,8 @@ def read_column(file: BinaryIO, path: str, name: str) -> Iterator[bytes | None]:
         ValueError: the file is damaged, or has no such column of text; the message names it.
     """
     import pyarrow as pa  # comes with Apache Beam
-    from pyarrow import parquet
 
-    with whole_file(path):
-        table = parquet.ParquetFile(file, buffer_size=_BYTES, pre_buffer=False, page_checksum_verification=True)
-        schema = table.schema_arrow
-    _check_column(schema, path, name)
+    table = open_table(file, path, name)
     batches = table.iter_batches(batch_size=_ROWS, columns=[name])
     while True:
         with whole_file(path):
@@ -30,6 +26,17 @@ def read_column(file: BinaryIO, path: str, name: str) -> Iterator[bytes | None]:
                 return
             values = batch.column(0).cast(pa.large_binary()).to_pylist()  # whether it is UTF-8 was never looked at
         yield from values
+
+
+def open_table(file: BinaryIO, path: str, name: str):
+    """Open a Parquet file that has the column; errors as of `read_column`. Only the footer is read."""
+    from pyarrow import parquet
+
+    with whole_file(path):
+        table = parquet.ParquetFile(file, buffer_size=_BYTES, pre_buffer=False, page_checksum_verification=True)
+        schema = table.schema_arrow
+    _check_column(schema, path, name)
+    return table
 
 
 def _check_column(schema, path: str, name: str) -> None:

@@ -7,8 +7,8 @@ from keras_bert_flow.config import ModelConfig
 from keras_bert_flow.conversion.model_directory import load_for_pretraining
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
-from keras_bert_flow.models.sizes import get_size
 from keras_bert_flow.text.objectives import SENTENCE_TASKS
+from keras_bert_flow.training.initial_shape import check_shape
 
 _logger = logging.getLogger(__name__)
 
@@ -26,15 +26,7 @@ def load_initial_model(folder: Path, shape: ModelConfig, objective: str) -> Bert
     """
     rates = {name: getattr(shape, name) for name in ("dropout_rate", "attention_dropout_rate")}
     model, new_layers = load_for_pretraining(folder, objective in SENTENCE_TASKS, **rates)
-    wanted = get_size(shape.size) | {"max_positions": shape.max_positions, "hidden_act": shape.hidden_act}
-    wanted |= {name: getattr(shape, name) for name in get_size(shape.size) if getattr(shape, name) is not None}
-    found = model.backbone.get_config()
-    others = [f"{name}={found[name]}, not {value}" for name, value in wanted.items() if found[name] != value]
-    if others:
-        raise ValueError(
-            f"The initial model must have the shape that the configuration says. Received: {folder}, with "
-            f"{'; '.join(others)}. Set these in the section `model`."
-        )
+    check_shape(model.backbone.get_config(), shape, folder)
     if new_layers:
         _logger.warning("%s has no weights for %s, which begin anew.", folder, ", ".join(new_layers))
     return model

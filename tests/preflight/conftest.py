@@ -1,9 +1,12 @@
 """A folder with a configuration that is right, and files that are wrong."""
 
+import gzip
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import parquet
 
 from tests.oracles.tiny_model import write_tiny_model
 from tests.oracles.tiny_records import write_tiny_records
@@ -23,6 +26,11 @@ TABLES = {
     "choices.csv": "sent1,sent2,ending0,ending1,ending2,label\na,b,c,d,e,0\n",
     "names.tsv": "text\tlabel\na\tx|y\nb\tx\n",
     "odd_names.tsv": "text\tlabel\na\tx|z\n",
+    "one.txt": "A cat sat.\nIt ate.\n",
+    "copies.txt": "A cat sat.\n\nA cat sat.\n\n A cat sat. \n",
+    "empty.txt": "",
+    "blank.txt": "\n \n\n",
+    "texts.jsonl": '{"body": "A cat sat."}\n{"body": "A dog ran."}\n',
     "vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n",
     "good_vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n",
 }
@@ -43,6 +51,9 @@ def place(tmp_path: Path, published: Path, monkeypatch: pytest.MonkeyPatch) -> P
     for name, content in TABLES.items():
         (tmp_path / name).write_text(content)
     (tmp_path / "corpus.txt").write_text("A cat sat. It ate.\n\nA dog ran.\n")
+    (tmp_path / "latin.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1"))
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"A cat sat.\n" * 100)[:-9])
+    parquet.write_table(pa.table({"body": ["A cat sat.", "A dog ran."], "number": [1, 2]}), tmp_path / "texts.parquet")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "folder").mkdir()

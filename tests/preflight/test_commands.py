@@ -14,6 +14,8 @@ from tests.preflight.refused import assert_refused
 
 PREDICT = "predict --model model"
 REPORT = "report --config run.yaml --finetuned records --pretrained records"
+SHAPE = "--set model={num_layers: 1, hidden_dim: 4, num_heads: 2, intermediate_dim: 8, max_positions: 64}"
+SHORT = "--set records.sequence_length=8 --set finetuning.sequence_length=8"
 # command line → words of the message
 WRONG_COMMANDS = {
     "vocab --input none.txt --output new": "must be a file, a folder or a glob that matches",
@@ -28,6 +30,12 @@ WRONG_COMMANDS = {
     "pretrain --records nope --output new": "must hold manifest.json",
     "pretrain --records model --output new": "must hold manifest.json",
     "pretrain --records nope --output dangling": "link that leads nowhere",
+    "pretrain --records records --initial-model nope --output new": "must hold config.json. Received: nope",
+    "pretrain --records records --initial-model damaged --output new": "not a whole safetensors file",
+    "pretrain --records records --initial-model model --output new": "max_positions=64, not 512.*`model`",
+    f"pretrain --records records --initial-model model --output new {SHAPE} {SHORT}": "the model's vocabulary",
+    "pretrain --records records --output new --set model.max_positions=8": "must be at most `model.max_positions`",
+    f"pretrain --records records --output new {SHAPE} --set model.max_positions=8 {SHORT}": "model's 8 positions",
     "finetune --model model --task run.yaml --output new": "model's 64 positions. .*finetuning.sequence_length=128",
     "finetune --model model --task short.yaml --set task.dev=odd.tsv --output new": "Received: 'maybe'",
     "finetune --model nope --task run.yaml --output new": "must hold config.json. Received: nope",

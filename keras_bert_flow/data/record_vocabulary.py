@@ -1,0 +1,20 @@
+"""Check that records were made with the vocabulary of the model that reads them."""
+
+from pathlib import Path
+
+from keras_bert_flow.text.vocabulary import read_vocabulary
+
+
+def check_record_vocabulary(path: Path, vocabulary_size: int, other: str | Path | None) -> None:
+    """Refuse records whose ids mean other pieces to the model than those that they were made of."""
+    pieces = read_vocabulary(path)
+    if len(pieces) != vocabulary_size:
+        raise ValueError(
+            f"Records must lie with the vocabulary that they were made with, of {vocabulary_size} pieces. "
+            f"Received: {path}, with {len(pieces)}. Build the folder again."
+        )
+    if other is not None and read_vocabulary(other) != pieces:
+        raise ValueError(
+            f"Records must be made with the model's vocabulary. Received: {path}, which is not that of {other}. "
+            f"Build the records again with --vocab {other}."
+        )

@@ -1,0 +1,105 @@
+"""Read the beginning of a corpus, to refuse one that cannot be used before it is read to its end."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from keras_bert_flow.config import CorpusConfig, PipelineConfig
+from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
+from keras_bert_flow.text.inputs import PARQUET, open_input
+from keras_bert_flow.text.objectives import MLM_SOP, NEEDED
+from keras_bert_flow.text.parquet import open_table
+from keras_bert_flow.text.randomness import keyed_fraction
+from keras_bert_flow.text.rejected import advise, check_rejected, describe_rejected, explain_lack, rejected_bytes
+from keras_bert_flow.text.unpacking import PACKED_SUFFIXES
+
+MOST_BYTES = 16_000_000  # of text that are read: a fraction of a second
+
+
+class _Enough(Exception):
+    """As much was read as may be."""
+
+
+class _Limited(Counter):
+    """Counts of a reader, which is stopped at `MOST_BYTES`, also within a document."""
+
+    def __setitem__(self, name, value):
+        super().__setitem__(name, value)
+        if name == "bytes_read" and value > MOST_BYTES:
+            raise _Enough
+
+
+def check_columns(corpus: CorpusConfig, files: Sequence[str]) -> None:
+    """Raise ValueError unless each Parquet file has the column of text."""
+    for path in files:
+        if path.endswith(PARQUET):
+            with open_input(path) as file:
+                open_table(file, path, corpus.text_field)
+
+
+def check_text(config: PipelineConfig, files: Sequence[str], makes_records: bool) -> None:
+    """Check that a corpus has text, and documents enough to make records of.
+
+    A corpus that is larger than `MOST_BYTES` is judged by its beginning, and passes where that does not tell.
+
+    Args:
+        files: all of the corpus, on this machine.
+    Raises:
+        ValueError: too much is rejected, there are too few documents, or a file is damaged.
+    """
+    counts, rejecting = _Limited(), []
+    needed, reason = NEEDED[config.records.objective] if makes_records else (1, "text")
+    found: set[str] = set()
+    try:
+        for document in _read(config.corpus, files, counts, rejecting):
+            if not makes_records or _is_for_training(document, config):
+                found.add(document.id)
+            if len(found) >= needed:
+                return
+    except _Enough:
+        _check_beginning(config.corpus, files, counts)
+        return
+    check_rejected(counts, config.corpus.max_rejected_share, rejecting)
+    facts, remedy = explain_lack(counts)
+    raise ValueError(
+        f"A corpus must hold {reason}. Received: {', '.join(config.corpus.input)}, with {len(found)} of "
+        f"{counts['documents']} documents to use{facts and f'; {facts}'}. {remedy}"
+    )
+
+
+def _read(
+    corpus: CorpusConfig, files: Sequence[str], counts: Counter, rejecting: list[tuple[str, str, int]]
+) -> Iterator[Document]:
+    """Yield documents, and note (reason, path, rejected bytes) of each file that was read to its end."""
+    rule = ReadingRule(corpus.text_field, corpus.lines == "paragraphs", corpus.max_line_bytes, corpus.strict)
+    for path in files:
+        before = rejected_bytes(counts)
+        yield from read_documents(path, rule, counts)
+        rejecting += [
+            (reason, path, size - before.get(reason, 0))
+            for reason, size in rejected_bytes(counts).items()
+            if size > before.get(reason, 0)
+        ]
+
+
+def _is_for_training(document: Document, config: PipelineConfig) -> bool:
+    is_long_enough = config.records.objective != MLM_SOP or len(document.sentences) > 1
+    return is_long_enough and not is_held_out(document.id, config.records.held_out_fraction, config.seed)
+
+
+def is_held_out(document_id: str, held_out_fraction: float, seed: int) -> bool:
+    """Tell whether `kbf records` keeps a document for evaluation; `beam_jobs.pairing.PoolChoice` decides."""
+    return keyed_fraction(seed, "held out", document_id) < held_out_fraction
+
+
+def _check_beginning(corpus: CorpusConfig, files: Sequence[str], counts: Counter) -> None:
+    """Raise ValueError if more is rejected of the beginning than may be of all files together."""
+    if any(path.endswith((*PACKED_SUFFIXES, PARQUET)) for path in files):  # how much they hold is not known
+        return
+    allowed = corpus.max_rejected_share * sum(Path(path).stat().st_size for path in files)
+    if sum(rejected_bytes(counts).values()) > allowed:
+        raise ValueError(
+            f"At most {100 * corpus.max_rejected_share:.4g} % of the bytes of a corpus may be rejected, here "
+            f"{allowed:,.0f}. Received: {describe_rejected(counts)}, in its beginning alone. {advise(counts)} Or allow "
+            "it by --max-rejected-share=1 (corpus.max_rejected_share)."
+        )
