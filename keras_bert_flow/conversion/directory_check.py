@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.conversion import huggingface as hf
-from keras_bert_flow.conversion.directory_files import check_vocabulary, read_json
+from keras_bert_flow.conversion.directory_files import check_fast_tokenizer, check_vocabulary, read_json
 from keras_bert_flow.conversion.hf_config import read_hf_config
 from keras_bert_flow.conversion.tensor_file import StoredTensors, open_model_tensors
 
@@ -34,7 +34,7 @@ _LAYER = {
 
 
 def check_directory(folder: str | Path) -> dict[str, Any]:
-    """Check `config.json` against the tensors and `vocab.txt`, and return the arguments of the encoder.
+    """Check `config.json` against the tensors and the vocabulary, and return the arguments of the encoder.
 
     Raises:
         FileNotFoundError, ValueError: as `open_directory`.
@@ -57,6 +57,8 @@ def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
     _check_memory(tensors)
     if (folder / "vocab.txt").is_file():
         check_vocabulary(folder / "vocab.txt", settings["vocabulary_size"])
+    elif (folder / "tokenizer.json").is_file():
+        check_fast_tokenizer(folder / "tokenizer.json", settings["vocabulary_size"])
     return config, tensors
 
 

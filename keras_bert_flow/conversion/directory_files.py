@@ -31,6 +31,17 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return content
 
 
+def check_fast_tokenizer(path: Path, vocabulary_size: int) -> None:
+    """Raise ValueError unless `tokenizer.json` has an id for each piece of the model."""
+    model = read_json(path).get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, dict) and len(vocabulary) != vocabulary_size:
+        raise ValueError(
+            f"{path}: must have as many pieces as the model. Received: {len(vocabulary)} pieces, "
+            f"vocabulary_size={vocabulary_size}. Use the tokenizer that the model was made with."
+        )
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON object, a field a line."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

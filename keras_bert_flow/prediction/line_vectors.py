@@ -69,7 +69,9 @@ def load_line_vectors(
 
 def _describe(path: Path, embedder: Embedder, model: Path) -> dict[str, Any]:
     """Say what an index is made of: it is not made anew where any of this changes, but refused."""
-    files = {name: file_digest(model / name) for name in MODEL_FILES if (model / name).is_file()}
+    # A `tokenizer.json` counts only where there is no `vocab.txt`: `read_tokenizer`.
+    names = [*MODEL_FILES, *([] if (model / "vocab.txt").is_file() else ["tokenizer.json"])]
+    files = {name: file_digest(model / name) for name in names if (model / name).is_file()}
     cut = {"pooling": embedder.model.pooling, "sequence_length": embedder.sequence_length}
     return {"lines": file_digest(path), "model": files | cut}
 

@@ -15,6 +15,7 @@ from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_batch
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.stored import write_task
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, write_vocabulary
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.early_stopping import StopWithoutGain
@@ -85,7 +86,11 @@ class TaskRuns:
         return _read_run(folder)
 
     def _save(self, folder: Path) -> None:
-        vocabulary, length = self._model / "vocab.txt", self._settings.sequence_length
+        vocabulary, length = self._model / VOCABULARY_FILE, self._settings.sequence_length
+        if not vocabulary.is_file():  # the model has a `tokenizer.json` only
+            folder.mkdir(parents=True, exist_ok=True)
+            vocabulary = folder / VOCABULARY_FILE
+            write_vocabulary(vocabulary, self._tokenizer.pieces)
         save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, max_tokens=length)
         write_task(folder, self._data.task, length)
 
