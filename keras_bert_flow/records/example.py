@@ -1,67 +1,110 @@
-"""Read `tf.train.Example` without TensorFlow; `batches` writes it.
+"""Read `tf.train.Example` from its wire format; `batches` writes it.
 
-The messages have TensorFlow's field numbers and types (tensorflow/core/example/feature.proto and example.proto) under
-a package name of our own: the bytes are the same, and both may be loaded in one process.
+Field numbers are those of tensorflow/core/example/feature.proto and example.proto:
+Example{1: Features}, Features{1: entries of a map}, entry{1: name, 2: Feature},
+Feature{1: bytes, 2: floats, 3: int64s};
+each of these three is a list with its values in field 1, packed or not.
 """
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-_PACKAGE = "keras_bert_flow"
-_FIELD = descriptor_pb2.FieldDescriptorProto
+from keras_bert_flow.records.wire_format import BYTES, FIXED32, VARINT, read_fields, read_varints
+
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+_DTYPES = {_BYTES_LIST: np.dtype(object), _FLOAT_LIST: np.dtype(np.float32), _INT64_LIST: np.dtype(np.int64)}
+_FIRST, _SECOND, _INT64S, _FLOATS = 0x0A, 0x12, 0x1A, 0x12  # tags of fields 1, 2, 3 and 2, of bytes
+_UNPACKED = {_BYTES_LIST: BYTES, _FLOAT_LIST: FIXED32, _INT64_LIST: VARINT}  # wire type of one value
 
 
 def decode_example(record: bytes) -> dict[str, np.ndarray]:
-    """Read the features of a record: int64, float32 or object (bytes) arrays by name.
+    """Read the features of a record: int64, float32 or object (bytes) arrays, (values,), by name.
+
+    As in protobuf, unknown fields are skipped, the lists of a feature are joined, and the last of a name and of a kind
+    counts. Only an entry of the map with an unknown field is refused, as by `tf.io.parse_single_example`: protobuf's
+    implementations do not agree whether it is the field that is skipped or the entry.
 
     Raises:
         ValueError: the bytes are no `tf.train.Example`.
     """
+    features = {}
     try:
-        example = Example.FromString(record)
-    except Exception as error:  # protobuf's DecodeError has another base class in each of its implementations
+        for number, wire, start, end in read_fields(record, 0, len(record)):
+            if (number, wire) == (1, BYTES):
+                for number, wire, first, last in read_fields(record, start, end, depth=1):
+                    if (number, wire) == (1, BYTES):
+                        name, values = _read_plain_entry(record, first, last) or _read_entry(record, first, last)
+                        features[name] = values
+    except ValueError as error:
         raise ValueError(f"A record must be a tf.train.Example. Received: {len(record)} other bytes.") from error
-    return {name: _to_array(feature) for name, feature in example.features.feature.items()}
+    return features
 
 
-def _to_array(feature) -> np.ndarray:
-    kind = feature.WhichOneof("kind")
-    values = getattr(feature, kind or "int64_list").value
-    return np.array(values, _DTYPES[kind or "int64_list"])
+def _read_plain_entry(data: bytes, start: int, end: int) -> tuple[str, np.ndarray] | None:
+    """Read what every writer makes of numbers, a name and one list of packed values, at twice the speed.
+
+    Each part is the rest of the one around it, so it is enough to know where it begins. None: another layout.
+    """
+    if end - start < 2 or data[start + 1] >= 0x80:
+        return None
+    feature = start + 2 + data[start + 1]
+    values = _enter(data, feature, end)
+    packed = _enter(data, values, end)
+    first = _enter(data, packed, end)
+    if first == end or (data[start], data[feature], data[packed]) != (_FIRST, _SECOND, _FIRST):
+        return None
+    if data[values] == _INT64S:
+        numbers = read_varints(data[first:end])
+    elif data[values] == _FLOATS:
+        numbers = np.frombuffer(data[first:end], "<f4").astype(np.float32)  # ValueError if not of 4 bytes each
+    else:
+        return None
+    return data[start + 2 : feature].decode(), numbers
 
 
-def _make_example_class():
-    file = descriptor_pb2.FileDescriptorProto(name="keras_bert_flow/example.proto", package=_PACKAGE, syntax="proto3")
-    for name, value_type in (
-        ("BytesList", _FIELD.TYPE_BYTES),
-        ("FloatList", _FIELD.TYPE_FLOAT),
-        ("Int64List", _FIELD.TYPE_INT64),
-    ):
-        _add_field(file.message_type.add(name=name), "value", 1, value_type, repeated=True)
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, name in enumerate(("BytesList", "FloatList", "Int64List"), start=1):
-        field = _add_field(feature, name.removesuffix("List").lower() + "_list", number, _FIELD.TYPE_MESSAGE, name)
-        field.oneof_index = 0
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    _add_field(entry, "key", 1, _FIELD.TYPE_STRING)
-    _add_field(entry, "value", 2, _FIELD.TYPE_MESSAGE, "Feature")
-    _add_field(features, "feature", 1, _FIELD.TYPE_MESSAGE, "Features.FeatureEntry", repeated=True)
-    _add_field(file.message_type.add(name="Example"), "features", 1, _FIELD.TYPE_MESSAGE, "Features")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Example"))
+def _enter(data: bytes, start: int, end: int) -> int:
+    """Return where the value of a field begins that reaches to the end, else the end."""
+    if end - start < 2:
+        return end
+    length, value = data[start + 1], start + 2
+    if length >= 0x80:
+        if value == end or data[value] >= 0x80:
+            return end
+        length, value = length & 0x7F | data[value] << 7, value + 1
+    return value if length == end - value else end
 
 
-def _add_field(message, name, number, value_type, type_name=None, repeated=False):
-    label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
-    field = message.field.add(name=name, number=number, type=value_type, label=label)
-    if type_name:
-        field.type_name = f".{_PACKAGE}.{type_name}"
-    return field
+def _read_entry(data: bytes, start: int, end: int) -> tuple[str, np.ndarray]:
+    name, kind, parts = "", _INT64_LIST, []
+    for number, wire, first, last in read_fields(data, start, end, depth=2):
+        if wire != BYTES or number > 2:
+            raise ValueError("an entry has an unknown field")
+        if number == 1:
+            name = data[first:last].decode()
+            continue
+        for field, field_wire, begin, stop in read_fields(data, first, last, depth=3):
+            if field_wire == BYTES and field in _DTYPES:
+                if field != kind:  # of a oneof another kind replaces what was there
+                    kind, parts = field, []
+                parts += _read_list(data, begin, stop, kind)
+    if kind == _BYTES_LIST:
+        values = np.empty(len(parts), object)
+        values[:] = parts
+        return name, values
+    if len(parts) == 1:
+        return name, parts[0]
+    return name, np.concatenate(parts) if parts else np.empty(0, _DTYPES[kind])
 
 
-_DTYPES = {"int64_list": np.int64, "float_list": np.float32, "bytes_list": object}
-Example = _make_example_class()
+def _read_list(data: bytes, start: int, end: int, kind: int) -> list:
+    """Return bytes objects, or arrays of numbers that follow each other."""
+    parts = []
+    for number, wire, first, last in read_fields(data, start, end, depth=4):
+        if number != 1 or wire not in (BYTES, _UNPACKED[kind]):
+            continue
+        if kind == _BYTES_LIST:
+            parts.append(data[first:last])
+        elif kind == _FLOAT_LIST:
+            parts.append(np.frombuffer(data[first:last], "<f4").astype(np.float32))  # ValueError if not of 4 bytes each
+        else:
+            parts.append(read_varints(data[first:last]))
+    return parts
