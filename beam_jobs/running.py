@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, WorkerOptions
+from apache_beam.runners.runner import create_runner
 
 from beam_jobs.dead_workers import ending_with_workers
 from beam_jobs.leftovers import new_job_folder, remove_leftovers
@@ -36,7 +37,7 @@ def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str
         OSError: a worker found no room on the disk.
         ValueError: a worker met bad input; the message is the worker's, without Beam's trace around it.
     """
-    _check_options(options)
+    check_options(options)
     parsed = PipelineOptions(list(options))
     standard = parsed.view_as(StandardOptions)
     standard.runner = standard.runner or DEFAULT_RUNNER
@@ -100,8 +101,12 @@ def _quiet(level: str, folder: Path) -> Iterator[None]:
         file.unlink(missing_ok=True)
 
 
-def _check_options(options: Sequence[str]) -> None:
-    """Refuse options that Beam does not have, which it would leave out without a word, and values it cannot read."""
+def check_options(options: Sequence[str]) -> None:
+    """Refuse options that Beam does not have, which it would leave out silently, and values it cannot read.
+
+    Raises:
+        ValueError: there is no such option, value or runner.
+    """
     unknown: list[str] = []
 
     def refuse(message: str) -> NoReturn:
@@ -112,7 +117,14 @@ def _check_options(options: Sequence[str]) -> None:
         unknown.extend(parser.parse_known_args(list(options))[1])
 
     PipelineOptions([]).get_all_options(add_extra_args_fn=find_unknown)  # it makes the parser of all of Beam's options
-    for option in unknown:
-        if option.startswith("--"):
-            name = option.partition("=")[0]
-            raise ValueError(f"An option must be one of this command or of Apache Beam. Received: {name}. See --help.")
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        raise ValueError(f"An option must be one of this command or of Apache Beam. Received: {name}. See --help.")
+    runner = PipelineOptions(list(options)).view_as(StandardOptions).runner
+    try:
+        create_runner(runner or DEFAULT_RUNNER)
+    except (ValueError, ImportError, AttributeError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(
+            f"A runner must be one that Apache Beam has. Received: {runner}: {reason}. See --help."
+        ) from None

@@ -12,6 +12,15 @@ Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 Optimizer = Literal["adamw", "bert_adam", "lamb"]
 Decay = Literal["linear", "cosine", "constant"]
 DecayFrom = Literal["warmup", "start"]
+# Far beyond what anybody trains; a slip of the keyboard would otherwise take all memory, or a year.
+MOST_PIECES = 10_000_000
+MOST_SHARDS = 100_000
+MOST_LAYERS, MOST_HEADS = 1_000, 4_096
+MOST_UNITS = 1 << 16
+MOST_POSITIONS = MOST_SEQUENCES = 1 << 20
+MOST_STEPS = MOST_EXAMPLES = 10**12
+MOST_EPOCHS = 100_000
+Seed = Annotated[int, Field(ge=0, lt=1 << 32)]  # as NumPy and Keras take them
 
 
 class CorpusConfig(Settings):
@@ -43,7 +52,9 @@ class CorpusConfig(Settings):
 class VocabularyConfig(Settings):
     """How the WordPiece vocabulary is learnt."""
 
-    size: int = Field(30522, ge=6, description="Pieces in the vocabulary, the five special ones included.")
+    size: int = Field(
+        30522, ge=6, le=MOST_PIECES, description="Pieces in the vocabulary, the five special ones included."
+    )
     cased: bool = Field(False, description="Keep case and accents.")
     min_character_count: int = Field(
         1, ge=1, description="Characters seen less often are left out and become [UNK], occurrences."
@@ -74,6 +85,7 @@ class RecordsConfig(Settings):
     shards: int | None = Field(
         None,
         ge=1,
+        le=MOST_SHARDS,
         description="Files of training records; left out, 4, or so many more that each is below about 256 MB.",
     )
 
@@ -82,11 +94,17 @@ class ModelConfig(Settings):
     """The shape of the network."""
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field("base", description="A published size.")
-    num_layers: int | None = Field(None, ge=1, description="Encoder blocks; by default those of `size`.")
-    hidden_dim: int | None = Field(None, ge=1, description="Width of a token; by default that of `size`.")
-    num_heads: int | None = Field(None, ge=1, description="Attention heads; by default those of `size`.")
-    intermediate_dim: int | None = Field(None, ge=1, description="Width of the feed-forward; by default `size`'s.")
-    max_positions: int = Field(512, ge=8, description="Longest sequence the model can take, tokens.")
+    num_layers: int | None = Field(
+        None, ge=1, le=MOST_LAYERS, description="Encoder blocks; by default those of `size`."
+    )
+    hidden_dim: int | None = Field(
+        None, ge=1, le=MOST_UNITS, description="Width of a token; by default that of `size`."
+    )
+    num_heads: int | None = Field(None, ge=1, le=MOST_HEADS, description="Attention heads; by default those of `size`.")
+    intermediate_dim: int | None = Field(
+        None, ge=1, le=4 * MOST_UNITS, description="Width of the feed-forward; by default `size`'s."
+    )
+    max_positions: int = Field(512, ge=8, le=MOST_POSITIONS, description="Longest sequence the model can take, tokens.")
     hidden_act: Literal["gelu", "gelu_tanh"] = Field("gelu", description="The erf GELU of 2018, or the tanh one.")
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout after embeddings and sublayers.")
     attention_dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout on attention probabilities.")
@@ -98,11 +116,11 @@ class PretrainingConfig(Settings):
     masking: Literal["static", "dynamic"] = Field(
         "static", description="Masks as they are in the records, or drawn anew for each pass over them (RoBERTa)."
     )
-    batch_size: int = Field(256, ge=1, description="Sequences of a step.")
+    batch_size: int = Field(256, ge=1, le=MOST_SEQUENCES, description="Sequences of a step.")
     accumulate_batches: int = Field(
         1, ge=1, description="Parts in which a step's sequences are computed one after another, to the same step."
     )
-    total_steps: int = Field(1_000_000, ge=1, description="Optimizer steps.")
+    total_steps: int = Field(1_000_000, ge=1, le=MOST_STEPS, description="Optimizer steps.")
     warmup_steps: int = Field(10_000, ge=0, description="Steps in which the learning rate rises from 0.")
     optimizer: Optimizer = Field(
         "adamw",
@@ -169,11 +187,11 @@ class SecondPhaseConfig(Settings):
     sequence_length: int = Field(512, ge=8, description="Tokens of an instance, [CLS] and [SEP] included.")
     max_predictions: int = Field(77, ge=1, description="Most masked tokens of an instance.")
     duplication: int | None = Field(None, ge=1, description="Times each document is used; by default as in `records`.")
-    batch_size: int = Field(256, ge=1, description="Sequences of a step.")
+    batch_size: int = Field(256, ge=1, le=MOST_SEQUENCES, description="Sequences of a step.")
     accumulate_batches: int = Field(
         1, ge=1, description="Parts in which a step's sequences are computed one after another, to the same step."
     )
-    total_steps: int = Field(100_000, ge=1, description="Optimizer steps, counted from 0 again.")
+    total_steps: int = Field(100_000, ge=1, le=MOST_STEPS, description="Optimizer steps, counted from 0 again.")
     warmup_steps: int = Field(1_000, ge=0, description="Steps in which the learning rate rises from 0.")
     learning_rate: float = Field(1e-4, gt=0, description="Highest learning rate.")
 
@@ -189,10 +207,10 @@ class GridConfig(Settings):
     learning_rate: tuple[Annotated[float, Field(gt=0)], ...] = Field(
         (5e-5, 3e-5, 2e-5), min_length=1, description="Highest learning rates, in place of that of `finetuning`."
     )
-    epochs: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    epochs: tuple[Annotated[int, Field(ge=1, le=MOST_EPOCHS)], ...] = Field(
         (2, 3, 4), min_length=1, description="Passes over the training table, each number a run of its own."
     )
-    batch_size: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    batch_size: tuple[Annotated[int, Field(ge=1, le=MOST_SEQUENCES)], ...] = Field(
         (16, 32), min_length=1, description="Examples of a step."
     )
 
@@ -209,12 +227,14 @@ class GridConfig(Settings):
 class FinetuningConfig(Settings):
     """How a pre-trained model learns a task. Defaults: Devlin et al. 2019, appendix A.3."""
 
-    batch_size: int = Field(32, ge=1, description="Examples of a step.")
+    batch_size: int = Field(32, ge=1, le=MOST_SEQUENCES, description="Examples of a step.")
     accumulate_batches: int = Field(
         1, ge=1, description="Parts in which a step's examples are computed, the shortest first, to the same step."
     )
-    epochs: int = Field(3, ge=1, description="Passes over the training table.")
-    max_train_examples: int | None = Field(None, ge=1, description="Use only the first so many rows of the table.")
+    epochs: int = Field(3, ge=1, le=MOST_EPOCHS, description="Passes over the training table.")
+    max_train_examples: int | None = Field(
+        None, ge=1, le=MOST_EXAMPLES, description="Use only the first so many rows of the table."
+    )
     sequence_length: int = Field(128, ge=8, description="Tokens of an example; longer ones are cut.")
     optimizer: Optimizer = Field(
         "adamw",
@@ -261,7 +281,7 @@ class FinetuningConfig(Settings):
     publish: Literal["last", "best"] = Field(
         "last", description="Which model becomes the result: that of the last epoch, or of the best dev score."
     )
-    seeds: tuple[int, ...] = Field((1, 2, 3), min_length=1, description="One run each; the report gives their mean.")
+    seeds: tuple[Seed, ...] = Field((1, 2, 3), min_length=1, description="One run each; the report gives their mean.")
     compare_random: bool = Field(True, description="Also fine-tune the same model from random weights.")
     grid: GridConfig | None = Field(
         None,
@@ -313,7 +333,7 @@ class PipelineConfig(Settings):
 
     name: str = Field("bert", description="Name of the run, shown in the report.")
     runs: LocalPath = Field("runs", description="Folder in which every stage keeps its results.")
-    seed: int = Field(1, ge=0, description="Seed of every random choice.")
+    seed: Seed = Field(1, description="Seed of every random choice.")
     backend: Backend = Field("jax", description="Keras backend of the training stages.")
     beam: tuple[str, ...] = Field((), description="Options for Apache Beam, such as --runner=FlinkRunner.")
     corpus: CorpusConfig = Field(default_factory=CorpusConfig, description="The text.")

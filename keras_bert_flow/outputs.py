@@ -56,6 +56,8 @@ def check_output_file(path: str | Path, name: str = "The output") -> Path:
 def check_place(path: str | Path) -> None:
     """Check that a file or folder can be made at a path, together with the folders above it that are missing."""
     path = Path(path).absolute()
+    if ".." in path.parts:  # folders that are missing cannot be followed back from
+        path = Path(os.path.normpath(path))
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise _error(errno.ENAMETOOLONG, path)
     place = path

@@ -22,5 +22,10 @@ class Settings(BaseModel):
 
     # YAML reads `text: 3` as a number; a column may be named so
     model_config = ConfigDict(
-        frozen=True, extra="forbid", protected_namespaces=(), validate_default=True, coerce_numbers_to_str=True
+        frozen=True,
+        extra="forbid",
+        protected_namespaces=(),
+        validate_default=True,
+        coerce_numbers_to_str=True,
+        allow_inf_nan=False,
     )

@@ -39,10 +39,13 @@ def vocab(
     }
     settings = load(config, set, flags, input)
     check_vocabulary_stage(settings, output)
-    settings = fill_builtin_corpus(settings, output)
+    options = (*settings.beam, *context.args)
     from beam_jobs.build_vocabulary import build_vocabulary
+    from beam_jobs.running import check_options
 
-    print(build_vocabulary(settings.corpus, settings.vocabulary, output, (*settings.beam, *context.args)) / "vocab.txt")
+    check_options(options)
+    settings = fill_builtin_corpus(settings, output)
+    print(build_vocabulary(settings.corpus, settings.vocabulary, output, options) / "vocab.txt")
 
 
 @app.command(context_settings=PASS_TO_BEAM)
@@ -83,10 +86,12 @@ def records(
     }
     settings = load(config, set, flags, input)
     check_records_stage(settings, vocab, output)
-    settings = fill_builtin_corpus(settings, output)
-    from beam_jobs.build_records import build_records
-
     options = (*settings.beam, *context.args)
+    from beam_jobs.build_records import build_records
+    from beam_jobs.running import check_options
+
+    check_options(options)
+    settings = fill_builtin_corpus(settings, output)
     print(
         build_records(
             settings.corpus, settings.records, vocab, settings.vocabulary.cased, output, settings.seed, options

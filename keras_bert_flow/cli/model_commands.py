@@ -150,6 +150,10 @@ def run(
     """Run the whole pipeline, from text to report, as the Prefect flow; finished stages are not run again."""
     settings = choose_backend(load(config, set), backend)
     check_run(settings, packages=["prefect"])
+    if settings.beam:
+        from beam_jobs.running import check_options
+
+        check_options(settings.beam)
     if plan:
         from flows.plan import describe_plan
         from flows.settling import make_paths_absolute

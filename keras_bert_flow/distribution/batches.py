@@ -1,8 +1,10 @@
 """Check that batches divide over devices; importable without a backend."""
 
+import os
+
 from keras_bert_flow.config import PipelineConfig
 
-MODEL_PARALLEL = "model_parallel"
+DATA_PARALLEL, MODEL_PARALLEL, TPU = "data_parallel", "model_parallel", "tpu"
 
 
 def check_devices(config: PipelineConfig, backend: str) -> None:
@@ -15,6 +17,8 @@ def check_devices(config: PipelineConfig, backend: str) -> None:
     check_kind(settings.kind, backend)
     if settings.devices is not None and settings.kind != "single":
         check_batches(config, max(1, settings.devices // (settings.model_parallel or 1)))
+    if backend == "torch":
+        check_torch_processes(settings.kind, settings.devices, int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def check_kind(kind: str, backend: str) -> None:
@@ -22,6 +26,19 @@ def check_kind(kind: str, backend: str) -> None:
     if kind == MODEL_PARALLEL and backend != "jax":
         raise ValueError(
             f"`distribution.kind: model_parallel` needs jax. Received: backend={backend}. Choose data_parallel."
+        )
+    if kind == TPU and backend == "torch":
+        raise ValueError(
+            "`distribution.kind: tpu` needs jax or tensorflow. Received: backend=torch. Choose another kind."
+        )
+
+
+def check_torch_processes(kind: str, devices: int | None, processes: int) -> None:
+    """Refuse several devices in one process, where PyTorch uses one."""
+    if processes == 1 and (kind == DATA_PARALLEL or (devices or 1) > 1):
+        raise ValueError(
+            f"With torch each device needs a process. Received: distribution.kind={kind} in one process. "
+            "Start `torchrun --nproc-per-node N -m keras_bert_flow pretrain ...`, or set distribution.kind=auto."
         )
 
 

@@ -7,11 +7,18 @@ from typing import Any
 import keras
 
 from keras_bert_flow.config import DistributionConfig, PipelineConfig
-from keras_bert_flow.distribution.batches import MODEL_PARALLEL, check_batches, check_kind
+from keras_bert_flow.distribution.batches import (
+    DATA_PARALLEL,
+    MODEL_PARALLEL,
+    TPU,
+    check_batches,
+    check_kind,
+    check_torch_processes,
+)
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.distribution.layouts import bert_layout
 
-AUTO, DATA_PARALLEL, SINGLE_DEVICE, TPU = "auto", "data_parallel", "single", "tpu"
+AUTO, SINGLE_DEVICE = "auto", "single"
 _logger = logging.getLogger(__name__)
 
 
@@ -117,15 +124,9 @@ def _start_torch(config, settings: DistributionConfig, vocabulary_size, backbone
 
     processes = cluster.count_processes()
     _check_single(settings, processes)
-    if settings.kind == TPU:
-        raise ValueError("`distribution.kind: tpu` needs jax or tensorflow. Received: backend=torch.")
+    check_torch_processes(settings.kind, settings.devices, processes)
     if processes == 1:
         devices = cluster.count_devices()
-        if settings.kind == DATA_PARALLEL or (settings.devices or 1) > 1:
-            raise ValueError(
-                f"With torch each device needs a process. Received: distribution.kind={settings.kind} in one process. "
-                "Start `torchrun --nproc-per-node N -m keras_bert_flow pretrain ...`."
-            )
         if settings.kind == AUTO and devices > 1:
             _logger.warning("One of %d devices is used; `torchrun --nproc-per-node %d` takes all.", devices, devices)
         return SINGLE

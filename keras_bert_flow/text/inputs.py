@@ -112,10 +112,11 @@ def is_jsonl(path: str) -> bool:
 
 
 def _expand(pattern: str, storage: Storage) -> list[str]:
-    matches = storage.find(pattern, SUFFIXES)
+    matches = storage.find(pattern, SUFFIXES) if pattern else []
     if not matches:
         raise FileNotFoundError(
-            f"An input must be a file, a folder or a glob that matches. Received: {pattern}. Check the path."
+            f"An input must be a file, a folder or a glob that matches. Received: {pattern or repr(pattern)}. "
+            "Check the path."
         )
     return matches
 

@@ -50,6 +50,7 @@ def write_tiny_model(folder: Path, labels: tuple[str, ...] = ("no", "yes"), piec
     tensors |= {"classifier.weight": np.zeros((len(labels), HIDDEN), np.float32)}
     tensors |= {"classifier.bias": np.zeros(len(labels), np.float32)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # the library makes it its writer's alone
     write_vocabulary(folder / "vocab.txt", pieces)
     write_task(folder, make_task("classification", labels=labels), POSITIONS)
     return folder

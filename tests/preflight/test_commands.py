@@ -23,6 +23,15 @@ WRONG_COMMANDS = {
     "vocab --input corpus.txt --output corpus.txt": "must be new",
     "vocab --input corpus.txt --output corpus.txt/new": "must be a folder",
     "vocab --input corpus.txt --output folder": "must be new",
+    "vocab --input corpus.txt --output new/../../../../../../../../../../proc/new": "a folder that takes new files",
+    "vocab --input corpus.txt --output new --size -5": "greater than or equal to 6",
+    "vocab --input corpus.txt --output new --max-rejected-share nan": "finite number",
+    "vocab --input corpus.txt --output new --set vocabulary.size.x=3": "a valid integer. Received: {'x': 3}",
+    "vocab --input corpus.txt --output new --set vocabulary.size=[": "must be plain YAML",
+    "vocab --input corpus.txt --output new --set =3": "must read key=value",
+    "vocab --input corpus.txt --output new --set corpus.input.x=3": "Input should be a valid list",
+    "vocab --input nope-\u00fc.txt --output new": "Received: nope-\u00fc.txt",
+    "vocab --input corpus.txt --output corpus.txt/\u00fc": "must be a folder",
     "vocab --input corpus.txt --output /proc/new": "a folder that takes new files. Received: /proc",
     "records --input none.txt --vocab good_vocab.txt --output new": "glob that matches",
     "records --input corpus.txt --vocab nope.txt --output new": "The vocabulary must be a file",
@@ -102,6 +111,17 @@ WRONG_COMMANDS = {
     "corpus --output folder": "must be new",
     "corpus --output /proc/new": "a folder that takes new files",
 }
+# Which options there are is known once Apache Beam is imported.
+VOCAB = "vocab --input corpus.txt --output new"
+WRONG_OPTIONS = {
+    f"{VOCAB} --nonsense": "of this command or of Apache Beam. Received: --nonsense",
+    f"{VOCAB} more words": "of this command or of Apache Beam. Received: more",
+    f"{VOCAB} --direct_num_workers=many": "must have a value of its kind",
+    f"{VOCAB} --runner Nope": "A runner must be one that Apache Beam has. Received: Nope",
+    "records --vocab good_vocab.txt --input corpus.txt --output new --runner a.b.C": "Received: a.b.C: No module",
+    "run run.yaml --set beam=--runner=Nope": "A runner must be one that Apache Beam has",
+    "run run.yaml --set beam=[1]": "of this command or of Apache Beam. Received: 1",
+}
 
 
 def split(command: str) -> list[str]:
@@ -119,7 +139,7 @@ def place(place: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize(("command", "words"), WRONG_COMMANDS.items(), ids=lambda value: value[:60])
+@pytest.mark.parametrize(("command", "words"), (WRONG_COMMANDS | WRONG_OPTIONS).items(), ids=lambda value: value[:60])
 def test_commands_refuse_before_work(command, words, place, capsys):
     assert_refused(split(command), words, place, capsys)
 
