@@ -13,6 +13,8 @@ from keras_bert_flow.task_config import TASKS, kind_of
 from keras_bert_flow.terminal import abridge
 from keras_bert_flow.yaml_documents import MAX_BYTES, parse_yaml
 
+MAX_SHOWN_ERRORS = 5
+
 
 def load_config(
     path: str | Path | None, overrides: Sequence[str] = (), kind: type[Settings] = PipelineConfig
@@ -45,7 +47,10 @@ def make_config(kind: type[Settings], values: dict, source: str) -> Settings:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ValueError("; ".join(_explain(kind, item, source) for item in error.errors())) from None
+        found = error.errors()
+        more = f"; and {len(found) - MAX_SHOWN_ERRORS} more errors" if len(found) > MAX_SHOWN_ERRORS else ""
+        shown = [_explain(kind, item, source) for item in found[:MAX_SHOWN_ERRORS]]
+        raise ValueError("; ".join(shown) + more) from None
 
 
 def _parse_yaml(text: str | bytes, source: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_bert_flow.json_documents import read_json as read_document
 
+READ_BYTES = 1 << 20
 SPECIAL_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 
 
@@ -51,8 +52,11 @@ def check_vocabulary(path: Path, vocabulary_size: int) -> None:
     """Raise ValueError unless `vocab.txt` has a line for each piece of the model."""
     if not path.is_file():
         raise FileNotFoundError(f"The vocabulary must be a file. Received: {path}.")
+    num_pieces, last = 0, b"\n"
     with open(path, "rb") as file:
-        num_pieces = sum(1 for _ in file)
+        while piece := file.read(READ_BYTES):  # a line may be as long as the file
+            num_pieces, last = num_pieces + piece.count(b"\n"), piece[-1:]
+    num_pieces += last != b"\n"
     if num_pieces != vocabulary_size:
         raise ValueError(
             f"{path}: must have as many lines as the model has pieces. Received: {num_pieces} lines, "

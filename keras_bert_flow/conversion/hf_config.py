@@ -28,6 +28,7 @@ ACTIVATIONS = {
     "gelu_python_tanh": "gelu_tanh",
 }
 MAX_NUMBER = 1 << 31  # of any size; NaN and infinity are not below it
+MAX_LABELS = 1_000_000
 HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
 
@@ -63,6 +64,7 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     _refuse(config, "position_embedding_type", ("absolute",), source)
     _refuse(config, "is_decoder", (False,), source)
     _refuse(config, "add_cross_attention", (False,), source)
+    _check_head_fields(config, source)
     settings = {name: _number(config, hf_name, default, source) for name, hf_name, default in FIELDS}
     hidden_act = config.get("hidden_act", "gelu")
     if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
@@ -71,6 +73,29 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
             f"Received: hidden_act={_quote(hidden_act)}."
         )
     return settings | {"hidden_act": ACTIVATIONS[hidden_act]}
+
+
+def _check_head_fields(config: dict[str, Any], source: str) -> None:
+    """Raise ValueError unless the fields that describe the head have their types, where they are given."""
+    architectures, rate = config.get("architectures"), config.get("classifier_dropout")
+    count = config.get("num_labels")
+    rules = {
+        "architectures": (architectures is None or _are_texts(architectures), "a list of names"),
+        "problem_type": (isinstance(config.get("problem_type"), str | None), "a text"),
+        "classifier_dropout": (rate is None or _is_number(rate) and 0 <= rate < 1, "a number from 0 to below 1"),
+        "num_labels": (count is None or type(count) is int and 0 < count <= MAX_LABELS, "a positive whole number"),
+    }
+    for name, (holds, rule) in rules.items():
+        if not holds:
+            raise ValueError(f"{source}: `{name}` must be {rule}. Received: {name}={_quote(config[name])}.")
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read_labels(config: dict[str, Any], source: str) -> tuple[str, ...] | None:

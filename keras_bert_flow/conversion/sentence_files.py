@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.conversion.directory_files import read_json, write_json
+from keras_bert_flow.conversion.hf_config import MAX_NUMBER
+from keras_bert_flow.terminal import abridge
 
 MODULES = "modules.json"
 TRANSFORMER = "sentence_bert_config.json"
@@ -60,12 +62,15 @@ def read_sentence_files(folder: Path) -> dict[str, Any]:
     try:
         kinds = [module["type"].rpartition(".")[-1] for module in modules]
         folders = [module["path"] for module in modules]
+        "".join(folders)  # each is a text
     except (AttributeError, KeyError, TypeError):
         raise ValueError(f"{path}: each module must have a `type` and a `path`. Copy or save it again.") from None
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or folders[0] != "":
+    is_known = kinds in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+    if not is_known or folders[0] != "" or not _are_names(folders[1:]):
+        received = ", ".join(f"{kind} in {place!r}" for kind, place in zip(kinds, folders, strict=True))
         raise ValueError(
             f"{path}: the modules must be Transformer, in the folder itself, Pooling and perhaps Normalize. "
-            f"Received: {', '.join(f'{kind} in {place!r}' for kind, place in zip(kinds, folders, strict=True))}."
+            f"Received: {abridge(received)}."
         )
     return {"pooling": _read_pooling(folder / folders[1] / "config.json"), "normalize": len(kinds) == 3}
 
@@ -78,9 +83,14 @@ def read_max_tokens(folder: Path) -> int | None:
     """
     path = folder / TRANSFORMER
     most = read_json(path).get("max_seq_length") if path.is_file() else None
-    if most is not None and (not isinstance(most, int) or most < 3):
-        raise ValueError(f"{path}: `max_seq_length` must be an integer of 3 or more. Received: {most!r}. Correct it.")
+    if most is not None and (type(most) is not int or not 3 <= most < MAX_NUMBER):
+        received = abridge(ascii(most))
+        raise ValueError(f"{path}: `max_seq_length` must be an integer of 3 or more. Received: {received}. Correct it.")
     return most
+
+
+def _are_names(folders: list[str]) -> bool:
+    return all(folder not in ("", ".", "..") and not set(folder) & set("/\\\0") for folder in folders)
 
 
 def _read_pooling(path: Path) -> str:
@@ -88,5 +98,7 @@ def _read_pooling(path: Path) -> str:
     flagged = [mode for mode, flag in FLAGS.items() if config.get(flag)]
     modes = [config["pooling_mode"]] if config.get("pooling_mode") else flagged
     if len(modes) != 1 or modes[0] not in SUPPORTED:
-        raise ValueError(f"{path}: the pooling must be one of {', '.join(SUPPORTED)}. Received: {modes}.")
+        raise ValueError(
+            f"{path}: the pooling must be one of {', '.join(SUPPORTED)}. Received: {abridge(ascii(modes))}."
+        )
     return modes[0]

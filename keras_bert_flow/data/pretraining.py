@@ -60,11 +60,12 @@ class PretrainingRecords:
         """Return the features of a record.
 
         Raises:
-            ValueError: it is damaged, or holds ids beyond the vocabulary.
+            ValueError: it is damaged, of another shape, or holds ids beyond the vocabulary.
         """
         file = int(np.searchsorted(self._ends, index, side="right"))
         position = index - (int(self._ends[file - 1]) if file else 0)
         features = decode_record(self._files[file][position])
+        self._check_shapes(features, f"record {position} of {self._files[file].path}")
         largest = max(features["input_ids"].max(), features["masked_lm_ids"].max())
         if largest >= self._vocabulary_size or features["input_ids"].min() < 0:
             raise ValueError(
@@ -72,6 +73,22 @@ class PretrainingRecords:
                 f"record {position} of {self._files[file].path}. Rebuild the records with the model's vocabulary."
             )
         return features
+
+    def _check_shapes(self, features: Mapping[str, np.ndarray], place: str) -> None:
+        """Raise ValueError for shapes that no batch can hold, and places that no tensor has: jax would clip them."""
+        masks, length = features["masked_lm_positions"].shape, self.sequence_length
+        shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (length,))
+        shapes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), masks)
+        shapes["next_sentence_labels"] = (1,)
+        wrong = [name for name, shape in shapes.items() if features[name].shape != shape]
+        positions = features["masked_lm_positions"]
+        if not wrong and positions.size and not 0 <= positions.min() <= positions.max() < length:
+            wrong = ["masked_lm_positions"]
+        if wrong or not positions.size:
+            raise ValueError(
+                f"A record must be of {length} tokens. Received: another `{wrong[0] if wrong else 'masked_lm_ids'}` in "
+                f"{place}. Rebuild the records."
+            )
 
     def read_masking_rule(self) -> MaskingRule:
         """Return how the records were masked; see `dynamic_masking.read_masking_rule`."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from keras_bert_flow.records.checking import check_records_config
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 PAIR_OBJECTIVES = ("mlm_nsp", "mlm_sop")
@@ -41,8 +42,9 @@ def make_layout(config: Mapping[str, Any], pieces: Sequence[str]) -> Layout:
     """Read a layout from the configuration in a manifest, which may be empty, and the pieces of the vocabulary.
 
     Raises:
-        ValueError: a special piece is missing.
+        ValueError: a special piece is missing, or a value of the manifest has another type.
     """
+    check_records_config(config)
     places = {piece: number for number, piece in enumerate(pieces)}
     missing = [piece for piece in SPECIAL_PIECES if piece not in places]
     if missing:

@@ -8,7 +8,7 @@ from pathlib import Path
 from keras_bert_flow.doctor.findings import Diagnosis, Finding, grade, judge, percent, share
 from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.tokenizer import MAX_WORD_CHARACTERS
-from keras_bert_flow.text.vocabulary import CONTINUATION, SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import CONTINUATION, SPECIAL_PIECES, read_vocabulary_bytes
 
 HISTOGRAMS = {"characters_per_piece": "characters of a piece, ## aside"}
 CASED_SHARE = 0.01  # of pieces with capitals or accents: a vocabulary that has more is taken for a cased one
@@ -21,8 +21,9 @@ def read_pieces(path: str | Path) -> tuple[list[str], bool]:
 
     Raises:
         FileNotFoundError: there is no such file.
+        ValueError: it is too large for a vocabulary.
     """
-    data = Path(path).read_bytes()
+    data = read_vocabulary_bytes(path)
     try:
         text, is_utf8 = data.decode("utf-8-sig"), True
     except UnicodeDecodeError:

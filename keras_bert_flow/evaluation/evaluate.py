@@ -22,6 +22,7 @@ from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.task_data import TaskFiles, read_task_files, read_unreachable
 
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")
@@ -154,10 +155,10 @@ def _write_tables(results: Mapping[str, Any]) -> str:
 
 def _read_curves(finetuned: Path, phases: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
     names = ("Pre-training, first phase", "pretraining")[-len(phases) :]
-    logs = {name: phase / "log.jsonl" for name, phase in zip(names, phases, strict=True)}
+    logs = dict(zip(names, phases, strict=True))
     for path in sorted(finetuned.glob("*/seed-*/log.jsonl")):
-        logs[f"{path.parts[-3]}/{path.parts[-2].removeprefix('seed-')}"] = path
-    return {name: [json.loads(line) for line in path.open(encoding="utf-8")] for name, path in logs.items()}
+        logs[f"{path.parts[-3]}/{path.parts[-2].removeprefix('seed-')}"] = path.parent
+    return {name: read_log(folder) for name, folder in logs.items()}
 
 
 def _describe_stages(

@@ -17,9 +17,20 @@ NOTE = (
 
 
 def read_grid(finetuned: str | Path) -> dict[str, Any] | None:
-    """Return what `kbf finetune` kept of its grid, or None where it had none."""
+    """Return what `kbf finetune` kept of its grid, or None where it had none.
+
+    Raises:
+        ValueError: it is damaged.
+    """
     path = Path(finetuned) / GRID_FILE
-    return read_json_object(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    grid = read_json_object(path)
+    try:
+        grid_rows(grid), other_seconds(grid)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise ValueError(f"A grid must have all of its fields. Received: {path}, damaged. Fine-tune again.") from None
+    return grid
 
 
 def other_seconds(grid: Mapping[str, Any] | None) -> float:

@@ -1,11 +1,11 @@
 """Score a file of predictions in the official format of its task, without a model and without Keras."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.tasks.conll import LAST, read_tagged_words
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.rows import abridge, read_objects, read_rows
@@ -50,6 +50,10 @@ def score_predictions(config: PipelineConfig, path: str | Path) -> dict[str, flo
         return task.score(examples, predictions)
     except KeyError as error:
         raise ValueError(f"{path}: a prediction lacks {error} for {task.kind}. Predict with such a task.") from None
+    except (TypeError, AttributeError) as error:  # a field that JSON gave another type
+        raise ValueError(
+            f"{path}: a prediction is not one of {task.kind} ({error}). Predict with such a task."
+        ) from None
 
 
 def _score_answers(task: Task, examples: Sequence[Any], path: str | Path) -> dict[str, float]:
@@ -61,7 +65,7 @@ def _score_answers(task: Task, examples: Sequence[Any], path: str | Path) -> dic
             if missing := golds.keys() - {fields["id"] for fields in predictions}:
                 raise ValueError(f"{path}: an answer is missing for {abridge(sorted(missing))}. Predict them all.")
             return task.score(examples, predictions)
-        answers = {fields.get("id"): fields.get("answer") for fields in predictions}
+        answers = {str(fields.get("id")): fields.get("answer") for fields in predictions}
     else:
         answers = _read_answers(path)
     if wrong := [question for question, answer in answers.items() if not isinstance(answer, str)]:
@@ -71,8 +75,8 @@ def _score_answers(task: Task, examples: Sequence[Any], path: str | Path) -> dic
 
 def _read_answers(path: str | Path) -> dict[str, Any]:
     try:
-        answers = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        answers = read_json(path)
+    except ValueError as error:
         raise ValueError(f"{path}: must be JSON. Received: {error}. Write it again.") from None
     if not isinstance(answers, dict):
         raise ValueError(f"{path}: must be an object of ids and answers. Received: {type(answers).__name__}.")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.conversion.directory_files import read_json
-from keras_bert_flow.conversion.hf_config import number_labels, read_labels
+from keras_bert_flow.conversion.hf_config import number_labels, read_hf_config, read_labels
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.stored import TASK_FILE, read_task
 from keras_bert_flow.tasks.tag_schemes import PLAIN, is_tag
@@ -26,7 +26,12 @@ PROBLEMS = {
 
 def has_task(folder: str | Path) -> bool:
     """Say whether a directory with a config.json says what it is asked."""
-    return (Path(folder) / TASK_FILE).is_file() or _find_kind(read_json(Path(folder) / "config.json")) is not None
+    path = Path(folder) / "config.json"
+    if (Path(folder) / TASK_FILE).is_file():
+        return True
+    config = read_json(path)
+    read_hf_config(config, str(path))  # whose fields are then of their types
+    return _find_kind(config) is not None
 
 
 def find_task(folder: str | Path) -> tuple[Task, int]:
@@ -40,9 +45,12 @@ def find_task(folder: str | Path) -> tuple[Task, int]:
         ValueError: a file is damaged.
     """
     path = Path(folder) / "config.json"
-    if (Path(folder) / TASK_FILE).is_file() or not path.is_file():
+    if not path.is_file():
         return read_task(folder)
     config = read_json(path)
+    max_positions = read_hf_config(config, str(path))["max_positions"]
+    if (Path(folder) / TASK_FILE).is_file():
+        return _require_positions(folder, *read_task(folder), max_positions)
     kind = _find_kind(config)
     if kind is None:
         return read_task(folder)  # which says what is missing
@@ -54,7 +62,16 @@ def find_task(folder: str | Path) -> tuple[Task, int]:
     if kind == "token_classification":
         values["scheme"] = guess_scheme(values["labels"])
         values["main_metric"] = "accuracy" if values["scheme"] == PLAIN else "f1"
-    return make_task(kind, **values), config.get("max_position_embeddings", 512)
+    return make_task(kind, **values), max_positions
+
+
+def _require_positions(folder: str | Path, task: Task, sequence_length: int, max_positions: int) -> tuple[Task, int]:
+    if sequence_length > max_positions:
+        raise ValueError(
+            f"{Path(folder) / TASK_FILE}: `sequence_length` must be at most the model's {max_positions} positions. "
+            f"Received: {sequence_length}. Do the files belong together?"
+        )
+    return task, sequence_length
 
 
 def guess_scheme(tags: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.index_folder import INDEX, REMEDY, no_index
 from keras_bert_flow.prediction.lines import check_lines_file, decode_line
 from keras_bert_flow.prediction.nearest import unit_length
+from keras_bert_flow.tasks.bounded_reading import read_byte_lines
 
 VECTORS, LINES = "vectors.npy", "lines.npy"
 LINES_AT_ONCE = 16_384
@@ -64,7 +65,7 @@ def load_line_vectors(
     if not index.exists():
         with publishing(index) as work:
             _write_index(work, path, facts, embedder, follow)
-    return _open_index(index, path, facts)
+    return open_index(index, path, facts, embedder.hidden_dim)
 
 
 def _describe(path: Path, embedder: Embedder, model: Path) -> dict[str, Any]:
@@ -86,29 +87,49 @@ def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: E
     (folder / INDEX).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
-def _open_index(folder: Path, path: Path, facts: Mapping[str, Any]) -> LineVectors:
+def open_index(folder: Path, path: Path, facts: Mapping[str, Any], hidden_dim: int) -> LineVectors:
+    """Open the vectors that an index keeps on the disk.
+
+    Args:
+        path: the file of lines.
+        facts: what the index must be made of.
+    Raises:
+        ValueError: the index is of other lines or another model, or damaged.
+    """
     try:
         known = read_json(folder / INDEX)
         changed = [f"other {name}" for name in facts if known.get(name) != facts[name]]
-        lines, vectors = np.load(folder / LINES), np.load(folder / VECTORS, mmap_mode="r")
-    except (OSError, ValueError, AttributeError):
+        lines, vectors = (np.lib.format.open_memmap(folder / name, "r") for name in (LINES, VECTORS))
+        is_whole = (lines.dtype, lines.shape) == (np.int64, (len(vectors), 2))
+        is_whole &= (vectors.dtype, vectors.shape) == (np.float32, (len(lines), hidden_dim))
+    except Exception:  # numpy reads a header with Python's tokenizer, which has errors of its own
         raise no_index(folder) from None
     if changed:
         raise ValueError(
             f"An index must be of these lines and this model. Received: {folder}, of {' and '.join(changed)}. {REMEDY}"
         )
+    if not is_whole or not _are_places(lines[:, 1], path.stat().st_size) or not _are_finite(vectors):
+        raise no_index(folder)
     return LineVectors(path, lines, vectors)
+
+
+def _are_places(offsets: np.ndarray, file_bytes: int) -> bool:
+    return bool((np.diff(offsets) > 0).all()) and offsets[0] >= 0 and offsets[-1] < file_bytes
+
+
+def _are_finite(vectors: np.ndarray) -> bool:
+    starts = range(0, len(vectors), LINES_AT_ONCE)
+    return all(np.isfinite(vectors[start : start + LINES_AT_ONCE]).all() for start in starts)
 
 
 def _find_lines(path: Path) -> np.ndarray:
     """Return number and first byte of each line that is not blank; only a line feed ends one."""
     found, offset = array("q"), 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            text = decode_line(line, f"{path}, line {number}")
-            if text.strip():
-                found.extend((number, offset))
-            offset += len(line)
+    for number, line in enumerate(read_byte_lines(str(path), may_be_packed=False), 1):
+        text = decode_line(line, f"{path}, line {number}")
+        if text.strip():
+            found.extend((number, offset))
+        offset += len(line)
     if not found:
         raise ValueError(f"There must be a line to find. Received: {path}, which holds no text. Check the path.")
     return np.array(found, dtype=np.int64).reshape(-1, 2)

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.prediction.whole_file import writing_whole
+from keras_bert_flow.tasks.bounded_reading import MAX_LINE_BYTES
 from keras_bert_flow.tasks.task import Prediction
 
 PlacedItem = tuple[str, Any]  # where it stands, for messages, and the item
@@ -130,16 +131,24 @@ def write_lines(chunks: Iterable[Sequence[Prediction]], path: str | Path | None)
 
 
 def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
-    lines, rest, is_open = [], b"", True
+    lines, rest, is_open = [], bytearray(), True
     while is_open or lines:
         # With lines in hand, only what is there already is read.
         while is_open and len(lines) < at_once and (not lines or _has_more(descriptor)):
             read = os.read(descriptor, READ_BYTES)
             is_open = bool(read)
-            *whole, rest = (rest + read).split(b"\n")
-            lines += whole
+            first, *others = read.split(b"\n")
+            rest += first
+            if len(rest) > MAX_LINE_BYTES:
+                raise ValueError(
+                    f"A line must have at most {MAX_LINE_BYTES >> 20} MiB. Received: a longer one on standard input. "
+                    "Cut the text into lines."
+                )
+            if others:
+                lines += [bytes(rest), *others[:-1]]
+                rest = bytearray(others[-1])
         if not is_open and rest:
-            lines, rest = [*lines, rest], b""
+            lines, rest = [*lines, bytes(rest)], bytearray()
         if lines:
             yield lines[:at_once]
             lines = lines[at_once:]

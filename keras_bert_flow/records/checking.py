@@ -1,9 +1,13 @@
 """Refuse a folder of records that is not as it was made, before the first record is used."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from keras_bert_flow.records.manifest import Manifest, check_folder
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, RECORD_SUFFIX
+
+MAX_SHOWN = 100  # characters of a value
 
 
 def check_records(folder: str | Path, digests: bool = True) -> Manifest:
@@ -16,6 +20,10 @@ def check_records(folder: str | Path, digests: bool = True) -> Manifest:
         ValueError: a file has another size or content, or is in no manifest; the message names it.
     """
     manifest = check_folder(folder, "records", digests)
+    missing = [name for name in ("vocabulary_size", "sequence_length") if name not in manifest.config]
+    if missing:
+        raise ValueError(f"Records must say their {missing[0]}. Received: {folder}, without. Build the folder again.")
+    check_records_config(manifest.config)
     extra = find_extra_files(folder, manifest)
     if extra:
         raise ValueError(
@@ -23,6 +31,24 @@ def check_records(folder: str | Path, digests: bool = True) -> Manifest:
             "Move it away or build the folder again."
         )
     return manifest
+
+
+def check_records_config(config: Mapping[str, Any]) -> None:
+    """Raise ValueError unless what a manifest says of its records, as far as it does, has the right types."""
+    fraction = config.get("masked_fraction", 0)
+    checks = {name: _is_size(config.get(name, 1)) for name in ("vocabulary_size", "sequence_length", "max_predictions")}
+    checks |= {name: isinstance(config.get(name, ""), str) for name in ("objective", "mask_unit")}
+    checks |= {"cased": isinstance(config.get("cased", False), bool)}
+    checks |= {"masked_fraction": type(fraction) in (int, float) and 0 <= fraction <= 1}
+    for name in (name for name, holds in checks.items() if not holds):
+        received = ascii(config[name])[:MAX_SHOWN]
+        raise ValueError(
+            f"The manifest of records must say how they were made. Received: {name}={received}. Build the folder again."
+        )
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 < value < 1 << 31
 
 
 def find_extra_files(folder: str | Path, manifest: Manifest) -> list[str]:

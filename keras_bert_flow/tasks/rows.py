@@ -1,12 +1,13 @@
 """Read the rows of .tsv, .csv and .jsonl files, also .gz, and pick columns from them, naming the row of every fault."""
 
 import csv
-import gzip
 import json
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from keras_bert_flow.json_documents import parse_json
+from keras_bert_flow.tasks.bounded_reading import read_byte_lines
 
 Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
 
@@ -47,8 +48,8 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, dict]]:
 def parse_object(place: str, text: str) -> dict:
     """Return the fields of a JSON object; `place` is named where the text is none."""
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
+        fields = parse_json(text)
+    except ValueError:
         fields = None
     if not isinstance(fields, dict):
         raise ValueError(f"{place}: this must be one JSON object. Received: {abridge([text])}. Correct it.")
@@ -90,13 +91,8 @@ def require_ending(path: str | Path, endings: tuple[str, ...]) -> str:
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line; only a line feed ends one, as U+2028 and its like occur inside texts."""
     path = str(path)
-    opener = gzip.open if path.endswith(".gz") else open
-    with opener(path, "rb") as file:
-        try:
-            for number, line in enumerate(file, 1):
-                yield number, _decode(path, number, line)
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise ValueError(f"A .gz file must be whole gzip. Received: {path}. Fetch or compress it again.") from None
+    for number, line in enumerate(read_byte_lines(path), 1):
+        yield number, _decode(path, number, line)
 
 
 def abridge(names: Iterable[str], limit: int = 20, width: int = 40) -> str:

@@ -1,13 +1,13 @@
 """Read questions with their contexts and answers, in SQuAD's JSON or one a line, and write answers as SQuAD does."""
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.json_documents import parse_json
+from keras_bert_flow.tasks.bounded_reading import read_whole
 from keras_bert_flow.tasks.rows import abridge, read_rows
 
 
@@ -145,18 +145,15 @@ def _walk_articles(path: str, has_labels: bool) -> Iterator[ContextQuestion]:
 def _load(path: str) -> Any:
     if not Path(path).is_file():
         raise FileNotFoundError(f"Questions must be in a file. Received: {path}, which is none. Check the path.")
+    content = read_whole(path)
     try:
-        content = Path(path).read_bytes()
-        content = gzip.decompress(content) if path.endswith(".gz") else content
-        return json.loads(content.decode("utf-8-sig"))
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise ValueError(f"A .gz file must be whole gzip. Received: {path}. Fetch or compress it again.") from None
+        return parse_json(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: the file must be UTF-8. Received: byte 0x{error.object[error.start]:02x} at {error.start}. "
             "Convert it, for example with iconv -t utf-8."
         ) from None
-    except (json.JSONDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(
             f"{path}: the file must be JSON. Received: {error}. Correct it, or fetch it again if it was cut off."
         ) from None

@@ -32,6 +32,8 @@ def read_task(folder: str | Path) -> tuple[Task, int]:
     try:
         fields = read_json(path)
         sequence_length = fields.pop("sequence_length")
+        if type(sequence_length) is not int or sequence_length < 3:
+            raise ValueError("`sequence_length` is no number of tokens")
         return make_task(**fields), sequence_length
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: must say what the task is. Received: {error}. Save the model again.") from None

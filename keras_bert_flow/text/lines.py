@@ -4,12 +4,12 @@ Every line and row, and its bytes, is counted once as read, and once as used, bl
 totals add up.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.text.inputs import DAMAGED_ERRORS, describe_damage
 from keras_bert_flow.text.parquet import read_column
 
@@ -62,11 +62,11 @@ class LineReader:
                 self._add("blank", size)
                 continue
             try:
-                text = json.loads(line)[self._rule.text_field]
+                text = parse_json(line)[self._rule.text_field]
                 if not isinstance(text, str):
                     raise TypeError
                 text.encode()  # half of a surrogate pair, which JSON can write and UTF-8 cannot, is no text
-            except (ValueError, TypeError, KeyError, RecursionError):
+            except (ValueError, TypeError, KeyError):
                 wanted = f"hold a JSON object with the text field `{self._rule.text_field}`"
                 self._reject("not_json_with_text", wanted, number, size)
                 continue

@@ -6,6 +6,8 @@ from pathlib import Path
 VOCABULARY_FILE = "vocab.txt"  # its name in every folder that has one
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
+MAX_BYTES = 64 << 20  # of a vocab.txt; ten times the largest published ones, of half a million pieces
+MAX_PIECES = 2_000_000
 
 
 def read_vocabulary(path: str | Path) -> tuple[str, ...]:
@@ -15,13 +17,13 @@ def read_vocabulary(path: str | Path) -> tuple[str, ...]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: not UTF-8, an empty line, a piece twice, or a special piece missing.
+        ValueError: not UTF-8, too large, an empty line, a piece twice, or a special piece missing.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"The vocabulary must be a file. Received: {path}. `kbf vocab` learns one.")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_vocabulary_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"A vocabulary must be UTF-8. Received: {path}, where byte {error.start} is not. "
@@ -31,6 +33,22 @@ def read_vocabulary(path: str | Path) -> tuple[str, ...]:
     pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     check_vocabulary(pieces, str(path))
     return tuple(pieces)
+
+
+def read_vocabulary_bytes(path: str | Path) -> bytes:
+    """Read a vocabulary file as it is.
+
+    Raises:
+        ValueError: it is larger than any vocabulary: `MAX_BYTES` or `MAX_PIECES`.
+    """
+    with open(path, "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES or data.count(b"\n") > MAX_PIECES:
+        raise ValueError(
+            f"A vocabulary must have at most {MAX_BYTES >> 20} MiB and {MAX_PIECES:,} lines. Received: {path}, with "
+            "more. Check the path."
+        )
+    return data
 
 
 def write_vocabulary(path: str | Path, pieces: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.json_documents import parse_json
 
 LOG_FILE = "log.jsonl"
 
@@ -24,8 +25,14 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     path = Path(folder) / LOG_FILE
     if not path.is_file():
         return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    *lines, _ = path.read_bytes().split(b"\n")
+    try:
+        values = [parse_json(line) for line in lines]
+        if any(type(value["step"]) is not int for value in values):
+            raise ValueError("a line without its step")
+    except (ValueError, TypeError, LookupError) as error:
+        raise ValueError(f"A log must be whole. Received: {path}, damaged ({error}). Remove it.") from None
+    return values
 
 
 def rewind_log(folder: Path, step: int) -> None:

@@ -3,11 +3,13 @@
 import json
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from keras_bert_flow.prediction.lines import read_items, read_waiting_items, write_lines
+from keras_bert_flow.tasks.bounded_reading import MAX_LINE_BYTES
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -102,3 +104,16 @@ def test_file_is_not_there_before_all_is_written(tmp_path):
         write_lines(fail_at_second(), tmp_path / "out.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
     assert (tmp_path / "out.jsonl").read_text() == "before\n"
+
+
+def test_longest_line_of_a_pipe_is_read_in_linear_time_and_a_longer_one_is_refused(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"a\n" + b"b" * MAX_LINE_BYTES + b"\nc\n")
+    started = time.process_time()
+    with path.open("rb") as file:
+        (chunk,) = items_of(read_waiting_items(file.fileno(), at_once=9))
+    assert [len(item) for item in chunk] == [1, MAX_LINE_BYTES, 1]
+    assert time.process_time() - started < 2  # seconds
+    path.write_bytes(b"a\n" + b"b" * (MAX_LINE_BYTES + 1) + b"\nc\n")
+    with path.open("rb") as file, pytest.raises(ValueError, match="at most 16 MiB"):
+        items_of(read_waiting_items(file.fileno(), at_once=1))

@@ -1,5 +1,10 @@
+import resource
+from functools import partial
+
 import pytest
 
+from keras_bert_flow.conversion.directory_files import check_vocabulary as check_size
+from keras_bert_flow.doctor.vocabulary import read_pieces
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, check_vocabulary, read_vocabulary, write_vocabulary
 
 PIECES = (*SPECIAL_PIECES, "a", "##b", "中", "\u2028", "\u0085")
@@ -55,3 +60,21 @@ def test_vocabulary_refuses_to_write_a_piece_of_two_lines(tmp_path):
 
 def test_vocabulary_check_accepts_the_special_pieces_alone():
     check_vocabulary(SPECIAL_PIECES)
+
+
+@pytest.mark.parametrize("content", [b"a\n" * 10_000_000, b"a" * (100 << 20)], ids=["lines", "line"])
+@pytest.mark.parametrize("read", [read_vocabulary, read_pieces, partial(check_size, vocabulary_size=3)])
+def test_vocabularies_of_any_size_are_refused_in_bounded_memory(tmp_path, content, read):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match="at most 64 MiB and 2,000,000 lines|as many lines as the model has pieces"):
+        read(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
+
+
+def test_sparse_vocabulary_is_refused_by_its_first_bytes(tmp_path):
+    with open(tmp_path / "vocab.txt", "wb") as file:
+        file.truncate(10 << 30)
+    with pytest.raises(ValueError, match="at most 64 MiB"):
+        read_vocabulary(tmp_path / "vocab.txt")
