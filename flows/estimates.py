@@ -1,68 +1,103 @@
 """Estimate records, steps and time of a run from the sizes of its inputs, naming what each number is derived from."""
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from keras_bert_flow.config import PipelineConfig
+from flows.corpus_sample import CorpusSample, read_sample
+from keras_bert_flow.config import PipelineConfig, VocabularyConfig
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import get_size
-from keras_bert_flow.text.documents import read_documents
-from keras_bert_flow.text.lines import ReadingRule
-from keras_bert_flow.text.objectives import MLM, SENTENCE_TASKS
+from keras_bert_flow.text.documents import Document
+from keras_bert_flow.text.learner import learn_vocabulary
+from keras_bert_flow.text.masking import MaskingRule
+from keras_bert_flow.text.normalization import normalize_text
+from keras_bert_flow.text.objectives import SENTENCE_TASKS, InstanceRule, build_instances
+from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import read_vocabulary
 
-ASSUMED_BYTES_PER_TOKEN = 4.5  # English with a vocabulary of 30,000
-SAMPLE_BYTES = 500_000
 MATRIX_WIDTH = 1024  # of the product that is timed
 TIMED_SECONDS = 0.3
-PACKED = (".gz", ".bz2", ".xz", ".zst", ".parquet")
 
 
-def measure_bytes_per_token(config: PipelineConfig, files: Sequence[str], vocabulary: Path | None) -> tuple[float, str]:
-    """Return UTF-8 bytes a token of the beginning of the corpus, and in words what the number is derived from."""
-    if vocabulary is None:
-        return ASSUMED_BYTES_PER_TOKEN, f"assumed {ASSUMED_BYTES_PER_TOKEN} bytes per token, no vocabulary yet"
-    tokenizer = WordPieceTokenizer.from_file(vocabulary, config.vocabulary.cased)
-    corpus, size, tokens = config.corpus, 0, 0
-    rule = ReadingRule(corpus.text_field, split_lines=False, max_line_bytes=corpus.max_line_bytes)
-    for document in (document for path in files for document in read_documents(path, rule)):
-        text = "\n".join(document.sentences)
-        size, tokens = size + len(text.encode()) + 2, tokens + len(tokenizer.encode(text))
-        if size >= SAMPLE_BYTES:
-            break
-    if not tokens:
-        return ASSUMED_BYTES_PER_TOKEN, f"assumed {ASSUMED_BYTES_PER_TOKEN} bytes per token, the sample has none"
-    return size / tokens, f"{size / tokens:.2f} bytes per token in the first {size / 1e6:.2f} MB, with {vocabulary}"
+@dataclass(frozen=True)
+class CorpusEstimate:
+    """What a corpus makes, told by a sample.
+
+    Attributes:
+        sample: the documents.
+        tokenized: the same as token ids.
+        tokens: of the whole corpus.
+        basis: what the numbers are derived from, in words.
+    """
+
+    sample: CorpusSample
+    tokenized: tuple[TokenizedDocument, ...]
+    tokenizer: WordPieceTokenizer
+    tokens: float
+    basis: str
 
 
-def estimate_tokens(config: PipelineConfig, files: Sequence[str], vocabulary: Path | None) -> tuple[float, str]:
-    """Return the tokens of a corpus, and a line that says what the number is derived from."""
-    bytes_per_token, basis = measure_bytes_per_token(config, files, vocabulary)
-    tokens = sum(Path(path).stat().st_size for path in files) / bytes_per_token
-    more = "; packed files hold more" if any(path.endswith(PACKED) for path in files) else ""
-    return tokens, f"Tokens: about {tokens:,.0f} ({basis}{more})."
+def estimate_corpus(config: PipelineConfig, files: Sequence[str], vocabulary: Path | None) -> CorpusEstimate | None:
+    """Encode a sample of a corpus; None where its first documents are too long to tell.
+
+    Args:
+        vocabulary: vocab.txt; None: a vocabulary is learnt from the sample.
+    Raises:
+        ValueError: the vocabulary has no room for the characters of the sample.
+    """
+    sample = read_sample(config.corpus, files)
+    texts = [sentence for document in sample.documents for sentence in document.sentences]
+    if not texts:
+        return None
+    cased = config.vocabulary.cased
+    tokenizer = (
+        WordPieceTokenizer.from_file(vocabulary, cased) if vocabulary else _learn_tokenizer(texts, config.vocabulary)
+    )
+    tokenized = tuple(filter(None, (_tokenize(document, tokenizer) for document in sample.documents)))
+    tokens = sum(len(document.token_ids) for document in tokenized) * sample.total_bytes / sample.read_bytes
+    source = vocabulary or "a vocabulary learnt from it"
+    basis = f"{len(sample.documents):,} documents, {sample.read_bytes / 1e6:.2f} MB, encoded with {source}"
+    return CorpusEstimate(sample, tokenized, tokenizer, tokens, basis)
 
 
-def estimate_pretraining(config: PipelineConfig, tokens: float | None) -> list[str]:
-    """Return lines on the records, steps and time of each phase; `tokens` of the corpus, None where not known."""
+def count_records(config: PipelineConfig, estimate: CorpusEstimate) -> float:
+    """Return how many training records a corpus makes, from those of the sample."""
+    records, tokenizer = config.records, estimate.tokenizer
+    rule = InstanceRule(
+        records.objective,
+        records.sequence_length,
+        records.short_fraction,
+        tokenizer.cls_id,
+        tokenizer.sep_id,
+        MaskingRule.of(tokenizer, records.masked_fraction, records.max_predictions, records.mask_unit),
+    )
+    made = build_instances(estimate.tokenized, 1, rule, config.seed)
+    count = sum(len(instances.rows.lengths) for instances in made)
+    share = estimate.sample.total_bytes / estimate.sample.read_bytes
+    return count * share * (1 - records.held_out_fraction) * records.duplication
+
+
+def estimate_pretraining(config: PipelineConfig, estimate: CorpusEstimate | None) -> list[str]:
+    """Return lines on the tokens, records, steps and time of each phase; `estimate` is None where nothing is known."""
     lines, total = [], 0.0
+    if estimate is not None:
+        lines.append(f"Tokens: about {estimate.tokens:,.0f} ({estimate.basis}).")
     for phase in config.phases:
         records, training = phase.records, phase.pretraining
         operations = training.total_steps * training.batch_size * _count_flops(phase)
         total += operations
         passes = ""
-        if tokens is not None:
-            room = records.sequence_length - (2 if records.objective == MLM else 3)  # less [CLS] and [SEP]
-            count = tokens * (1 - records.held_out_fraction) * records.duplication / room
+        if estimate is not None:
+            count = count_records(phase, estimate)
             share = training.total_steps * training.batch_size / max(1.0, count)
             passes = f" about {share:,.1f} passes over the records,"
-            lines.append(
-                f"Records: about {count:,.0f} of {records.sequence_length} tokens, if all are full; padding adds more."
-            )
+            lines.append(f"Records: about {count:,.0f} of {records.sequence_length} tokens, from the same sample.")
         lines.append(
             f"Pre-training: {training.total_steps:,} steps of {training.batch_size} sequences,{passes} "
             f"{operations:.3g} floating-point operations."
@@ -70,11 +105,23 @@ def estimate_pretraining(config: PipelineConfig, tokens: float | None) -> list[s
     return [*lines, _estimate_time(total, config.pretraining.peak_flops)]
 
 
+def _learn_tokenizer(texts: Iterable[str], vocabulary: VocabularyConfig) -> WordPieceTokenizer:
+    counts = Counter(word for text in texts for word in normalize_text(text, vocabulary.cased).split())
+    size, least, han = vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
+    return WordPieceTokenizer(learn_vocabulary(counts, size, least, han), vocabulary.cased)
+
+
+def _tokenize(document: Document, tokenizer: WordPieceTokenizer) -> TokenizedDocument | None:
+    sentences = [ids for ids in tokenizer.encode_batch(document.sentences) if len(ids)]
+    if not sentences:
+        return None
+    lengths = np.array([len(ids) for ids in sentences], np.int32)
+    return TokenizedDocument(document.id, np.concatenate(sentences).astype(np.int32), lengths)
+
+
 def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:
     """Return a line on the steps of fine-tuning; long texts may take several rows each."""
     settings = config.finetuning
-    if not examples:
-        return ["Fine-tuning: on the built-in task, not counted."]
     runs = len(settings.seeds) * (2 if settings.compare_random else 1)
     steps = -(-examples // settings.batch_size) * settings.epochs
     grid = " A grid comes on top." if settings.grid else ""

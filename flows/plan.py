@@ -3,19 +3,22 @@
 Keys of stages whose inputs are not made yet are not known. Nothing is written, and no server or backend is started.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from flows.estimates import estimate_finetuning, estimate_pretraining, estimate_tokens
+from flows.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from flows.stages import MODEL, Stage
 from keras_bert_flow import keys
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.preflight.run import STAGES
-from keras_bert_flow.preflight.stages import check_corpus, check_task
-from keras_bert_flow.settings import BUILTIN
+from keras_bert_flow.preflight.stages import check_corpus
+from keras_bert_flow.text.builtin import write_builtin_corpus, write_builtin_task
 from keras_bert_flow.text.storage import is_remote
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.training.task_data import TaskFiles, read_task_files
 
 UNKNOWN = "not yet known"
 
@@ -38,37 +41,66 @@ class PlannedStage:
         return f"{self.name:12}  {self.stage.key if self.stage else UNKNOWN:16}  {state}"
 
 
-def describe_plan(config: PipelineConfig) -> str:
+def describe_plan(config: PipelineConfig, task: TaskFiles | None = None) -> str:
     """Return the stages, inputs and estimates of a run as lines of text.
+
+    The built-in corpus, where it is not written yet, is written to a temporary folder first: 10 s.
 
     Args:
         config: with absolute paths; `check_run` has accepted it.
+        task: what `check_run` returned, so that the tables are not read again.
     """
-    stages = list(plan_stages(config))
-    files, task = check_corpus(config), check_task(config)
-    lines = [f"Plan of {config.name}: backend {config.backend}, results in {config.runs}. Nothing is run.", ""]
-    lines += [*map(str, stages), ""]
-    vocabulary = next((stage.folder for stage in stages if stage.name == "vocabulary"), None)
-    file = vocabulary / VOCABULARY_FILE if vocabulary else config.vocabulary.file and Path(config.vocabulary.file)
-    tokens = None
-    lines.append(_describe_corpus(config, files))
-    if files:
-        tokens, line = estimate_tokens(config, files, file or None)
-        lines.append(line)
-    lines += estimate_pretraining(config, tokens)
-    lines += estimate_finetuning(config, len(task.training) if task else 0)
-    return "\n".join(lines)
+    with _builtin_folder(config) as builtin:
+        stages = list(plan_stages(config, builtin))
+        lines = [f"Plan of {config.name}: backend {config.backend}, results in {config.runs}. Nothing is run.", ""]
+        lines += [*map(str, stages), ""]
+        resolved = keys.resolve_builtin(config, builtin) if builtin else config
+        return "\n".join([*lines, *_estimate(resolved, stages, task or read_task_files(resolved))])
 
 
-def plan_stages(config: PipelineConfig) -> Iterator[PlannedStage]:
-    """Yield every stage in the order in which they run, with its key where the results that it needs are there."""
+def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: TaskFiles) -> list[str]:
+    files = check_corpus(config)
+    folder = next((stage.folder for stage in stages if stage.name == "vocabulary"), None)
+    file = folder / VOCABULARY_FILE if folder else config.vocabulary.file and Path(config.vocabulary.file)
+    remote = [pattern for pattern in config.corpus.input if is_remote(pattern)]
+    estimate = estimate_corpus(config, files, file or None) if files and not remote else None
+    return [
+        _describe_corpus(files, remote),
+        *estimate_pretraining(config, estimate),
+        *estimate_finetuning(config, len(task.training)),
+    ]
+
+
+@contextmanager
+def _builtin_folder(config: PipelineConfig) -> Iterator[Path | None]:
+    """Yield a folder with the built-in corpus and task, None where they are not asked for."""
+    if not keys.needs_builtin(config):
+        yield None
+        return
+    published = PlannedStage("corpus", _stage(config, "corpus", keys.corpus_key())).folder
+    if published:
+        yield published
+        return
+    with TemporaryDirectory(prefix="kbf-") as folder:
+        write_builtin_corpus(folder)
+        write_builtin_task(folder)
+        yield Path(folder)
+
+
+def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator[PlannedStage]:
+    """Yield every stage in the order in which they run, with its key where the results that it needs are there.
+
+    Args:
+        builtin: the built-in corpus and task, as files.
+    """
     if keys.needs_builtin(config):
         corpus = PlannedStage("corpus", _stage(config, "corpus", keys.corpus_key()))
         yield corpus
-        if corpus.folder is None:
+        folder = corpus.folder or builtin
+        if folder is None:
             yield from (PlannedStage(name, None, "corpus") for name in _names(config))
             return
-        config = keys.resolve_builtin(config, corpus.folder)
+        config = keys.resolve_builtin(config, folder)
     if any(map(is_remote, config.corpus.input)):  # its digest needs Beam, and all of the text
         yield from (PlannedStage(name, None, "the text at another place") for name in _names(config))
         return
@@ -111,10 +143,11 @@ def _stage(config: PipelineConfig, name: str, key: str) -> Stage:
     return Stage(name, key, Path(config.runs) / name / key, ())
 
 
-def _describe_corpus(config: PipelineConfig, files: list[str]) -> str:
+def _describe_corpus(files: Sequence[str], remote: Sequence[str]) -> str:
+    parts = []
     if files:
         size = sum(Path(path).stat().st_size for path in files)
-        return f"Corpus: {len(files):,} files, {size / 1e6:,.1f} MB on disk."
-    if BUILTIN in config.corpus.input:
-        return "Corpus: the built-in one; its records are not estimated."
-    return "Corpus: at another place, not measured."
+        parts.append(f"{len(files):,} file{'s' * (len(files) != 1)}, {size / 1e6:,.1f} MB on disk")
+    if remote:
+        parts.append(f"text at another place, not measured: {', '.join(remote)}")
+    return f"Corpus: {'; '.join(parts)}."

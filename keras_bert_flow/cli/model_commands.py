@@ -149,7 +149,7 @@ def run(
 ) -> None:
     """Run the whole pipeline, from text to report, as the Prefect flow; finished stages are not run again."""
     settings = choose_backend(load(config, set), backend)
-    check_run(settings, packages=["prefect"])
+    task = check_run(settings, packages=["prefect"])
     if settings.beam:
         from beam_jobs.running import check_options
 
@@ -158,7 +158,7 @@ def run(
         from flows.plan import describe_plan
         from flows.settling import make_paths_absolute
 
-        print(describe_plan(make_paths_absolute(settings)))
+        print(describe_plan(make_paths_absolute(settings), task))
         return
     chosen = settings.backend
     from flows.local import run_locally

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keras_bert_flow.config import CorpusConfig, PipelineConfig
+from keras_bert_flow.preflight.limited import EnoughError, LimitedCounts
 from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
 from keras_bert_flow.text.inputs import PARQUET, open_input
 from keras_bert_flow.text.objectives import MLM_SOP, NEEDED
@@ -14,19 +15,6 @@ from keras_bert_flow.text.rejected import advise, check_rejected, describe_rejec
 from keras_bert_flow.text.unpacking import PACKED_SUFFIXES
 
 MOST_BYTES = 16_000_000  # of text that are read: a fraction of a second
-
-
-class _Enough(Exception):
-    """As much was read as may be."""
-
-
-class _Limited(Counter):
-    """Counts of a reader, which is stopped at `MOST_BYTES`, also within a document."""
-
-    def __setitem__(self, name, value):
-        super().__setitem__(name, value)
-        if name == "bytes_read" and value > MOST_BYTES:
-            raise _Enough
 
 
 def check_columns(corpus: CorpusConfig, files: Sequence[str]) -> None:
@@ -47,7 +35,7 @@ def check_text(config: PipelineConfig, files: Sequence[str], makes_records: bool
     Raises:
         ValueError: too much is rejected, there are too few documents, or a file is damaged.
     """
-    counts, rejecting = _Limited(), []
+    counts, rejecting = LimitedCounts(MOST_BYTES), []
     needed, reason = NEEDED[config.records.objective] if makes_records else (1, "text")
     found: set[str] = set()
     try:
@@ -56,7 +44,7 @@ def check_text(config: PipelineConfig, files: Sequence[str], makes_records: bool
                 found.add(document.id)
             if len(found) >= needed:
                 return
-    except _Enough:
+    except EnoughError:
         _check_beginning(config.corpus, files, counts)
         return
     check_rejected(counts, config.corpus.max_rejected_share, rejecting)

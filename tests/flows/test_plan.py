@@ -1,17 +1,29 @@
 """`kbf run --plan` says what would run and how large it is, and runs nothing."""
 
+import bz2
+import gzip
+import json
+import lzma
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from pydoc_data.topics import topics
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from flows.estimates import SAMPLE_BYTES, estimate_finetuning, estimate_pretraining, estimate_tokens
+from beam_jobs.build_records import build_records
+from beam_jobs.build_vocabulary import build_vocabulary
+from flows.corpus_sample import SAMPLE_BYTES, measure_bytes, read_sample
+from flows.estimates import count_records, estimate_corpus, estimate_finetuning, estimate_pretraining
 from flows.plan import describe_plan, plan_stages
 from flows.settling import settle_config
 from flows.stages import records_stage, vocabulary_stage
+from keras_bert_flow.config import CorpusConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.flows.conftest import ROOT
@@ -71,23 +83,79 @@ def test_plan_has_the_keys_of_the_stages(config):
     assert [stage.stage for stage in others] == [None] * 3
 
 
-def test_tokens_are_counted_with_a_vocabulary_and_assumed_without(config, tmp_path: Path):
+def test_tokens_are_counted_with_the_vocabulary_or_one_learnt_from_the_sample(config, tmp_path: Path):
     text = tmp_path / "text.txt"
-    text.write_text("the cat in the old house\n\n" * 1000)  # 26 bytes with the blank line, 6 tokens
-    pieces = publish_vocabulary(config) / "vocab.txt"
-    tokens, line = estimate_tokens(config, [str(text)], pieces)
-    assert tokens == 6000 and "4.33 bytes per token in the first 0.03 MB" in line and SAMPLE_BYTES > 26_000
-    tokens, line = estimate_tokens(config, [str(text)], None)
-    assert tokens == 26_000 / 4.5 and "assumed 4.5 bytes per token, no vocabulary yet" in line
+    text.write_text("the cat in the old house\n\n" * 1000)  # 26 bytes with the blank line, 6 tokens, each counted once
+    config = config.model_copy(update={"corpus": config.corpus.model_copy(update={"input": (str(text),)})})
+    estimate = estimate_corpus(config, [str(text)], publish_vocabulary(config) / "vocab.txt")
+    assert estimate.tokens == 6 and "1 documents, 0.03 MB, encoded with " in estimate.basis
+    assert "learnt from it" in estimate_corpus(config, [str(text)], None).basis
 
 
 def test_estimates_follow_from_the_settings(config):
     config = config.model_copy(update={"pretraining": config.pretraining.model_copy(update={"peak_flops": 1e6})})
-    records, training, seconds = estimate_pretraining(config, 29_000.0)
-    assert records.startswith("Records: about 1,600 of 32 tokens")  # 29,000 tokens x 0.8 x 2 copies / 29
-    assert "4 steps of 4 sequences, about 0.0 passes" in training
-    assert "at pretraining.peak_flops" in seconds
+    training, seconds = estimate_pretraining(config, None)
+    assert "4 steps of 4 sequences, " in training and "at pretraining.peak_flops" in seconds
     assert estimate_finetuning(config, 28)[0].startswith("Fine-tuning: 28 examples, 7 steps of 4 in each of 2 runs")
+
+
+@pytest.mark.parametrize(
+    ("objective", "ending"),
+    [
+        ("mlm_nsp", ".txt"),
+        pytest.param("mlm", ".jsonl.gz", marks=pytest.mark.slow),
+        pytest.param("mlm_sop", ".parquet", marks=pytest.mark.slow),
+    ],
+)
+def test_estimated_records_are_those_of_a_run(objective, ending, config, tmp_path: Path):
+    path = write_topics(tmp_path / f"text{ending}")
+    settings = {"objective": objective, "sequence_length": 64, "duplication": 2, "held_out_fraction": 0.1, "shards": 1}
+    config = config.model_copy(
+        update={
+            "corpus": CorpusConfig(input=(str(path),)),
+            "vocabulary": VocabularyConfig(size=1500),
+            "records": RecordsConfig(**settings, max_predictions=10),
+        }
+    )
+    estimate = estimate_corpus(config, [str(path)], None)
+    vocabulary = build_vocabulary(config.corpus, config.vocabulary, tmp_path / "vocabulary") / "vocab.txt"
+    folder = build_records(config.corpus, config.records, vocabulary, False, tmp_path / "records")
+    counters = read_manifest(folder).counters
+    assert 1 / 1.1 < estimate.tokens / counters["tokens"] < 1.1  # the whole text is in the sample, but for its end
+    assert 1 / 1.5 < count_records(config, estimate) / counters["instances_train"] < 1.5
+
+
+def test_size_of_a_corpus_is_that_of_its_unpacked_text(tmp_path: Path):
+    plain = write_topics(tmp_path / "text.txt")
+    corpus, size = CorpusConfig(input=(str(plain),)), plain.stat().st_size
+    assert measure_bytes(corpus, [str(plain)]) == size
+    for suffix, pack in ((".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)):
+        path = tmp_path / f"text.txt{suffix}"
+        path.write_bytes(pack(plain.read_bytes()))
+        assert measure_bytes(corpus, [str(path), str(plain)]) == pytest.approx(2 * size, rel=0.01)
+
+
+def test_sample_is_bounded_and_taken_from_all_of_the_files(tmp_path: Path):
+    paths = []
+    for number in range(40):
+        paths.append(str(tmp_path / f"{number:02}.txt"))
+        Path(paths[-1]).write_text("".join(f"{number} text {line}\n\n" for line in range(10_000)))
+    sample = read_sample(CorpusConfig(input=(str(tmp_path),)), paths)
+    assert 0.5 * SAMPLE_BYTES < sample.read_bytes < 2 * SAMPLE_BYTES
+    assert len({document.sentences[0].split()[0] for document in sample.documents}) > 10
+    assert sample.total_bytes == sum(Path(path).stat().st_size for path in paths)
+
+
+def write_topics(path: Path) -> Path:
+    """Write the topics of Python's help, English of documents of many lengths."""
+    texts = [topics[name] for name in sorted(topics)[:50]]
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.table({"text": texts}), path)
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress("".join(json.dumps({"text": text}) + "\n" for text in texts).encode()))
+    else:
+        path.write_text("\n\n".join(re.sub(r"\n\n+", "\n", text) for text in texts))
+    return path
 
 
 def test_plan_counts_each_phase(config):
@@ -102,3 +170,15 @@ def test_plan_of_the_built_in_corpus_knows_its_first_key(config):
     corpus, *others = plan_stages(type(config)(runs=config.runs))
     assert (corpus.name, corpus.stage is not None) == ("corpus", True)
     assert [stage.name for stage in others] == STAGES and all(stage.stage is None for stage in others)
+
+
+@pytest.mark.slow
+def test_plan_of_the_built_in_corpus_has_sizes_and_estimates(config):
+    config = type(config)(runs=config.runs, backend="torch")
+    lines = describe_plan(config).splitlines()
+    assert re.fullmatch(r"corpus +[0-9a-f]{16}  to run", lines[2])
+    assert re.fullmatch(r"vocabulary +[0-9a-f]{16}  to run", lines[3])
+    assert re.match(r"Corpus: 1 file, \d\.\d MB on disk", lines[9])
+    assert re.match(r"Records: about \d{2,3},\d{3} of 128 tokens", lines[11])
+    assert any(line.startswith("Fine-tuning: 3,600 examples") for line in lines)
+    assert not Path(config.runs).exists()
