@@ -1,37 +1,56 @@
-"""Measure a corpus before its documents are used: how many distinct ones there are, and how much text."""
+"""Measure a corpus before its documents are used: how many distinct ones there are, and how much they will make."""
 
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import apache_beam as beam
 
 from beam_jobs.spilling import SortThroughFiles
 from beam_jobs.tokenizing import read_facts
+from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.text.documents import ID_BYTES
+from keras_bert_flow.text.instance_counts import InstanceEstimate
 
 BUCKETS = 32  # into which documents are dealt by their ids
-_BYTES = struct.Struct("<Q")  # of text, after the id
+_FACTS = struct.Struct("<QQ")  # bytes of text and thousandths of an instance, after the id
+
+
+class CorpusSize(NamedTuple):
+    """The size of a corpus, of whose copies of a document only one counts.
+
+    Attributes:
+        documents: how many have a token.
+        text_bytes: of their sentences.
+        instances: upper estimate of what one pass over them makes, in thousandths.
+    """
+
+    documents: int
+    text_bytes: int
+    instances: int
 
 
 class MeasureCorpus(beam.PTransform):
-    """Emit one (documents, bytes of text) for batches of packed documents.
+    """Emit one CorpusSize for batches of packed documents.
 
     Copies of a document count once: they do not reach the records, and pools that were counted with them would hold
-    too few documents to choose a random next segment from. The ids are sorted through files, 28 bytes for each
+    too few documents to choose a random next segment from. The ids are sorted through files, 36 bytes for each
     document, so neither a worker nor the runner holds them.
 
     Args:
+        config: the objective and the lengths.
         folder: of the job, for the ids; every worker must reach it.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, config: RecordsConfig, folder: Path):
         super().__init__()
+        self._estimate = InstanceEstimate(config.objective, config.sequence_length, config.short_fraction)
         self._folder = Path(folder) / "ids"
 
     def expand(self, batches):
-        measured = batches | "MeasureDocuments" >> beam.FlatMap(measure_documents)
+        measured = batches | "MeasureDocuments" >> beam.FlatMap(measure_documents, self._estimate)
         buckets = batches.pipeline | "ListIdBuckets" >> beam.Create(range(BUCKETS))
         sizes = {"items": measured, "buckets": buckets} | "CountDistinct" >> SortThroughFiles(
             self._folder, count_distinct
@@ -39,31 +58,30 @@ class MeasureCorpus(beam.PTransform):
         return sizes | "AddSizes" >> beam.CombineGlobally(add_sizes)
 
 
-def measure_documents(batch: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the number of each bucket and its items: the id of a packed document and its bytes of text."""
+def measure_documents(batch: list[bytes], estimate: InstanceEstimate) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the number of each bucket and its items: the id of a packed document, and its facts."""
     buckets: defaultdict[int, list[bytes]] = defaultdict(list)
     for packed in batch:
-        text_bytes, _ = read_facts(packed)
-        buckets[packed[0] % BUCKETS].append(packed[:ID_BYTES] + _BYTES.pack(text_bytes))
+        text_bytes, sentences, tokens = read_facts(packed)
+        facts = _FACTS.pack(text_bytes, estimate(sentences, tokens))
+        buckets[packed[0] % BUCKETS].append(packed[:ID_BYTES] + facts)
     yield from buckets.items()
 
 
-def count_distinct(bucket: int, items: Iterator[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield (documents, bytes of text) of a bucket, each document once."""
-    documents = text_bytes = 0
+def count_distinct(bucket: int, items: Iterator[bytes]) -> Iterator[CorpusSize]:
+    """Yield the size of a bucket, each document once."""
+    documents = text_bytes = instances = 0
     last = b""
     for item in items:
         if item[:ID_BYTES] != last:
             last = item[:ID_BYTES]
+            more_bytes, more_instances = _FACTS.unpack_from(item, ID_BYTES)
             documents += 1
-            text_bytes += _BYTES.unpack_from(item, ID_BYTES)[0]
-    yield documents, text_bytes
+            text_bytes += more_bytes
+            instances += more_instances
+    yield CorpusSize(documents, text_bytes, instances)
 
 
-def add_sizes(sizes: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Add up (documents, bytes of text)."""
-    documents = text_bytes = 0
-    for more_documents, more_bytes in sizes:
-        documents += more_documents
-        text_bytes += more_bytes
-    return documents, text_bytes
+def add_sizes(sizes: Iterable[CorpusSize]) -> CorpusSize:
+    """Add up sizes."""
+    return CorpusSize(*map(sum, zip(CorpusSize(0, 0, 0), *sizes, strict=True)))

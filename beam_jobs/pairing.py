@@ -11,6 +11,7 @@ import numpy as np
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from beam_jobs.measuring import CorpusSize
 from beam_jobs.results import CountingDoFn
 from beam_jobs.spilling import SortThroughFiles
 from beam_jobs.tokenizing import unpack_document
@@ -56,8 +57,8 @@ class RecordRule:
 class PoolDocuments(beam.PTransform):
     """Group documents into pools of about DOCUMENTS_A_POOL, those for training apart from the held-out ones.
 
-    Takes a dict of collections: `documents`, and `size`, one (distinct documents, bytes of their text). Emits
-    a DocumentPool for each. Which documents share a pool depends on their text and how many distinct ones there are.
+    Takes a dict of collections: `documents`, and `size`, one CorpusSize. Emits a DocumentPool for each. Which documents
+    share a pool depends on their text and how many distinct ones there are.
 
     Args:
         rule: the settings and the seed.
@@ -78,10 +79,10 @@ class PoolDocuments(beam.PTransform):
 
 
 def place_documents(
-    batch: list[bytes], size: tuple[int, int], held_out_fraction: float, seed: int
+    batch: list[bytes], size: CorpusSize, held_out_fraction: float, seed: int
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the buckets of the pools of packed documents, each with its items: a pool's name, and a document."""
-    choose, buckets = PoolChoice(size[0], held_out_fraction, seed), _count_buckets(size)
+    choose, buckets = PoolChoice(size.documents, held_out_fraction, seed), _count_buckets(size)
     placed: defaultdict[int, list[bytes]] = defaultdict(list)
     for packed in batch:
         part, pool = choose(packed[:ID_BYTES].hex())
@@ -110,9 +111,9 @@ def _part_of(pool: bytes) -> str:
     return HELD_OUT if _POOL.unpack(pool)[0] else TRAIN
 
 
-def _count_buckets(size: tuple[int, int]) -> int:
+def _count_buckets(size: CorpusSize) -> int:
     """Return into how many parts the pools are dealt to workers; the records do not depend on it."""
-    return max(_MIN_BUCKETS, size[1] // _BUCKET_BYTES)
+    return max(_MIN_BUCKETS, size.text_bytes // _BUCKET_BYTES)
 
 
 class PoolChoice:

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import apache_beam as beam
 
+from beam_jobs.measuring import CorpusSize
 from beam_jobs.pairing import HELD_OUT, TRAIN
 from beam_jobs.spilling import SortThroughFiles
 from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, write_tfrecords
 from keras_bert_flow.text.randomness import keyed_numbers
 
-SHARD_BYTES = 256_000_000  # most of a training file, by an estimate
+SHARD_BYTES = 256_000_000  # a training file stays below
 MIN_SHARDS = 4
-_TOKEN_BYTES = 3  # of text; English takes about 4, Chinese 3
-_FILLED = 0.85  # share of a sequence that holds tokens, a low guess
+_AIMED_SHARE = 0.97  # of that; records are dealt at random, and of 300,000 to a file the standard deviation is 0.2 %
+_NAMES_BYTES = 256  # of a record's features, their lengths, the label and the framing
 _ORDER_BYTES = 8  # in front of a record on its way: its place in the shard
 
 
@@ -49,19 +50,27 @@ class WriteShards(beam.PTransform):
         return {"items": placed, "buckets": every_shard} | "SortShards" >> sort
 
 
-def choose_shards(size: tuple[int, int], config: RecordsConfig) -> int:
-    """Return the number of files for training: the one asked for, or one by the bytes of text, so the same for the
-    same text.
+def choose_shards(size: CorpusSize, config: RecordsConfig, vocabulary_size: int) -> int:
+    """Return the number of files for training: `config.shards`, or enough to keep each below SHARD_BYTES.
 
-    Args:
-        size: (documents, bytes of text).
-        config: duplication, lengths, and the number asked for.
+    The number depends on the documents and the arguments alone. It is an upper estimate, by up to two times.
     """
     if config.shards:
         return config.shards
-    instances = size[1] / _TOKEN_BYTES * config.duplication / (_FILLED * config.sequence_length)
-    record_bytes = 150 + 4 * config.sequence_length + 7 * config.max_predictions  # as seen, with 30,522 pieces
-    return max(MIN_SHARDS, math.ceil(instances * record_bytes / SHARD_BYTES))
+    instances = size.instances / 1000 * config.duplication
+    total_bytes = instances * max_record_bytes(config, vocabulary_size)
+    return max(MIN_SHARDS, math.ceil(total_bytes / (_AIMED_SHARE * SHARD_BYTES)))
+
+
+def max_record_bytes(config: RecordsConfig, vocabulary_size: int) -> int:
+    """Return the most bytes that a record takes in a file, its framing included."""
+    ids, positions = _varint_bytes(vocabulary_size - 1), _varint_bytes(config.sequence_length - 1)
+    per_token, per_prediction = ids + 2, ids + positions + 4  # the masks are 1 byte each, a weight is a float
+    return _NAMES_BYTES + per_token * config.sequence_length + per_prediction * config.max_predictions
+
+
+def _varint_bytes(number: int) -> int:
+    return max(1, -(-number.bit_length() // 7))
 
 
 def deal_records(batch: tuple[str, list[bytes]], shards: int, seed: int) -> Iterator[tuple[int, list[bytes]]]:

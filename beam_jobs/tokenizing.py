@@ -16,6 +16,7 @@ from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 # the token ids; the last two int32.
 _FACTS = struct.Struct("<QI")
 _HEADER = struct.Struct(f"<{ID_BYTES}sQI")
+_ID = np.dtype(np.int32)
 
 
 class TokenizeDocuments(CountingDoFn):
@@ -65,13 +66,14 @@ def pack_document(document_id: str, text_bytes: int, lengths: array, token_ids: 
     return _HEADER.pack(bytes.fromhex(document_id), text_bytes, len(lengths)) + lengths.tobytes() + token_ids.tobytes()
 
 
-def read_facts(packed: bytes) -> tuple[int, int]:
-    """Return the bytes of text and the number of sentences of a packed document."""
-    return _FACTS.unpack_from(packed, ID_BYTES)
+def read_facts(packed: bytes) -> tuple[int, int, int]:
+    """Return the bytes of text of a packed document, and how many sentences and tokens it has."""
+    text_bytes, sentences = _FACTS.unpack_from(packed, ID_BYTES)
+    return text_bytes, sentences, (len(packed) - _HEADER.size) // _ID.itemsize - sentences
 
 
 def unpack_document(name: bytes, rest: bytes) -> TokenizedDocument:
     """Return a document from its id and what follows the id of a packed one."""
     _, sentences = _FACTS.unpack_from(rest)
-    numbers = np.frombuffer(rest, np.int32, offset=_FACTS.size)
+    numbers = np.frombuffer(rest, _ID, offset=_FACTS.size)
     return TokenizedDocument(name.hex(), numbers[sentences:], numbers[:sentences])

@@ -3,7 +3,7 @@
     python benchmarks/memory.py --input wiki_en_train.txt --vocab vocab.txt
     python benchmarks/memory.py --input wiki_en_train.txt --vocab vocab.txt --times 10 --jobs records --shards 1
 
-The larger corpora repeat the text with a number in each line, so that no document is like another. The peak is the
+The larger corpora repeat the text with a number before each line, so that no document is like another. The peak is the
 high-water mark of resident memory that Linux keeps (VmHWM), read twenty times a second. Of several processes of one
 kind the largest is told.
 """
@@ -38,7 +38,7 @@ def repeat_text(source: str, path: Path, times: int) -> int:
     lines = Path(source).read_text(encoding="utf-8").splitlines()
     with open(path, "w", encoding="utf-8") as file:
         for number in range(times):
-            file.writelines(f"{line} {number}\n" if line.strip() else "\n" for line in lines)
+            file.writelines(f"{number} {line}\n" if line.strip() else "\n" for line in lines)
             file.write("\n")
     return path.stat().st_size
 

@@ -86,7 +86,7 @@ class RecordsConfig(Settings):
         None,
         ge=1,
         le=MOST_SHARDS,
-        description="Files of training records; left out, 4, or so many more that each is below about 256 MB.",
+        description="Files of training records. Default: at least 4, enough to keep each file below 256 MB.",
     )
 
 

@@ -7,9 +7,10 @@ import pytest
 from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that, equal_to
 
-from beam_jobs.measuring import MeasureCorpus
+from beam_jobs.measuring import CorpusSize, MeasureCorpus
 from beam_jobs.pairing import DOCUMENTS_A_POOL
 from beam_jobs.tokenizing import TokenizeDocuments
+from keras_bert_flow.config import RecordsConfig
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
@@ -26,19 +27,20 @@ def measure(texts, cased, folder):
     tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, "a", "b"], cased)
     with test_pipeline.TestPipeline(runner="FnApiRunner") as pipeline:
         batches = pipeline | beam.Create([texts[:7], texts[7:]])
-        yield batches | beam.ParDo(TokenizeDocuments(tokenizer, False)) | MeasureCorpus(folder)
+        yield batches | beam.ParDo(TokenizeDocuments(tokenizer, False)) | MeasureCorpus(RecordsConfig(), folder)
 
 
 @pytest.mark.parametrize(("cased", "kept"), [(False, 0), (True, 1)])
 def test_size_is_of_distinct_documents_with_a_token(cased, kept, tmp_path):
     texts = [[text] for text in ["a b", "c", "ähm"] * 50 + EMPTY]
     for sizes in measure(texts, cased, tmp_path):
-        assert_that(sizes, equal_to([(3 + kept, 3 + 1 + 4 + 2 * kept)]))
+        expected = CorpusSize(3 + kept, 3 + 1 + 4 + 2 * kept, (3 + kept) * 1001)
+        assert_that(sizes, equal_to([expected]))
 
 
 def test_size_of_nothing_is_zero(tmp_path):
     for sizes in measure([], False, tmp_path):
-        assert_that(sizes, equal_to([(0, 0)]))
+        assert_that(sizes, equal_to([CorpusSize(0, 0, 0)]))
 
 
 def random_next_share(corpus, vocabulary_file, output):

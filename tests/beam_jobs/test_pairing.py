@@ -5,6 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from beam_jobs.measuring import CorpusSize
 from beam_jobs.pairing import place_documents, read_pools
 from beam_jobs.tokenizing import pack_document
 
@@ -17,7 +18,7 @@ def make_document(number, tokens=3):
 
 
 def sorted_items(documents):
-    placed = place_documents(documents, (TOTAL, 0), HELD_OUT_FRACTION, SEED)
+    placed = place_documents(documents, CorpusSize(TOTAL, 0, 0), HELD_OUT_FRACTION, SEED)
     return sorted(item for _, items in placed for item in items)
 
 

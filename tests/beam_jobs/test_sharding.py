@@ -4,13 +4,17 @@ from itertools import groupby
 from operator import itemgetter
 
 import apache_beam as beam
+import numpy as np
 import pytest
 
+from beam_jobs.measuring import CorpusSize
 from beam_jobs.pairing import HELD_OUT, TRAIN
-from beam_jobs.sharding import WriteShards, choose_shards, deal_records, write_shard
+from beam_jobs.sharding import WriteShards, choose_shards, deal_records, max_record_bytes, write_shard
 from keras_bert_flow.config import RecordsConfig
-from keras_bert_flow.records.tfrecord import TFRecordFile
-from tests.beam_jobs.conftest import names_in, read_folder
+from keras_bert_flow.records.schema import encode_records
+from keras_bert_flow.records.tfrecord import TFRecordFile, frame_record
+from keras_bert_flow.text.instance_counts import InstanceEstimate
+from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, names_in, read_folder
 
 RECORDS = [f"record {number}".encode() for number in range(200)]
 NAMES = ["held_out-00000-of-00001.tfrecord", "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"]
@@ -75,13 +79,43 @@ def test_every_shard_is_written_even_without_records(records, tmp_path):
 
 
 def test_shards_are_chosen_by_the_text_and_stay_small():
-    assert choose_shards((10, 1000), RecordsConfig()) == choose_shards((0, 0), RecordsConfig()) == 4
-    assert choose_shards((10, 10**12), RecordsConfig(shards=3)) == 3
+    assert choose_shards(CorpusSize(10, 1000, 0), RecordsConfig(), 30522) == 4
+    assert choose_shards(CorpusSize(10, 10**12, 10**12), RecordsConfig(shards=3), 30522) == 3
     for length, predictions in ((128, 20), (512, 76)):
         config = RecordsConfig(sequence_length=length, max_predictions=predictions)
-        shards = choose_shards((1, 10**10), config)
-        assert choose_shards((7, 10**10), config) == shards
-        assert 2 * shards - 1 <= choose_shards((1, 2 * 10**10), config) <= 2 * shards
-        tokens = 10**10 / 4.2 * config.duplication  # of English text; benchmarks/padding.py: 93 % of the places filled
+        estimate = InstanceEstimate(config.objective, length, config.short_fraction)
+        documents = 10**6  # of 100 sentences, 10 GB of English text together
+        size = CorpusSize(documents, 10**10, documents * estimate(100, 2400))
+        shards = choose_shards(size, config, 30522)
+        doubled = choose_shards(size._replace(instances=2 * size.instances), config, 30522)
+        assert 2 * shards - 1 <= doubled <= 2 * shards
+        tokens = 2400 * documents * config.duplication  # benchmarks/padding.py: 93 % of the places filled
         record_bytes = 4 * length + 7 * predictions + 150
         assert 100e6 < tokens / (0.93 * length) * record_bytes / shards < 256e6
+
+
+@pytest.mark.parametrize(("length", "predictions", "pieces"), [(8, 1, 100), (128, 20, 128), (512, 76, 16385)])
+def test_no_record_is_larger_than_the_size_that_shards_are_chosen_by(length, predictions, pieces):
+    (record,) = encode_records(
+        token_ids=np.full((1, length), pieces - 1),
+        segment_ids=np.ones((1, length), np.uint8),
+        lengths=np.array([length]),
+        mask_positions=np.full((1, predictions), length - 1),
+        mask_ids=np.full((1, predictions), pieces - 1),
+        mask_counts=np.array([predictions]),
+        is_random_next=np.array([True]),
+    )
+    most = max_record_bytes(RecordsConfig(sequence_length=length, max_predictions=predictions), pieces)
+    assert most - 100 < len(frame_record(record)) <= most
+
+
+@pytest.mark.parametrize("objective", ["mlm_nsp", "mlm"])
+def test_no_shard_of_short_documents_is_too_large(objective, vocabulary_file, tmp_path, monkeypatch):
+    monkeypatch.setattr("beam_jobs.sharding.SHARD_BYTES", 80_000)
+    sentences = [sentence for document in make_documents() for sentence in document]
+    corpus = make_corpus(tmp_path / "a.txt", as_text([[sentence] for sentence in sentences]))
+    settings = {"objective": objective, "sequence_length": 64, "duplication": 3, "held_out_fraction": 0}
+    build(corpus, vocabulary_file, tmp_path / "r", shards=None, **settings)
+    sizes = [path.stat().st_size for path in (tmp_path / "r").glob("train-*.tfrecord")]
+    assert 0 < max(sizes) < 80_000
+    assert len(sizes) == 4 or sum(sizes) / len(sizes) > 80_000 / 3  # nor are there many more files than it takes
