@@ -7,6 +7,7 @@ from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.heads import Pooler
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.layers.products import product_dtype
+from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.sizes import get_size
 
@@ -153,11 +154,14 @@ class BertBackbone(keras.Model):
             "use_pooler": self.use_pooler,
             "dtype": self.dtype_policy.name,
             "name": self.name,
+            **describe_frozen(self),
         }
 
     @classmethod
     def from_config(cls, config):
-        return cls(**config)
+        arguments = dict(config)
+        frozen = arguments.pop(FROZEN, None)
+        return freeze(cls(**arguments), frozen)
 
 
 def require_pooler(backbone):

@@ -7,6 +7,7 @@ from keras_bert_flow.layers.initializers import normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
 from keras_bert_flow.models.decay_exclusions import UNDECAYED, exclude_from_decay, list_undecayed
 from keras_bert_flow.models.defaults import make_adamw
+from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.tensorflow_batches import take_batches
 
@@ -56,12 +57,13 @@ class BertWithHead(keras.Model):
     def get_compile_config(self):
         """Return what `compile` was given, so that a `.keras` file trains on; with what Keras leaves out of it.
 
-        Keras saves neither `auto_scale_loss` nor which weights an optimizer does not decay.
+        Keras saves neither `auto_scale_loss` nor which weights an optimizer was told not to decay.
         """
         config = super().get_compile_config()
         if config:
             config["auto_scale_loss"] = self._auto_scale_loss
-            config[UNDECAYED] = list_undecayed(self.optimizer, self.weights)
+            if undecayed := list_undecayed(self.optimizer, self.weights):
+                config[UNDECAYED] = undecayed
         return config
 
     def compile_from_config(self, config):
@@ -99,14 +101,17 @@ class BertWithHead(keras.Model):
         save_preset(self, path, **details)
 
     def get_config(self):
-        return {"backbone": keras.saving.serialize_keras_object(self.backbone), "name": self.name}
+        config = {"backbone": keras.saving.serialize_keras_object(self.backbone), "name": self.name}
+        return config | describe_frozen(self, inner=[self.backbone])
 
     @classmethod
     def from_config(cls, config):
         backbone = config["backbone"]
         if not isinstance(backbone, BertBackbone):
             backbone = keras.saving.deserialize_keras_object(backbone)
-        return cls(**(config | {"backbone": backbone}))
+        arguments = config | {"backbone": backbone}
+        frozen = arguments.pop(FROZEN, None)
+        return freeze(cls(**arguments), frozen)
 
 
 def make_inputs(*more_names, axes=(None,)):

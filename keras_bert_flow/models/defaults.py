@@ -4,11 +4,8 @@ import keras
 from keras import ops
 
 from keras_bert_flow.layers.fusion import fuse
+from keras_bert_flow.models.decay_exclusions import UNDECAYED_NAMES, ExcludesNames
 from keras_bert_flow.models.fused_adamw import choose_adamw
-
-# What is never decayed, by `variable.name`: a path such as `layer_norm` matches nothing in Keras 3. On TensorFlow the
-# optimizer sees variables named like `pooler/dense/bias:0`. A test pins the paths that this leaves to be decayed.
-UNDECAYED_NAMES = (r"(^|/)(bias|gamma|beta)(:0)?$",)
 
 EPSILON = 1e-6  # google-research/bert, optimization.py
 
@@ -92,5 +89,6 @@ def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, epsilon=EPSILON,
         name="adamw",  # by default it counts the optimizers of the process, and a checkpoint would not fit the next
         **options,
     )
-    optimizer.exclude_from_weight_decay(var_names=list(UNDECAYED_NAMES))
+    if not isinstance(optimizer, ExcludesNames):
+        optimizer.exclude_from_weight_decay(var_names=list(UNDECAYED_NAMES))
     return optimizer

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_bert_flow.layers.fusion import fuse
+from keras_bert_flow.models.decay_exclusions import ExcludesNames
 
 
 def dense_gradients(gradients):
@@ -23,7 +24,7 @@ def dense_gradients(gradients):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class DenseAdamW(keras.optimizers.AdamW):
+class DenseAdamW(ExcludesNames, keras.optimizers.AdamW):
     """Keras' AdamW for TensorFlow: fused, and right for gathered embeddings as well; see `dense_gradients`."""
 
     @classmethod
@@ -59,7 +60,7 @@ def _step(gradient, momentum, velocity, weight, rate, beta_1, beta_2, epsilon):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class FusedAdamW(keras.optimizers.AdamW):
+class FusedAdamW(ExcludesNames, keras.optimizers.AdamW):
     """Keras' AdamW for PyTorch on a processor, by PyTorch's fused one.
 
     Keras makes about twelve passes over all weights, some into new memory; this reads and writes everything once, and
@@ -121,6 +122,17 @@ class FusedAdamW(keras.optimizers.AdamW):
         )
 
 
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class ExcludingAdamW(ExcludesNames, keras.optimizers.AdamW):
+    """Keras' AdamW for jax."""
+
+    @classmethod
+    def from_config(cls, config):
+        """Return the AdamW that is fastest here: a saved model may be loaded on another backend or device."""
+        chosen = choose_adamw(steps_at_once=not config.get("gradient_accumulation_steps"))
+        return super().from_config(config) if chosen is cls else chosen.from_config(config)
+
+
 def choose_adamw(steps_at_once):
     """Return the class that is fastest here.
 
@@ -129,7 +141,8 @@ def choose_adamw(steps_at_once):
     """
     if keras.backend.backend() == "tensorflow":
         return DenseAdamW
-    is_torch = keras.backend.backend() == "torch"
-    if is_torch and steps_at_once and ops.convert_to_tensor(0.0).device.type == "cpu":
+    if keras.backend.backend() == "jax":
+        return ExcludingAdamW
+    if steps_at_once and ops.convert_to_tensor(0.0).device.type == "cpu":
         return FusedAdamW
     return keras.optimizers.AdamW  # of which PyTorch has a form with fewer launches, for this very class only

@@ -1,0 +1,34 @@
+"""Keep which layers and weights are not trained in the configuration of a model, which Keras saves of no model whose
+constructor is its own."""
+
+import keras
+
+FROZEN = "frozen"  # key in the configuration of a model
+
+
+def describe_frozen(model, inner=()):
+    """Return `{FROZEN: ...}` for a configuration; empty where everything is trained.
+
+    Args:
+        inner: models within, which have a configuration of their own.
+    """
+    layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
+    frozen = [layer for layer in layers if not layer.trainable and layer.weights]
+    known = {id(weight) for layer in (*frozen, *inner) for weight in layer.weights}
+    weights = [weight.path for weight in model.weights if not weight.trainable and id(weight) not in known]
+    if model.trainable and not frozen and not weights:
+        return {}
+    return {FROZEN: {"model": not model.trainable, "layers": [layer.name for layer in frozen], "weights": weights}}
+
+
+def freeze(model, config):
+    """Freeze what `describe_frozen` found, if anything, and return the model."""
+    if config:
+        if config["model"]:
+            model.trainable = False
+        for name in config["layers"]:
+            model.get_layer(name).trainable = False
+        for weight in model.weights:
+            if weight.path in config["weights"]:
+                weight.trainable = False
+    return model
