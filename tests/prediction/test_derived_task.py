@@ -34,6 +34,20 @@ def test_saved_model_is_asked_without_task_json(tmp_path, kind):
     assert kbf.load(stored).predict(ITEMS[kind]) == asked.predict(ITEMS[kind])
 
 
+@pytest.mark.parametrize("kind", ITEMS)
+def test_single_item_is_one_item_for_every_kind(tmp_path, kind):
+    asked = kbf.load(save(CASES[kind].make(make_backbone(use_pooler=CASES[kind].use_pooler)), tmp_path))
+    item = ITEMS[kind]
+    expected = asked.predict([item])
+    assert len(expected) == 1 and asked.predict(item) == list(asked.predict_stream(item)) == expected
+    assert asked.predict(each for each in [item, item]) == asked.predict([item, item])
+    for wrong in (3, None, b"paris", True):
+        with pytest.raises(TypeError, match=r"^Items must be a text, or a list of items\. Received: \w+\. Give.*\.$"):
+            asked.predict(wrong)
+        with pytest.raises(ValueError, match=r"^Item 2: [^\n]*$"):
+            asked.predict([item, wrong])
+
+
 @pytest.mark.parametrize("kind", ["classification", "regression", "multi_label"])
 def test_derived_task_takes_texts_and_pairs(tmp_path, kind):
     asked = kbf.load(save(CASES[kind].make(make_backbone()), tmp_path))
