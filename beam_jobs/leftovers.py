@@ -7,7 +7,7 @@ import time
 import uuid
 from pathlib import Path
 
-from keras_bert_flow.artifacts import locked
+from keras_bert_flow.locks import locked
 
 QUIET_SECONDS = 24 * 3600
 _WORK, _LOCK = ".work", ".lock"  # as `publishing` names them, behind a dot and the name of the output

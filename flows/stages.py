@@ -12,9 +12,9 @@ from pathlib import Path
 from flows.child import run_child
 from flows.settling import write_config
 from keras_bert_flow import exit_status, keys
-from keras_bert_flow.artifacts import locked
 from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.records.manifest import is_published, read_manifest
+from keras_bert_flow.locks import locked
+from keras_bert_flow.records.manifest import check_folder, is_published, read_manifest
 from keras_bert_flow.text.rejected import check_rejected
 from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
 
@@ -167,11 +167,22 @@ def _set_aside_damaged(stage: Stage, on_line: Callable[[str], None]) -> None:
     """Rename a folder that is no longer what was published, so that it can be made again and nothing is lost."""
     folder = stage.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(f".{folder.name}.lock")):  # held by a writer too, see `artifacts.publishing`
+    with locked(
+        folder.with_name(f".{folder.name}.lock"), tell=on_line
+    ):  # held by a writer too, see `artifacts.publishing`
         if folder.exists() and not stage.is_finished():
+            fault = _find_fault(folder)
             number = 1 + sum(1 for _ in folder.parent.glob(f"{folder.name}.damaged-*"))
             aside = folder.rename(folder.with_name(f"{folder.name}.damaged-{number}"))
-            on_line(f"{stage.name}: {folder} is damaged; kept as {aside.name}, making it again.")
+            on_line(f"{stage.name}: {folder} is damaged ({fault}); kept as {aside.name}, making it again.")
+
+
+def _find_fault(folder: Path) -> str:
+    try:
+        manifest = check_folder(folder)
+    except (FileNotFoundError, ValueError) as error:
+        return str(error).partition("Received: ")[2].partition(". ")[0]
+    return f"its manifest has the key {manifest.key}"
 
 
 def _describe(status: int) -> str:

@@ -5,7 +5,6 @@ renamed when it is complete, so a folder that carries its manifest is finished, 
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.locks import locked
 from keras_bert_flow.outputs import existing_output
 
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
@@ -107,25 +107,6 @@ def work_folder(output: str | Path) -> Path:
     return output.with_name(f".{output.name}.work")
 
 
-@contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Hold an advisory lock; the system frees it when the process dies, however it dies.
-
-    Raises:
-        BlockingIOError: it is held by another, and this one is not to wait.
-    """
-    while True:
-        with open(path, "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_same_file(file, path):  # the holder before us removed it while we waited
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
-
-
 def write_atomically(path: str | Path, content: bytes) -> None:
     """Replace a file in one step: readers see the old bytes or the new ones."""
     path = Path(path)
@@ -172,10 +153,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _is_same_file(file, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False

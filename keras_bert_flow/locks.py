@@ -1,0 +1,80 @@
+"""Let one process at a time make a result, and say to those who wait whom they wait for."""
+
+import fcntl
+import logging
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+from keras_bert_flow.terminal import abridge, escape_controls
+
+DESCRIBED_SECONDS = 0.5  # within which a new holder has written who it is
+
+_logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True, tell: Callable[[str], None] = _logger.warning) -> Iterator[None]:
+    """Hold an advisory lock; the system frees it when the process dies, however it dies.
+
+    The file holds the process, host, start and command of the holder while it is held.
+
+    Args:
+        wait: wait for another holder, however long it takes.
+        tell: called with one line before a wait, which names the holder; by default a warning is logged.
+    Raises:
+        BlockingIOError: it is held by another, and this one is not to wait.
+    """
+    has_told = False
+    while True:
+        with open(path, "ab+", buffering=0) as file:  # "w" would empty the holder's file
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    raise
+                if not has_told:
+                    tell(f"Waiting for {path}, held by {_read_holder(file)}.")
+                    has_told = True
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_same_file(file, path):  # the holder before us removed it while we waited
+                continue
+            try:
+                with suppress(OSError):  # a full disk is no obstacle to a lock
+                    file.truncate(0)
+                    file.write(_describe_process().encode(errors="replace"))
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _describe_process() -> str:
+    program = Path(sys.argv[0] or "python").name
+    command = shlex.join(["kbf" if program == "__main__.py" else program, *sys.argv[1:]])
+    since = datetime.now().astimezone().isoformat(" ", "seconds")
+    return f"process {os.getpid()} on {socket.gethostname()} since {since}: {command}"
+
+
+def _read_holder(file: IO[bytes]) -> str:
+    deadline = time.monotonic() + DESCRIBED_SECONDS
+    while True:
+        file.seek(0)
+        holder = (file.read(4096) or b"").decode(errors="replace")
+        if holder or time.monotonic() > deadline:
+            return abridge(escape_controls(holder)) or "another process"
+        time.sleep(0.02)
+
+
+def _is_same_file(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
