@@ -5,6 +5,7 @@ from pathlib import Path
 
 from flows.stages import MODEL, Stage, finetuning_stage, make_pretrained, records_stage, vocabulary_stage
 from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.records.manifest import MANIFEST, check_folder
 
 
 def find_records(config: PipelineConfig) -> list[Path]:
@@ -23,6 +24,8 @@ def find_finetuned(config: PipelineConfig, pretrained: Path) -> Path:
 
 
 def _require(stage: Stage, flow_name: str) -> Path:
+    if (stage.folder / MANIFEST).is_file():
+        check_folder(stage.folder)  # names the file that is damaged
     if not stage.is_finished():
         raise FileNotFoundError(
             f"`{stage.name}` must be finished first. Received: {stage.folder}, not there. "

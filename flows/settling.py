@@ -56,9 +56,10 @@ def write_config(config: PipelineConfig) -> Path:
     values = config.model_dump(mode="json")
     digest = hashlib.sha256(canonical_json(values).encode()).hexdigest()[:DIGEST_LENGTH]
     path = Path(config.runs) / "configs" / f"{digest}.yaml"
-    if not path.is_file():
+    content = yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode()
+    if not path.is_file() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
+        write_atomically(path, content)
     return path
 
 

@@ -22,6 +22,7 @@ from keras_bert_flow.outputs import existing_output
 
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
 CHUNK_BYTES = 1 << 20
+SETTLED_SECONDS = 2.0  # a younger file may change again without a new stamp: file systems count time in steps
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, the process's limit
 
 
@@ -57,9 +58,20 @@ def package_version() -> str:
 
 
 def file_digest(path: str | Path) -> str:
-    """Return the sha256 of a file, reading it in pieces."""
+    """Return the sha256 of a file, reading it in pieces.
+
+    The digest is remembered while the process lasts, by inode, size and times of the file, so that several stages and
+    checks read a model of 440 MB once. A file that was changed less than `SETTLED_SECONDS` ago is read each time.
+    """
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        status, now = os.fstat(file.fileno()), time.time()
+        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        if version in _digests:
+            return _digests[version]
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if now - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
+        _digests[version] = digest
+    return digest
 
 
 @contextmanager
@@ -136,6 +148,9 @@ def sync_folder(folder: Path) -> None:
     for path in folder.rglob("*"):
         _sync(path)
     _sync(folder)
+
+
+_digests: dict[tuple[int, ...], str] = {}
 
 
 def _remove(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 A key names settings, digests of inputs and the code of every module that the stage's own imports
 (`artifacts.content_key`, `import_closure.code_digests`). What is not in a key (worker options,
-progress, the number of Beam workers) may not change a byte of the result.
+progress, the number of Beam workers) may not change a byte of the result. Inputs from published folders are compared
+with their manifests as their digests are taken, so a key always names the bytes that are there.
 """
 
 import hashlib
@@ -13,10 +14,11 @@ from keras_bert_flow.artifacts import content_key, file_digest
 from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.import_closure import code_digests
 from keras_bert_flow.records.manifest import INFORMATIONAL, MANIFEST, manifest_digest, read_manifest
+from keras_bert_flow.records.verification import verify
 from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.text.builtin import builtin_digest
 from keras_bert_flow.text.inputs import find_inputs, input_format, open_packed, whole_file
-from keras_bert_flow.text.storage import LOCAL, Storage
+from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
 
 # stage → module of the function that makes its result
 STAGES = {
@@ -47,7 +49,7 @@ def corpus_key() -> str:
 
 def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: Storage = LOCAL) -> str:
     settings = {"corpus": _corpus_settings(corpus), "vocabulary": vocabulary.model_dump(exclude={"file"})}
-    inputs = corpus_digests(corpus, storage) if vocabulary.file is None else {"file": file_digest(vocabulary.file)}
+    inputs = corpus_digests(corpus, storage) if vocabulary.file is None else {"file": _digest_file(vocabulary.file)}
     return _stage_key("vocabulary", settings, inputs)
 
 
@@ -65,7 +67,7 @@ def records_key(
         "cased": cased,
         "seed": seed,
     }
-    inputs = corpus_digests(corpus, storage) | {"vocabulary": file_digest(vocabulary_file)}
+    inputs = corpus_digests(corpus, storage) | {"vocabulary": _digest_file(vocabulary_file)}
     return _stage_key("records", settings, inputs)
 
 
@@ -110,9 +112,12 @@ def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, 
     """Digest each input file by content and format; where a file lies and how it is named changes nothing.
 
     Raises:
-        ValueError: a file cannot be read, and such files are not to be skipped; those that are have no digest.
+        ValueError: a file cannot be read, and such files are not to be skipped; those that are have no digest. Or a
+            file is not as the manifest of its folder says.
     """
-    digests = sorted(_digest_input(path, corpus, storage) for path in find_inputs(corpus.input, storage))
+    paths = find_inputs(corpus.input, storage)
+    verify(*(path for path in paths if not is_remote(path)))
+    digests = sorted(_digest_input(path, corpus, storage) for path in paths)
     return {f"corpus-{number}": digest for number, digest in enumerate(digests)}
 
 
@@ -122,7 +127,13 @@ def task_digests(config: PipelineConfig) -> dict[str, str]:
 
 
 def folder_digest(folder: Path) -> str:
-    """Digest the files of a published folder by its manifest, or those of a model that others made by reading them."""
+    """Digest the files of a published folder by its manifest, or those of a model that others made by reading them.
+
+    Raises:
+        FileNotFoundError: the folder or a file of its manifest is missing.
+        ValueError: a file is not as the manifest says.
+    """
+    verify(folder)
     if (Path(folder) / MANIFEST).is_file():
         return manifest_digest(read_manifest(folder))
     return ",".join(f"{name}:{digest}" for name, digest in folder_files(folder).items())
@@ -135,6 +146,7 @@ def folder_files(folder: Path) -> dict[str, str]:
     vectors; those in hidden ones, such as `.git` and `.cache`, do not.
     """
     folder = Path(folder)
+    verify(folder)
     if (folder / MANIFEST).is_file():
         return {file.name: file.sha256 for file in read_manifest(folder).files if not file.informational}
     if not folder.is_dir():
@@ -164,7 +176,13 @@ def _stage_key(stage: str, settings: dict, inputs: dict[str, str]) -> str:
     return content_key(stage, settings, inputs, stage_code(stage))
 
 
+def _digest_file(path: str | Path) -> str:
+    verify(path)
+    return file_digest(path)
+
+
 def _digest_table(path: Path) -> str:
+    verify(path)
     if not path.is_dir():
         return file_digest(path)
     return ",".join(f"{file.relative_to(path)}:{file_digest(file)}" for file in sorted(path.rglob("*.txt")))

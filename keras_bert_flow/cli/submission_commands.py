@@ -21,7 +21,10 @@ def glue_zip(
 ) -> None:
     """Gather predictions on GLUE's test tables in the .zip that its server takes, and say which it lacks."""
     check_output_file(output)
+    from keras_bert_flow.records.verification import verify
     from keras_bert_flow.tasks.glue import write_glue_submission
+
+    verify(*predictions)
 
     named = {f"{path.stem}.tsv": path for path in predictions}
     if len(named) < len(predictions):

@@ -8,6 +8,7 @@ from keras_bert_flow.conversion.directory_check import open_directory
 from keras_bert_flow.conversion.hf_config import read_hf_config
 from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.records.verification import verify
 
 OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype", "name")
 
@@ -17,9 +18,12 @@ def read_directory(path) -> tuple[Path, dict[str, Any], StoredTensors]:
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is damaged, or the tensors are not those that `config.json` describes.
+        ValueError: a file is damaged or not as the manifest that lists it says, or the tensors are not those that
+            `config.json` describes.
     """
     folder = Path(path)
+    if folder.is_dir():
+        verify(folder)
     config, tensors = open_directory(folder)
     tensors.check_finite()
     return folder, config, tensors

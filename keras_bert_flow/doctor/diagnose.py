@@ -10,6 +10,7 @@ from keras_bert_flow.doctor.vocabulary import examine_vocabulary
 from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
+from keras_bert_flow.records.verification import verify
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, VOCABULARY_FILE
 
@@ -34,11 +35,13 @@ def diagnose(
         sample: most records to read.
     Raises:
         FileNotFoundError: nothing is there.
-        ValueError: it is none of these, or the vocabulary given is unusable.
+        ValueError: it is none of these, the vocabulary given is unusable, or a corpus or vocabulary is not as the
+            manifest of its folder says.
     """
     kind, place = find_kind(path)
     if kind == "records":
         return examine_records(place, vocabulary_file, sample)
+    verify(*filter(None, (place, vocabulary_file)))
     if kind == "vocabulary":
         return examine_vocabulary(place, read_case(Path(place).parent) if cased is None else cased)
     tokenizer = WordPieceTokenizer.from_file(vocabulary_file, bool(cased)) if vocabulary_file else None

@@ -7,7 +7,8 @@ import numpy as np
 
 from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.schema import decode_record
-from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
+from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, RECORD_SUFFIX, TFRecordFile
+from keras_bert_flow.records.verification import verify
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary
 
 PARTS = ("train", "held_out")
@@ -22,7 +23,7 @@ def show_examples(folder: str | Path, count: int = 3, part: str = "train") -> st
     """Return the first records of a part as text; in a file they lie in random order.
 
     Args:
-        folder: what `kbf records` made; sizes of its files are checked, not their digests.
+        folder: what `kbf records` made; sizes of all files are checked, digests of those that are read.
         count: how many.
         part: `train` or `held_out`.
     Raises:
@@ -33,11 +34,15 @@ def show_examples(folder: str | Path, count: int = 3, part: str = "train") -> st
     if part not in PARTS:
         raise ValueError(f"The part must be one of {', '.join(PARTS)}. Received: {part}.")
     manifest = check_records(folder, digests=False)
+    verify(folder / VOCABULARY_FILE)
     pieces = read_vocabulary(folder / VOCABULARY_FILE)
     objective = manifest.config.get("objective", "mlm_nsp")
     names = [file.name for file in manifest.files if file.name.startswith(f"{part}-")]
     blocks = [LEGEND]
     for path in (folder / name for name in names if name.endswith(RECORD_SUFFIX)):
+        if len(blocks) > count:
+            break
+        verify(path, f"{path}{INDEX_SUFFIX}")
         file = TFRecordFile(path)
         for position in range(min(len(file), count + 1 - len(blocks))):
             place = f"record {position} of {path.name}"

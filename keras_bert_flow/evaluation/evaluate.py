@@ -20,6 +20,7 @@ from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.task import Prediction, Task
 from keras_bert_flow.training.logs import read_log
@@ -78,6 +79,9 @@ def write_evaluation(
     finetuned, pretrained, records = map(Path, (finetuned, pretrained, records))
     phases = ([] if first_phase is None else [Path(first_phase)]) + [pretrained]
 
+    verify(*phases)  # the key verifies the other folders
+    key = evaluation_key(config, finetuned, records)
+
     def build(work: Path) -> Contents:
         read = files or read_task_files(config)
         task, training, dev, extra = read.task, read.training, read.dev, read.extra_dev
@@ -111,7 +115,7 @@ def write_evaluation(
         inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)}
         return Contents(config.model_dump(mode="json"), inputs)
 
-    return publish(output, "evaluation", evaluation_key(config, finetuned, records), build)
+    return publish(output, "evaluation", key, build)
 
 
 def _predict_runs(

@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.json_documents import read_json
+from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.conll import LAST, read_tagged_words
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.rows import abridge, read_objects, read_rows
@@ -30,6 +31,7 @@ def score_predictions(config: PipelineConfig, path: str | Path) -> dict[str, flo
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"Predictions must be in a file. Received: {path}, which is none. Check the path.")
+    verify(path, config.task.train, config.task.dev)
     task = make_task(**config.task.arguments)
     examples = task.read(config.task.dev)
     task = task.learn(task.read(config.task.train) if Path(config.task.train).is_file() else examples)

@@ -8,6 +8,7 @@ from typing import Any
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.prediction.derived_task import find_task
+from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.task import Task
@@ -36,6 +37,7 @@ def read_questions(config: PipelineConfig, model: str | Path) -> dict[str, Quest
     task, sequence_length = find_task(model)
     as_configured = make_task(**config.task.arguments)
     require_kind(as_configured, task, model)
+    verify(model, config.task.dev, *config.task.extra_dev.values())
     tokenizer, found = read_tokenizer(Path(model)), {}
     for name, path in ({DEV: config.task.dev} | config.task.extra_dev).items():
         examples = as_configured.read(path)

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from keras_bert_flow.outputs import check_place
+from keras_bert_flow.records.verification import verify
 
 INDEX = "index.json"
 REMEDY = "Choose another folder, or remove it to have it made anew."
 
 
 def check_index(folder: str | Path) -> None:
-    """Check that a folder is an index, or that one can be made there.
+    """Check that a folder is an index and is not damaged, or that one can be made there.
 
     Raises:
         OSError: it is not there, and cannot be made.
@@ -20,10 +21,16 @@ def check_index(folder: str | Path) -> None:
         check_place(folder)
     elif not (folder / INDEX).is_file():
         raise no_index(folder)
+    else:
+        try:
+            verify(folder)
+        except (FileNotFoundError, ValueError) as error:
+            raise no_index(folder, str(error).partition("Received: ")[2].partition(". ")[0]) from None
 
 
-def no_index(folder: Path) -> ValueError:
+def no_index(folder: Path, fault: str = "") -> ValueError:
     """Return the error of a folder that is not an index, or not a whole one."""
     return ValueError(
-        f"An index must be a folder that `kbf search` made. Received: {folder}, which is none or damaged. {REMEDY}"
+        f"An index must be a folder that `kbf search` made. Received: {folder}, which is none or damaged"
+        f"{fault and f': {fault}'}. {REMEDY}"
     )

@@ -1,5 +1,6 @@
 """Hold the vectors of the lines of a file, in memory or in a folder of their own, which is made once."""
 
+import hashlib
 import json
 from array import array
 from collections.abc import Callable, Mapping
@@ -9,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.artifacts import file_digest, publishing
+from keras_bert_flow.artifacts import KEY_LENGTH, canonical_json, file_digest, publishing
 from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.prediction.embedding import Embedder
-from keras_bert_flow.prediction.index_folder import INDEX, REMEDY, no_index
+from keras_bert_flow.prediction.index_folder import INDEX, REMEDY, check_index, no_index
 from keras_bert_flow.prediction.lines import check_lines_file, decode_line
 from keras_bert_flow.prediction.nearest import unit_length
+from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.tasks.bounded_reading import read_byte_lines
 
 VECTORS, LINES = "vectors.npy", "lines.npy"
@@ -85,6 +87,8 @@ def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: E
     np.save(folder / LINES, lines)
     _embed(path, lines, embedder, allocate, follow).flush()
     (folder / INDEX).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    key = hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:KEY_LENGTH]
+    write_manifest(folder, "index", key, facts, {"lines": facts["lines"]}, {"lines": len(lines)})
 
 
 def open_index(folder: Path, path: Path, facts: Mapping[str, Any], hidden_dim: int) -> LineVectors:
@@ -96,6 +100,7 @@ def open_index(folder: Path, path: Path, facts: Mapping[str, Any], hidden_dim: i
     Raises:
         ValueError: the index is of other lines or another model, or damaged.
     """
+    check_index(folder)
     try:
         known = read_json(folder / INDEX)
         changed = [f"other {name}" for name in facts if known.get(name) != facts[name]]

@@ -11,17 +11,20 @@ from keras_bert_flow.prediction.arrays import check_arrays
 from keras_bert_flow.prediction.index_folder import check_index
 from keras_bert_flow.prediction.lines import check_lines_file
 from keras_bert_flow.prediction.load import check_request
+from keras_bert_flow.records.verification import verify
 
 
 def check_model_directory(folder: Path) -> dict[str, Any]:
     """Check that a model directory is whole and has a tokenizer, and return the arguments of its encoder.
 
-    The weights themselves are not read.
+    The weights are not decoded; where a manifest lists the files, their digests are compared with it.
 
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
         ValueError: a file is damaged, or does not fit the others.
     """
+    if Path(folder).is_dir():
+        verify(folder)
     settings = check_directory(folder)
     read_tokenizer(folder)
     return settings
@@ -40,6 +43,7 @@ def check_asked_model(
     check_request(folder, asked_as, options)
     for path in filter(None, files):
         check_lines_file(path)
+        verify(path)
     if output is not None:
         check_output_file(output)
         check_arrays(output, asked_as)

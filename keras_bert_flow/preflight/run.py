@@ -7,6 +7,7 @@ from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.outputs import check_place
 from keras_bert_flow.preflight.stages import check_corpus, check_model, check_predictions, check_task, packages_of
+from keras_bert_flow.records.verification import verify
 from keras_bert_flow.text.vocabulary import read_vocabulary
 from keras_bert_flow.training.task_data import TaskFiles
 
@@ -32,6 +33,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     if "pretraining" in stages:
         check_model(config)
     if "vocabulary" in stages and config.vocabulary.file is not None:
+        verify(config.vocabulary.file)
         read_vocabulary(config.vocabulary.file)
     if "records" in stages:
         check_predictions(config)

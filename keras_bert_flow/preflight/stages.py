@@ -13,8 +13,9 @@ from keras_bert_flow.models.sizes import get_size
 from keras_bert_flow.outputs import check_output
 from keras_bert_flow.preflight.corpus import check_columns, check_text
 from keras_bert_flow.preflight.models import check_model_directory
-from keras_bert_flow.records.checking import check_positions
+from keras_bert_flow.records.checking import check_positions, check_records
 from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.records.verification import verify
 from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.text.inputs import check_inputs, packages_for
 from keras_bert_flow.text.storage import is_remote
@@ -47,6 +48,7 @@ def check_corpus(config: PipelineConfig, makes_records: bool = False) -> list[st
         return []
     files = check_inputs(patterns, skip_bad_inputs=corpus.skip_bad_inputs)
     check_installed(packages_for(files))
+    verify(*files)
     if not corpus.skip_bad_inputs:
         check_columns(corpus, files)
         if len(patterns) == len(corpus.input):
@@ -61,6 +63,7 @@ def check_vocabulary_stage(config: PipelineConfig, output: Path) -> None:
     if config.vocabulary.file is None:
         check_corpus(config)
     else:
+        verify(config.vocabulary.file)
         read_vocabulary(config.vocabulary.file)
 
 
@@ -69,6 +72,7 @@ def check_records_stage(config: PipelineConfig, vocabulary: Path, output: Path) 
     check_installed([BEAM])
     check_output(output)
     check_predictions(config)
+    verify(vocabulary)
     read_vocabulary(vocabulary)
     check_corpus(config, makes_records=True)
 
@@ -77,7 +81,7 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
     """Check what `kbf pretrain` is given."""
     check_output(output)
     check_model(config)
-    made = check_folder(records, "records", digests=False).config
+    made = check_records(records).config
     if isinstance(made.get("sequence_length"), int):
         check_positions(made["sequence_length"], config.model.max_positions)
     vocabulary = initial_model and initial_model / VOCABULARY_FILE
@@ -102,7 +106,7 @@ def check_report_stage(
     check_output(output)
     inputs = [(finetuned, "finetuning"), (pretrained, "pretraining"), (records, "records")]
     for folder, stage in (*inputs, *([(first_phase, "pretraining")] if first_phase else ())):
-        check_folder(folder, stage, digests=False)
+        check_folder(folder, stage)
     return check_task(config)
 
 

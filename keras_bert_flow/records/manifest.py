@@ -1,8 +1,9 @@
 """Say in `manifest.json` what a published folder holds, and check the folder against it before it is used."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from keras_bert_flow.artifacts import canonical_json, file_digest, package_versi
 from keras_bert_flow.json_documents import read_json
 
 MANIFEST = "manifest.json"
+SHOWN_DIGITS = 12  # of a sha256, in messages
 # Files that hold seconds, dates or facts of the machine, and that nothing is made from.
 INFORMATIONAL = {"README.md", "log.jsonl", "events.out.tfevents.log", "run.json", "grid.json", "metrics.json"}
 
@@ -42,6 +44,7 @@ class Manifest:
         files: every file, manifest aside.
         counters: the job's counts, such as documents and rejected inputs by reason.
         version: of this package.
+        digest: sha256 of the other fields, which are damaged if it differs; empty where none was written.
     """
 
     stage: str
@@ -51,6 +54,7 @@ class Manifest:
     files: tuple[FileSummary, ...]
     counters: Mapping[str, Any]
     version: str
+    digest: str = ""
 
 
 def write_manifest(
@@ -75,6 +79,7 @@ def write_manifest(
     names = [name for name in names if name != MANIFEST and Path(name).parts[0] != without]
     summaries = tuple(known.get(name) or _summarise(folder, name) for name in names)
     manifest = Manifest(stage, key, config, inputs, summaries, counters, package_version())
+    manifest = replace(manifest, digest=_digest_fields(asdict(manifest)))
     write_atomically(folder / MANIFEST, (json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n").encode())
     return manifest
 
@@ -93,14 +98,17 @@ def read_manifest(folder: str | Path) -> Manifest:
         )
     try:
         values = read_json(path)
+        is_whole = values.get("digest", "") in ("", _digest_fields(values))
         files = tuple(FileSummary(**file) for file in values.pop("files"))
         manifest = Manifest(files=files, **values)
         _check_types(manifest)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(f"A manifest must be whole. Received: {path}, damaged. Build the folder again.") from None
+        raise _damaged(path) from None
     for summary in files:
         if not _stays_inside(Path(folder), summary.name):
             raise ValueError(f"A manifest must name files of its folder. Received: {path}, with {summary.name!r}.")
+    if not is_whole:
+        raise _damaged(path)
     return manifest
 
 
@@ -118,23 +126,34 @@ def check_folder(folder: str | Path, stage: str | None = None, digests: bool = T
     if stage is not None and manifest.stage != stage:
         raise ValueError(f"The folder must hold {stage}. Received: {folder}, which holds {manifest.stage}.")
     for summary in manifest.files:
-        path = Path(folder) / summary.name
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"Every file of a manifest must be there. Received: {path}, missing. Build the folder again."
-            )
-        whole = path.stat().st_size == summary.file_bytes and (not digests or file_digest(path) == summary.sha256)
-        if not whole:
-            raise ValueError(
-                f"A file must be as its manifest says. Received: {path}, changed or damaged. Build the folder again."
-            )
+        check_file(Path(folder), summary, digests)
     return manifest
 
 
+def check_file(folder: Path, summary: FileSummary, digests: bool = True) -> None:
+    """Check one file of a folder; arguments and errors as of `check_folder`."""
+    path = folder / summary.name
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"Every file of a manifest must be there. Received: {path}, missing. Build the folder again."
+        )
+    file_bytes = path.stat().st_size
+    if file_bytes != summary.file_bytes:
+        difference = f"{file_bytes:,} bytes, not {summary.file_bytes:,}"
+    elif digests and (digest := file_digest(path)) != summary.sha256:
+        difference = f"sha256 {digest[:SHOWN_DIGITS]}, not {summary.sha256[:SHOWN_DIGITS]}"
+    else:
+        return
+    raise ValueError(
+        f"A file must be as {MANIFEST} says. Received: {path}, changed or damaged: {difference}. "
+        f"Build {folder} again, or copy it again from where it is whole."
+    )
+
+
 def is_published(folder: str | Path, key: str) -> bool:
-    """Tell whether a folder holds the finished result of this key, every file there and of the right size."""
+    """Tell whether a folder holds the finished result of this key, and every file has the digest of its manifest."""
     try:
-        return check_folder(folder, digests=False).key == key
+        return check_folder(folder).key == key
     except (FileNotFoundError, ValueError):
         return False
 
@@ -144,9 +163,27 @@ def manifest_digest(manifest: Manifest) -> str:
     return canonical_json([(file.name, file.sha256) for file in manifest.files if not file.informational])
 
 
+def _digest_fields(values: Mapping[str, Any]) -> str:
+    """Digest the fields of a manifest as JSON reads them back."""
+    fields = {name: value for name, value in values.items() if name != "digest"}
+    text = json.dumps(json.loads(json.dumps(fields)), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _damaged(path: Path) -> ValueError:
+    return ValueError(f"A manifest must be whole. Received: {path}, damaged. Build the folder again.")
+
+
 def _check_types(manifest: Manifest) -> None:
     """Raise TypeError unless every field has its type, ValueError if a count is negative or a name comes twice."""
-    texts = [manifest.stage, manifest.key, manifest.version, *manifest.inputs, *manifest.inputs.values()]
+    texts = [
+        manifest.stage,
+        manifest.key,
+        manifest.version,
+        manifest.digest,
+        *manifest.inputs,
+        *manifest.inputs.values(),
+    ]
     texts += [text for file in manifest.files for text in (file.name, file.sha256)]
     counts = [file.file_bytes for file in manifest.files]
     counts += [file.records for file in manifest.files if file.records is not None]

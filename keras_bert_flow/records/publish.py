@@ -8,7 +8,14 @@ from typing import Any
 
 from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.local_paths import check_local
-from keras_bert_flow.records.manifest import FileSummary, is_published, read_manifest, write_manifest
+from keras_bert_flow.records.manifest import (
+    MANIFEST,
+    FileSummary,
+    check_folder,
+    is_published,
+    read_manifest,
+    write_manifest,
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ def publish(
         resumable: keep the work folder when the build fails or is killed, for the next one to go on from.
         scratch: a folder in the work folder that a resumed build needs and the result does not.
     Raises:
-        FileExistsError: `output` exists and holds something else.
+        FileExistsError: `output` exists and holds something else, or the result with a file missing or damaged.
         OSError: the place cannot be written.
         ValueError: `output` is not on a local disk.
     """
@@ -57,6 +64,7 @@ def publish(
     find_key = key if callable(key) else lambda config: key
     if _is_published(output, find_key):
         return output
+    _refuse_damaged(output, find_key)
     try:
         with publishing(output, resumable) as work:
             if not _is_published(work, find_key):  # it is where a kill came between the manifest and the final name
@@ -68,6 +76,18 @@ def publish(
         if not _is_published(output, find_key):  # it is where another process made the result while this one waited
             raise
     return output
+
+
+def _refuse_damaged(folder: Path, find_key: Callable[[Mapping[str, Any]], str]) -> None:
+    """Raise FileExistsError if a folder is the result, or was, but is not whole."""
+    if not (folder / MANIFEST).is_file():
+        return
+    try:
+        manifest = read_manifest(folder)
+        if manifest.key == find_key(manifest.config):
+            check_folder(folder)
+    except (FileNotFoundError, ValueError) as error:
+        raise FileExistsError(f"{error} To have it made here, move this folder away first.") from None
 
 
 def _is_published(folder: Path, find_key: Callable[[Mapping[str, Any]], str]) -> bool:

@@ -93,7 +93,7 @@ def pretrain(
 
     cluster = SINGLE  # what is there already, or in the way, needs no devices
     if not Path(output).exists():
-        described = PretrainingRecords(records, verify=False)
+        described = PretrainingRecords(records)
         _check_fit(config, described)
         cluster = join_cluster(config, described.manifest.config["vocabulary_size"], callbacks)
 

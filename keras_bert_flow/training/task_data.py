@@ -10,6 +10,7 @@ from typing import Any
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.task import Task
@@ -56,6 +57,7 @@ def read_task_files(config: PipelineConfig) -> TaskFiles:
         ValueError: a file is not one of such a task; the message names file and row.
     """
     task = make_task(**config.task.arguments)
+    verify(config.task.train, config.task.dev, *config.task.extra_dev.values())
     training = task.read(config.task.train, config.finetuning.max_train_examples)
     extra_dev = {name: task.read(path) for name, path in config.task.extra_dev.items()}
     return TaskFiles(task.learn(training), training, task.read(config.task.dev), extra_dev)

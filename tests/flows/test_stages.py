@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from flows import stages
-from flows.settling import settle_config
+from flows.finished import find_records
+from flows.settling import settle_config, write_config
 from flows.stages import Stage, StageError, pretraining_stage, records_stage, run_stage, vocabulary_stage
 from keras_bert_flow.config_file import load_config
 from tests.beam_jobs.test_storage import FILES
@@ -146,3 +147,38 @@ def test_rejected_text_ends_a_run_or_is_in_its_log(tmp_path: Path):
     assert allowed.key == refused.key
     with pytest.raises(ValueError, match="At most 1 %"):  # though the result is there
         vocabulary_stage(load_config(None, given))
+
+
+def test_flipped_bit_in_a_finished_stage_is_set_aside_and_made_again(publishing_stage: Stage):
+    publishing_stage.folder.parents[1].mkdir()
+    run_stage(publishing_stage)
+    path = publishing_stage.folder / "vocab.txt"
+    whole = path.read_bytes()
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    lines: list[str] = []
+    assert run_stage(publishing_stage, lines.append) is False
+    assert path.read_bytes() == whole and publishing_stage.is_finished()
+    aside = publishing_stage.folder.with_name(f"{publishing_stage.key}.damaged-1")
+    assert (aside / "vocab.txt").read_bytes() != whole
+    (line,) = [line for line in lines if "damaged" in line]
+    assert f"{path}, changed or damaged: sha256" in line and aside.name in line
+
+
+def test_flow_of_one_stage_names_the_damaged_file_of_an_earlier_one(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tiny_config.parent)
+    monkeypatch.setattr(stages, "COMMAND", FAKE)
+    config = settle_config("tiny.yaml")
+    vocabulary = vocabulary_stage(config)
+    run_stage(vocabulary)
+    path = vocabulary.folder / "vocab.txt"
+    path.write_bytes(path.read_bytes().swapcase())
+    with pytest.raises(ValueError, match=r"vocab\.txt, changed or damaged"):
+        find_records(config)
+
+
+def test_damaged_configuration_of_a_run_is_written_again(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tiny_config.parent)
+    path = write_config(settle_config("tiny.yaml"))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"1", b"3"))
+    assert write_config(settle_config("tiny.yaml")) == path and path.read_bytes() == whole

@@ -8,6 +8,7 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.prediction import line_vectors
+from keras_bert_flow.prediction.index_folder import check_index
 from keras_bert_flow.prediction.lines import read_waiting_texts
 from tests.oracles.small_bert import SMALL
 from tests.test_cli import kbf as run_kbf
@@ -75,6 +76,17 @@ def test_index_of_other_lines_or_another_model_is_refused(model, lines, tmp_path
         (tmp_path / "index" / name).write_bytes(b"damaged")
         with pytest.raises(ValueError, match=r"`kbf search` made\. Received: .*index, which is none or damaged"):
             kbf.SemanticSearch(model, lines, tmp_path / "index")
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "lines.npy", "index.json", "manifest.json"])
+def test_flipped_bit_in_an_index_is_refused(model, lines, tmp_path, name):
+    kbf.SemanticSearch(model, lines, tmp_path / "index")
+    path = tmp_path / "index" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    for check in (check_index, lambda index: kbf.SemanticSearch(model, lines, index)):
+        with pytest.raises(ValueError, match=rf"which is none or damaged: .*{name}, .*damaged.* Choose another folder"):
+            check(tmp_path / "index")
 
 
 def test_index_that_broke_off_is_not_there(model, lines, tmp_path):

@@ -126,4 +126,4 @@ def test_manifest_digest_depends_on_the_files_alone(folder, tmp_path_factory):
 
 def test_manifest_is_json_that_other_tools_read(folder):
     values = json.loads((folder / MANIFEST).read_text())
-    assert sorted(values) == ["config", "counters", "files", "inputs", "key", "stage", "version"]
+    assert sorted(values) == ["config", "counters", "digest", "files", "inputs", "key", "stage", "version"]

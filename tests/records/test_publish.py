@@ -50,6 +50,16 @@ def test_result_with_a_missing_file_is_not_taken(tmp_path):
         publish(tmp_path / "out", "records", "key", never)
 
 
+def test_result_with_a_flipped_bit_is_not_taken(tmp_path):
+    path = publish(tmp_path / "out", "records", "key", fill) / "a.txt"
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(FileExistsError, match=r"a\.txt, changed or damaged: sha256 .* move this folder away first\.$"):
+        publish(tmp_path / "out", "records", "key", never)
+    path.write_bytes(content)
+    assert publish(tmp_path / "out", "records", "key", never) == tmp_path / "out"
+
+
 def test_key_may_depend_on_what_the_builder_found(tmp_path):
     def key_of(config):
         return f"key-{config.get('size', 0)}"

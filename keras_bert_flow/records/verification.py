@@ -1,0 +1,60 @@
+"""Verify what a stage reads from published folders, whichever of their files or folders it is given."""
+
+from dataclasses import fields
+from pathlib import Path
+
+from keras_bert_flow.records.manifest import MANIFEST, Manifest, check_file, read_manifest
+
+_NAMES = [f'"{field.name}"'.encode() for field in fields(Manifest)]
+_ENDS_BYTES = 1 << 20  # looked at, at the beginning and the end, before a manifest is parsed
+_MOST_NAMES = 4  # a manifest of ours still has as many field names after a bit of it was flipped
+
+
+def verify(*paths: str | Path) -> None:
+    """Compare files, and all files below folders, with the manifest of the published folder that they are in.
+
+    The manifest is looked for in the folder itself and in those above it: a model directory lies within what
+    `kbf pretrain` published. Files that no manifest lists are not verified, such as a model that others made.
+    Repeated calls in a process read a file once; see `artifacts.file_digest`.
+
+    Raises:
+        FileNotFoundError: a listed file of a folder is missing.
+        ValueError: a file or its manifest is damaged.
+    """
+    manifests: dict[Path, tuple[Path, Manifest] | None] = {}
+    for path in map(Path, paths):
+        folder = (path if path.is_dir() else path.parent).resolve()
+        if folder not in manifests:
+            manifests[folder] = find_manifest(folder)
+        if manifests[folder] is None:
+            continue
+        published, manifest = manifests[folder]
+        prefix = folder.relative_to(published)
+        for summary in manifest.files:
+            place = Path(summary.name)
+            if place.is_relative_to(prefix) if path.is_dir() else place == prefix / path.name:
+                check_file(published, summary)
+
+
+def find_manifest(folder: Path) -> tuple[Path, Manifest] | None:
+    """Return the published folder that a folder is or lies in, and its manifest.
+
+    Files of that name which other programs write, such as manifests of web pages, are passed over.
+
+    Raises:
+        ValueError: the manifest is damaged.
+    """
+    for place in (folder, *folder.parents):
+        if _is_ours(place / MANIFEST):
+            return place, read_manifest(place)
+    return None
+
+
+def _is_ours(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        content = file.read(_ENDS_BYTES)
+        file.seek(max(file.tell(), path.stat().st_size - _ENDS_BYTES))
+        content += file.read(_ENDS_BYTES)
+    return sum(name in content for name in _NAMES) >= _MOST_NAMES
