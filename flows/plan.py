@@ -113,16 +113,19 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
         records.append(_plan_records(phase, vocabulary.folder))
         yield records[-1]
     previous: Path | None = None
+    phases: list[Path | None] = []
     for number, (phase, made) in enumerate(zip(config.phases, records, strict=True)):
         known = made.folder and (previous or not number)
         key = keys.pretraining_key(phase, made.folder, previous and previous / MODEL) if known else None
         planned = PlannedStage("pretraining", key and _stage(config, "pretraining", key), "records")
         previous = planned.folder
+        phases.append(previous)
         yield planned
     key = keys.finetuning_key(config, previous / MODEL) if previous else None
     finetuning = PlannedStage("finetuning", key and _stage(config, "finetuning", key), "pretraining")
     yield finetuning
-    key = keys.evaluation_key(config, finetuning.folder, records[-1].folder) if finetuning.folder else None
+    folders = (finetuning.folder, records[-1].folder, phases)
+    key = keys.evaluation_key(config, *folders) if finetuning.folder else None
     yield PlannedStage("evaluation", key and _stage(config, "evaluation", key), "finetuning")
 
 

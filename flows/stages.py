@@ -95,7 +95,7 @@ def finetuning_stage(config: PipelineConfig, model: Path) -> Stage:
 def evaluation_stage(
     config: PipelineConfig, finetuned: Path, pretrained: Path, records: Path, first_phase: Path | None = None
 ) -> Stage:
-    key = keys.evaluation_key(config, finetuned, records)
+    key = keys.evaluation_key(config, finetuned, records, [*([first_phase] if first_phase else []), pretrained])
     inputs = ("--finetuned", finetuned, "--pretrained", pretrained, "--records", records)
     inputs += ("--first-phase", first_phase) if first_phase else ()
     return _stage(config, "evaluation", key, "report", "--config", write_config(config), *inputs)

@@ -13,7 +13,8 @@ from pathlib import Path
 from keras_bert_flow.artifacts import content_key, file_digest
 from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.import_closure import code_digests
-from keras_bert_flow.records.manifest import INFORMATIONAL, MANIFEST, manifest_digest, read_manifest
+from keras_bert_flow.records.manifest import MANIFEST, manifest_digest, read_manifest
+from keras_bert_flow.records.results import INFORMATIONAL, SCORES
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.text.builtin import builtin_digest
@@ -96,11 +97,18 @@ def finetuning_key(config: PipelineConfig, model: Path) -> str:
     return _stage_key("finetuning", settings, inputs)
 
 
-def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path) -> str:
+def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:
+    """Key of a report; `phases` are the folders of pre-training whose scores it shows."""
     settings = _without_paths(config.model_dump(exclude={"runs", "beam", "distribution"}))
     extra = {f"extra_dev {name}": _digest_table(Path(path)) for name, path in config.task.extra_dev.items()}
-    inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | task_digests(config) | extra
+    inputs = evaluation_inputs(finetuned, records, phases) | task_digests(config) | extra
     return _stage_key("evaluation", settings, inputs)
+
+
+def evaluation_inputs(finetuned: Path, records: Path, phases: Sequence[Path]) -> dict[str, str]:
+    """Digest the folders that a report is made from."""
+    pretrained = {f"pretrained-{number}": folder_digest(folder) for number, folder in enumerate(phases, 1)}
+    return {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | pretrained
 
 
 def stage_code(stage: str) -> dict[str, str]:
@@ -148,12 +156,12 @@ def folder_files(folder: Path) -> dict[str, str]:
     folder = Path(folder)
     verify(folder)
     if (folder / MANIFEST).is_file():
-        return {file.name: file.sha256 for file in read_manifest(folder).files if not file.informational}
+        return {file.name: file.key_digest for file in read_manifest(folder).files if not file.informational}
     if not folder.is_dir():
         raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is none. Check the path.")
     places = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     seen = [place for place in places if not any(part.startswith(".") for part in place.parts[:-1])]
-    return {place.as_posix(): file_digest(folder / place) for place in seen if place.name not in INFORMATIONAL}
+    return {place.as_posix(): file_digest(folder / place) for place in seen if place.name not in INFORMATIONAL | SCORES}
 
 
 def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConfig:

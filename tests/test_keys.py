@@ -116,17 +116,22 @@ def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(t
     assert len(set(found)) == 6
 
 
-def test_informational_files_are_verified_and_in_no_key(tmp_path):
-    def published(name, seconds, weights="w"):
+def test_informational_files_and_timings_are_verified_and_in_no_key(tmp_path):
+    def published(name, seconds, weights="w", score=0.5):
         folder = tmp_path / name
         (folder / "model").mkdir(parents=True)
         (folder / "model" / "model.safetensors").write_text(weights)
-        for file in ("model/README.md", "log.jsonl", "metrics.json", "run.json", "events.out.tfevents.log"):
+        for file in ("model/README.md", "log.jsonl", "rejected_inputs.txt", "events.out.tfevents.log"):
             (folder / file).write_text(f"{seconds} s")
+        for file in ("metrics.json", "run.json", "grid.json"):
+            (folder / file).write_text(json.dumps({"score": score, "runs": [{"seconds": seconds}]}))
         write_manifest(folder, "pretraining", "key", {}, {}, {})
         return folder
 
     quick, slow, other = published("quick", 1), published("slow", 2), published("other", 1, "v")
+    better = published("better", 1, score=0.6)
+    assert keys.folder_digest(quick) != keys.folder_digest(better)
+    assert keys.folder_files(quick) != keys.folder_files(better)
     for place in (".", "model"):
         assert keys.folder_digest(quick / place) == keys.folder_digest(slow / place)
         assert keys.folder_digest(quick / place) != keys.folder_digest(other / place)
@@ -137,9 +142,9 @@ def test_informational_files_are_verified_and_in_no_key(tmp_path):
 
 
 def test_manifest_without_marks_counts_every_file(tmp_path):
-    (tmp_path / "metrics.json").write_text("1 s")
+    (tmp_path / "log.jsonl").write_text("1 s")
     write_manifest(tmp_path, "pretraining", "key", {}, {}, {})
     values = json.loads((tmp_path / MANIFEST).read_text())
     assert values["files"][0].pop("informational") is True and values.pop("digest")
     (tmp_path / MANIFEST).write_text(json.dumps(values))
-    assert list(keys.folder_files(tmp_path)) == ["metrics.json"]
+    assert list(keys.folder_files(tmp_path)) == ["log.jsonl"]

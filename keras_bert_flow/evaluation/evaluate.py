@@ -15,12 +15,11 @@ from keras_bert_flow.evaluation.report import Report, write_report
 from keras_bert_flow.evaluation.results import PRETRAINED, RunPredictions, build_results, score_models, worst_errors
 from keras_bert_flow.evaluation.summary import extra_results, results_markdown, unreachable_markdown
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.keys import evaluation_key, folder_digest
+from keras_bert_flow.keys import evaluation_inputs, evaluation_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.task import Prediction, Task
 from keras_bert_flow.training.logs import read_log
@@ -79,8 +78,7 @@ def write_evaluation(
     finetuned, pretrained, records = map(Path, (finetuned, pretrained, records))
     phases = ([] if first_phase is None else [Path(first_phase)]) + [pretrained]
 
-    verify(*phases)  # the key verifies the other folders
-    key = evaluation_key(config, finetuned, records)
+    key = evaluation_key(config, finetuned, records, phases)
 
     def build(work: Path) -> Contents:
         read = files or read_task_files(config)
@@ -112,8 +110,7 @@ def write_evaluation(
             errors=worst_errors(task, dev, runs[PRETRAINED][0].predictions),
         )
         write_report(work / "report.html", report)
-        inputs = {"finetuned": folder_digest(finetuned), "records": folder_digest(records)}
-        return Contents(config.model_dump(mode="json"), inputs)
+        return Contents(config.model_dump(mode="json"), evaluation_inputs(finetuned, records, phases))
 
     return publish(output, "evaluation", key, build)
 

@@ -9,11 +9,10 @@ from typing import Any
 
 from keras_bert_flow.artifacts import canonical_json, file_digest, package_version, write_atomically
 from keras_bert_flow.json_documents import read_json
+from keras_bert_flow.records.results import digest_results, is_informational
 
 MANIFEST = "manifest.json"
 SHOWN_DIGITS = 12  # of a sha256, in messages
-# Files that hold seconds, dates or facts of the machine, and that nothing is made from.
-INFORMATIONAL = {"README.md", "log.jsonl", "events.out.tfevents.log", "run.json", "grid.json", "metrics.json"}
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,8 @@ class FileSummary:
     Attributes:
         records: None where it holds none.
         informational: verified like any other, but not in the keys of what is made from the folder.
+        results: sha256 of the scores in it without its timings, which is in those keys instead of `sha256`; None where
+            the whole file counts.
     """
 
     name: str
@@ -30,6 +31,12 @@ class FileSummary:
     sha256: str
     records: int | None = None
     informational: bool = False
+    results: str | None = None
+
+    @property
+    def key_digest(self) -> str:
+        """The digest that is in the keys of what is made from the file, unless it is informational."""
+        return self.results or self.sha256
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ def is_published(folder: str | Path, key: str) -> bool:
 
 def manifest_digest(manifest: Manifest) -> str:
     """Digest the content of a folder, for use as an input of the next stage, without its informational files."""
-    return canonical_json([(file.name, file.sha256) for file in manifest.files if not file.informational])
+    return canonical_json([(file.name, file.key_digest) for file in manifest.files if not file.informational])
 
 
 def _digest_fields(values: Mapping[str, Any]) -> str:
@@ -177,6 +184,7 @@ def _damaged(path: Path) -> ValueError:
 def _check_types(manifest: Manifest) -> None:
     """Raise TypeError unless every field has its type, ValueError if a count is negative or a name comes twice."""
     texts = [
+        *(file.results for file in manifest.files if file.results is not None),
         manifest.stage,
         manifest.key,
         manifest.version,
@@ -210,4 +218,4 @@ def _stays_inside(folder: Path, name: str) -> bool:
 
 def _summarise(folder: Path, name: str) -> FileSummary:
     path = folder / name
-    return FileSummary(name, path.stat().st_size, file_digest(path), informational=path.name in INFORMATIONAL)
+    return FileSummary(name, path.stat().st_size, file_digest(path), None, is_informational(path), digest_results(path))
