@@ -25,6 +25,12 @@ def explain(error: Exception) -> int:
         message += " See --help." if message.endswith("?") else ". See --help."
     elif isinstance(error, OSError):
         status, message = exit_status.USER_ERROR, explain_os_error(error)
+    elif isinstance(error, MemoryError):
+        status = exit_status.USER_ERROR
+        reason = f" ({message})" if message else ""
+        message = (
+            f"The work must fit in memory. Received: an allocation that failed{reason}. Make batches or inputs smaller."
+        )
     elif isinstance(error, ValueError):
         status = exit_status.USER_ERROR
     elif type(error).__name__ == "StageError":

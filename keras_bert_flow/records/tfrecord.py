@@ -20,6 +20,7 @@ INDEX_SUFFIX = ".index"
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _OVERHEAD_BYTES = _LENGTH.size + 2 * _CRC.size
+_OFFSET_BYTES = 8
 _MAX_OFFSET = 2**64 - 1
 
 
@@ -69,7 +70,7 @@ class TFRecordFile:
             empty = not self.path.stat().st_size
             self._bytes = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         index = self.path.with_name(self.path.name + INDEX_SUFFIX)
-        self._offsets = np.fromfile(index, "<u8") if index.exists() else self._scan()
+        self._offsets = self._read_index(index) if index.exists() else self._scan()
         if not len(self._offsets) or int(self._offsets[-1]) != len(self._bytes):
             raise ValueError(
                 f"A record file must end where its index, or else its last record, says. Received: {self.path}. "
@@ -107,6 +108,15 @@ class TFRecordFile:
 
     def __setstate__(self, state: dict) -> None:
         self.__init__(state["path"])
+
+    def _read_index(self, path: Path) -> np.ndarray:
+        most = _OFFSET_BYTES * (len(self._bytes) // _OVERHEAD_BYTES + 1)
+        if path.stat().st_size > most or path.stat().st_size % _OFFSET_BYTES:
+            raise ValueError(
+                f"An index must have the offset of each record. Received: {path}, of {path.stat().st_size:,} bytes for "
+                f"{len(self._bytes):,} bytes of records. Restore the file or rebuild the records."
+            )
+        return np.fromfile(path, "<u8")
 
     def _scan(self) -> np.ndarray:
         offsets = [0]

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 _PIECE_BYTES = 512  # unpacks to at most some 20 MB, whatever somebody packed to fill our memory
 _BUFFER_BYTES = 1 << 16
+_XZ_BYTES = 256 << 20  # that a stream may have the decoder hold; `xz -9` takes 65 MB
 _PADDED = (".gz", ".xz")  # zeros may stand between or behind streams
 
 
@@ -77,7 +78,7 @@ def _find_decoder(suffix: str) -> Callable[[], Any]:
     if suffix == ".bz2":
         return bz2.BZ2Decompressor
     if suffix == ".xz":
-        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_BYTES)
     import zstandard  # comes with Apache Beam
 
     return lambda: zstandard.ZstdDecompressor().decompressobj()

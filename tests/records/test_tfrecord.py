@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.artifacts import file_digest
-from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, write_tfrecords
+from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, masked_crc, write_tfrecords
 from tests.records.conftest import RECORDS
 
 SMALL = (b"abc", b"", b"defgh")
@@ -158,3 +158,30 @@ def test_tfrecord_survives_an_absurd_length(tmp_path):
 def test_tfrecord_names_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"train-9\.tfrecord"):
         TFRecordFile(tmp_path / "train-9.tfrecord")
+
+
+@pytest.mark.parametrize("index_bytes", [10 << 30, 7, 33, 8 * 100])
+def test_index_of_another_size_is_refused_unread(tmp_path, index_bytes):
+    path = write(tmp_path)
+    with open(index_of(path), "r+b") as file:
+        file.truncate(index_bytes)
+    with pytest.raises(ValueError, match=r"index must have the offset of each record|end where its index"):
+        TFRecordFile(path)
+
+
+@pytest.mark.parametrize("length", [2**60, 2**63, 2**64 - 1, 10**9])
+def test_records_of_any_length_are_refused(tmp_path, length):
+    """The length has the right checksum, and there is no index."""
+    path = tmp_path / "train-0.tfrecord"
+    head = length.to_bytes(8, "little")
+    path.write_bytes(head + masked_crc(head).to_bytes(4, "little") + bytes(100))
+    with pytest.raises(ValueError, match="end where its index"):
+        TFRecordFile(path)
+
+
+@pytest.mark.parametrize("offsets", [(0, 2**63, 56), (0, 2**64 - 1, 56), (40, 20, 56), (0, 0, 56), (0, 56)])
+def test_offsets_of_any_size_are_refused(tmp_path, offsets):
+    path = write(tmp_path)
+    index_of(path).write_bytes(b"".join(offset.to_bytes(8, "little") for offset in offsets))
+    with pytest.raises(ValueError, match="checksum written with it|end where its index"):
+        read_all(path)

@@ -1,4 +1,5 @@
 import io
+import random
 import tracemalloc
 from collections import Counter
 
@@ -7,6 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from keras_bert_flow.text.documents import ReadingRule, find_fault, read_documents
+from keras_bert_flow.text.parquet import choose_rows
 
 LINES = ReadingRule(split_lines=False)
 
@@ -101,3 +103,23 @@ def test_parquet_is_read_a_few_rows_at_a_time(tmp_path):
     _, python_peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak + python_peak < 30_000_000  # of a row group of 42 MB
+
+
+def test_rows_that_refer_to_one_long_value_are_refused(tmp_path):
+    """1,000 rows of 50 MB in 2 kB: a batch of 64 would take 3 GB."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array(["x" * (50 << 20)]))
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(pa.table({"text": texts}), path, compression="zstd", dictionary_pagesize_limit=1 << 30)
+    with pytest.raises(ValueError, match="must unpack to at most 100 times its size"):
+        read(path)
+    assert find_fault(path, LINES).reason == "damaged"
+
+
+@pytest.mark.parametrize(("length", "most"), [(100, 64), (8 << 20, 32), (16 << 20, 16)])
+def test_fewer_rows_are_held_where_they_may_be_long(tmp_path, length, most):
+    """Texts that do not compress, so that the page of values is as long as they are."""
+    text = random.Random(0).randbytes(length // 2).hex() if length > 100 else "x" * length
+    path = str(tmp_path / "a.parquet")
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 3, pa.int32()), pa.array([text], pa.large_string()))
+    parquet.write_table(pa.table({"text": texts}), path, compression="none", dictionary_pagesize_limit=1 << 30)
+    assert choose_rows(parquet.ParquetFile(path).metadata, path, "text") in (most, most - 1)

@@ -3,6 +3,7 @@ import gzip
 import io
 import lzma
 import random
+import zlib
 
 import pytest
 import zstandard
@@ -62,3 +63,17 @@ def test_unpacking_closes_its_file(suffix):
     packed = io.BytesIO(PACK[suffix](b"a"))
     unpack(packed, suffix).close()
     assert packed.closed
+
+
+def test_xz_that_asks_for_much_memory_is_refused():
+    """The header of the block asks for a dictionary of 4 GB; its size is a byte, and a checksum follows."""
+    packed = bytearray(lzma.compress(b"text\n", filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 16}]))
+    end = 12 + (packed[12] + 1) * 4
+    packed[12 + 4] = 40
+    packed[end - 4 : end] = zlib.crc32(packed[12 : end - 4]).to_bytes(4, "little")
+    with pytest.raises(ValueError, match="[Mm]emory usage limit"):
+        read(bytes(packed), ".xz")
+
+
+def test_xz_of_its_highest_level_is_read():
+    assert read(lzma.compress(CONTENT, preset=9 | lzma.PRESET_EXTREME), ".xz") == CONTENT

@@ -1,0 +1,10 @@
+import pytest
+
+from keras_bert_flow.cli.mistakes import explain
+
+
+@pytest.mark.parametrize("error", [MemoryError(), MemoryError("Unable to allocate\n 47 GiB")])
+def test_full_memory_is_one_line(capsys, error):
+    assert explain(error) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("kbf: The work must fit in memory.") and printed.count("\n") == 1
