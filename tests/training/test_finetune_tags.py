@@ -7,11 +7,13 @@ import pytest
 
 from keras_bert_flow.config_file import make_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetune import finetune
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretrain import make_pretrainer
+from keras_bert_flow.training.task_data import read_task_data
 from tests.oracles.tiny_records import make_tiny_config
 
 TAGS = {"O": ("is", "the", "of"), "B-PER": ("anna", "bert"), "B-LOC": ("paris", "ghent")}
@@ -74,6 +76,16 @@ def test_epsilon_is_that_of_the_settings(place):
     assert np.mean(losses) == pytest.approx(dev_loss, rel=1e-4)  # divided by so much, no step moves a weight
     losses, dev_loss = finetune_tags(place, output="learnt", **rates)
     assert dev_loss < 0.8 * np.mean(losses)
+
+
+def test_words_out_of_reach_of_further_dev_files_are_logged(place, caplog):
+    tables = {name: str(place / "tags.txt") for name in ("train", "dev")}
+    (place / "more.txt").write_text("anna B-PER\nzebra O\n")
+    task = {"name": "tags", "kind": "token_classification", "extra_dev": {"more": str(place / "more.txt")}} | tables
+    config = make_config(type(make_tiny_config()), {"task": task, "finetuning": {"sequence_length": 16}}, "task")
+    data = read_task_data(config, read_tokenizer(place / "model"))
+    assert data.unreachable == {"extra_dev.more": {"words": {"total": 2, "unknown": 1}}}
+    assert [record.message.split(":")[0] for record in caplog.records] == ["extra_dev.more"]
 
 
 def test_words_out_of_reach_are_logged_and_written(place, caplog):
