@@ -4,10 +4,12 @@ documents ──► sorted counts of a bundle ──► counts ──► vocab.t
 """
 
 import itertools
+import logging
 import struct
+import uuid
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import apache_beam as beam
@@ -29,6 +31,7 @@ from keras_bert_flow.text.normalization import clean_text, normalize_text
 from keras_bert_flow.text.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.tokenizer import MAX_REMEMBERED_CHARACTERS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary, write_vocabulary
+from keras_bert_flow.text.word_limit import MAX_PLACES, WordLimit, add_histograms, count_places
 
 MAX_COUNTED = 200_000  # distinct words and texts between spaces that a worker counts before it hands them on, 30 MB
 MAX_LONG_CHARACTERS = 4_000_000  # of long words
@@ -75,14 +78,17 @@ def build_vocabulary(
 def count_words(
     corpus: CorpusConfig, cased: bool, folder: Path, options: Sequence[str] = ()
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Count the words of a corpus, and return (counts by word, counters of the job)."""
+    """Count the words of a corpus, and return (counts by word, counters of the job).
+
+    Of more distinct words than `word_limit.MAX_PLACES` has room for, the rarest are dropped, counted and logged.
+    """
 
     def build(pipeline: beam.Pipeline) -> None:
         read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, folder, BeamStorage(options))
         count = beam.ParDo(CountInBundles(cased, folder / "words")).with_outputs(COUNTERS, main="runs")
         words = read.texts | "CountInBundles" >> count
         buckets = pipeline | "ListBuckets" >> beam.Create(range(BUCKETS))
-        counts = {"runs": words.runs, "buckets": buckets} | "AddCounts" >> MergeRuns(add_counts)
+        counts = {"runs": words.runs, "buckets": buckets} | "AddCounts" >> MergeRuns(add_counts, str(folder / "counts"))
         counters = (read.counters, words[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
         _ = {"results": counts, COUNTERS: counters} | "WriteCounts" >> WriteResults(folder)
 
@@ -90,14 +96,16 @@ def count_words(
     results, counters = read_results(folder)
     tell_ignored(corpus, BeamStorage(options))
     counters = tell_rejected(counters, folder, corpus.max_rejected_share)
-    word_counts = {word: count for bucket in results for word, count in bucket.items()}
-    if not word_counts:
+    word_counts, of_words = read_counts(results, MAX_PLACES)
+    if not of_words["distinct_words"]:
         facts, remedy = explain_lack(counters | {"documents_without_tokens": counters.get("documents", 0)})
         raise ValueError(
             f"A corpus must hold text. Received: {', '.join(corpus.input)}, without a word{facts and f'; {facts}'}. "
             f"{remedy}"
         )
-    return word_counts, counters | {"distinct_words": len(word_counts)}
+    counters |= of_words
+    _tell_dropped(counters)
+    return word_counts, counters
 
 
 class CountInBundles(CountingDoFn):
@@ -161,7 +169,56 @@ class CountInBundles(CountingDoFn):
         self._long_characters = 0
 
 
-def add_counts(bucket: int, items: Iterator[bytes]) -> Iterator[dict[str, int]]:
-    """Add up the counts of each word in a bucket."""
-    groups = itertools.groupby(items, key=lambda item: item[: -_COUNT.size])
-    yield {word.decode(): sum(_COUNT.unpack(item[-_COUNT.size :])[0] for item in group) for word, group in groups}
+def add_counts(bucket: int, items: Iterator[bytes], folder: str) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """Write a file with the words of a bucket and the sums of their counts; yield its path and its histogram."""
+    Path(folder).mkdir(exist_ok=True)
+    path, histogram = Path(folder) / uuid.uuid4().hex, Counter()
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        for name, group in itertools.groupby(items, key=lambda item: item[: -_COUNT.size]):
+            word, count = name.decode(), sum(_COUNT.unpack(item[-_COUNT.size :])[0] for item in group)
+            file.write(f"{word} {count}\n")
+            histogram[count] += count_places(word)
+    yield str(path), sorted(histogram.items())
+
+
+def read_counts(
+    buckets: Iterable[tuple[str, Sequence[tuple[int, int]]]], most: int
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Read counts by word, at most about `most` places of words, and count all words and those dropped.
+
+    Characters of dropped words still count, as words of one character: so the vocabulary has each of them.
+    """
+    files, histograms = zip(*buckets, strict=True)
+    keep = WordLimit(add_histograms(map(dict, histograms)), most)
+    word_counts: dict[str, int] = {}
+    characters: Counter[str] = Counter()
+    counters: Counter[str] = Counter({"distinct_words": 0})
+    for path in files:
+        with open(path, encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                word, _, number = line.rpartition(" ")
+                count = int(number)
+                counters["distinct_words"] += 1
+                if not count_places(word):  # the learner ignores it, and it may be long
+                    continue
+                if keep(word, count):
+                    word_counts[word] = count
+                    continue
+                counters.update({"distinct_words_dropped": 1, "words_dropped": count})
+                for character in word:
+                    characters[character] += count
+    for character, count in characters.items():
+        word_counts[character] = word_counts.get(character, 0) + count
+    return word_counts, dict(counters)
+
+
+def _tell_dropped(counters: Mapping[str, int]) -> None:
+    if dropped := counters.get("distinct_words_dropped"):
+        logging.getLogger("keras_bert_flow").warning(
+            "The vocabulary is learnt from the most frequent of %s distinct words: the other %s, %.2f %% of all words, "
+            "do not fit the limit of %s characters. Their characters still count.",
+            f"{counters['distinct_words']:,}",
+            f"{dropped:,}",
+            100 * counters["words_dropped"] / counters["words"],
+            f"{MAX_PLACES:,}",
+        )

@@ -8,7 +8,7 @@ import pytest
 from beam_jobs.build_vocabulary import build_vocabulary, count_words
 from beam_jobs.running import job_folder
 from keras_bert_flow.config import CorpusConfig, VocabularyConfig
-from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.records.manifest import check_folder, read_manifest
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import read_vocabulary
 from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, names_in
@@ -83,6 +83,25 @@ def test_count_words_counts_the_same_with_a_small_table(tmp_path, monkeypatch):
     corpus = make_corpus(tmp_path / "a.txt")
     monkeypatch.setattr("beam_jobs.build_vocabulary.MAX_COUNTED", 10)
     assert count_words(corpus, False, tmp_path)[0] == Counter(as_text(make_documents()).split())
+
+
+def test_rarest_words_beyond_the_limit_are_dropped_and_reported(tmp_path, monkeypatch, caplog):
+    corpus = make_corpus(tmp_path / "a.txt")
+    everything = Counter(as_text(make_documents()).split())
+    monkeypatch.setattr("beam_jobs.build_vocabulary.MAX_PLACES", 2000)
+    counts, counters = count_words(corpus, False, tmp_path)
+    kept = {word: count for word, count in counts.items() if len(word) > 1}
+    assert kept.items() <= everything.items()
+    assert 0.8 * 2000 < sum(len(word) + 1 for word in kept) < 1.2 * 2000
+    assert all(word in counts for word, count in everything.items() if count > 1)
+    # The characters of dropped words are counted as words.
+    assert Counter("".join(word * count for word, count in counts.items())) == Counter("".join(everything.elements()))
+    dropped = [word for word in everything if word not in kept and len(word) > 1]
+    assert counters["distinct_words"] == len(everything)
+    assert counters["distinct_words_dropped"] == counters["words_dropped"] == len(dropped)  # each of them occurs once
+    assert f"the other {len(dropped):,}," in caplog.text
+    folder = build_vocabulary(corpus, SIZE, tmp_path / "v")
+    assert read_manifest(folder).counters["distinct_words_dropped"] == len(dropped)
 
 
 def test_vocabulary_has_the_same_bytes_with_two_workers(tmp_path):
