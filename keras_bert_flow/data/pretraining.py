@@ -60,17 +60,24 @@ class PretrainingRecords:
         """Return the features of a record.
 
         Raises:
-            ValueError: it is damaged, of another shape, or holds ids beyond the vocabulary.
+            ValueError: it is damaged, of another shape, or holds ids beyond the vocabulary; the message names file and
+                record.
         """
         file = int(np.searchsorted(self._ends, index, side="right"))
         position = index - (int(self._ends[file - 1]) if file else 0)
-        features = decode_record(self._files[file][position])
-        self._check_shapes(features, f"record {position} of {self._files[file].path}")
-        largest = max(features["input_ids"].max(), features["masked_lm_ids"].max())
-        if largest >= self._vocabulary_size or features["input_ids"].min() < 0:
+        record, place = self._files[file][position], f"record {position} of {self._files[file].path}"
+        try:
+            features = decode_record(record)
+        except ValueError as error:
+            raise ValueError(f"R{place[1:]}: {error}") from error
+        self._check_shapes(features, place)
+        ids = np.concatenate([features["input_ids"], features["masked_lm_ids"]])
+        # Without its sign, a negative id is above every size.
+        largest = ids.view(np.uint64).max().astype(np.int64)
+        if not 0 <= largest < self._vocabulary_size:
             raise ValueError(
                 f"Token ids must be below the vocabulary's size, {self._vocabulary_size}. Received: {largest} in "
-                f"record {position} of {self._files[file].path}. Rebuild the records with the model's vocabulary."
+                f"{place}. Rebuild the records with the model's vocabulary."
             )
         return features
 

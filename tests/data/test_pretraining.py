@@ -1,6 +1,7 @@
 """Records as batches: order from (seed, epoch, index) alone, shapes, and every damage named."""
 
 import dataclasses
+import re
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
 from keras_bert_flow.records.manifest import read_manifest, write_manifest
+from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords
+from tests.oracles.examples import encode_example
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import write_tiny_records
 
@@ -290,6 +293,36 @@ def test_records_refuse_other_kind_of_folder(tmp_path):
     write_manifest(tmp_path, "vocabulary", "k", {}, {}, {})
     with pytest.raises(ValueError, match="must hold records.*which holds vocabulary"):
         PretrainingRecords(tmp_path)
+
+
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (None, "PLACE: A record must be a tf.train.Example. Received: 5 other bytes"),
+        ({"segment_ids": np.array([1.5])}, "PLACE: A record must hold the feature `segment_ids`"),
+        ({"input_ids": np.zeros(LENGTH - 1, int)}, "another `input_ids` in PLACE"),
+        ({"masked_lm_ids": np.zeros(0, int)}, "another `masked_lm_ids` in PLACE"),
+        ({"masked_lm_positions": np.array([1, -9, 0])}, "another `masked_lm_positions` in PLACE"),
+        ({"input_ids": np.full(LENGTH, 50)}, "below the vocabulary's size, 50. Received: 50 in PLACE"),
+        ({"input_ids": np.full(LENGTH, -2)}, "below the vocabulary's size, 50. Received: -2 in PLACE"),
+        ({"masked_lm_ids": np.array([-1, 7, 0])}, "below the vocabulary's size, 50. Received: -1 in PLACE"),
+    ],
+)
+def test_unusable_record_is_named_with_its_file(folder, change, rule, masking):
+    """Whose checksum is good: another program may have written it."""
+    path = folder / "train-00001-of-00002.tfrecord"
+    records = list(TFRecordFile(path))
+    records[2] = b"other" if change is None else encode_example(dict(decode_record(records[2])) | change)
+    written = {file.name: file for file in write_tfrecords(path, records)}
+    manifest = read_manifest(folder)
+    files = [written.get(file.name, file) for file in manifest.files]
+    config = manifest.config | {"masked_fraction": 0.15}
+    write_manifest(folder, "records", manifest.key, config, {}, {}, files)
+    batches = iter(pretraining_dataset(folder, batch_size=23, masking=masking))
+    message = re.escape(rule).replace("PLACE", f"[Rr]ecord 2 of {re.escape(str(path))}")
+    with pytest.raises(ValueError, match=f"^.*{message}"):  # in the first line: Grain adds some of its own
+        next(batches)
 
 
 def test_dataset_refuses_no_records(folder):
