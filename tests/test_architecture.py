@@ -19,7 +19,7 @@ EVERYTHING = None
 ALLOWED = {
     # The last two, which come with Beam, only where a file needs them.
     "text": "json_documents numpy tokenizers pyarrow zstandard",
-    "records": "artifacts json_documents local_paths numpy google google_crc32c",
+    "records": "artifacts json_documents local_paths numpy google_crc32c",
     "data": "text records tasks json_documents terminal grain numpy",
     "layers": "keras",
     "models": "layers keras numpy grain",

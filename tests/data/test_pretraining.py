@@ -3,6 +3,8 @@
 import dataclasses
 import re
 import shutil
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords
 from tests.oracles.examples import encode_example
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import write_tiny_records
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.any_backend
 
@@ -328,3 +331,23 @@ def test_unusable_record_is_named_with_its_file(folder, change, rule, masking):
 def test_dataset_refuses_no_records(folder):
     with pytest.raises(ValueError, match="Received: none"):
         pretraining_dataset(PretrainingRecords(folder, "nowhere"), 4)
+
+
+def test_records_are_read_without_protobuf(folder):
+    """Its descriptors crash in threads. Grain imports it for statistics that are off: a stub takes that place."""
+    code = f"""
+import sys, types
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("google.protobuf"):
+            raise ImportError(f"{{name}} is not to be imported")
+sys.meta_path.insert(0, Refuse())
+statistics = types.ModuleType("grain.proto.execution_summary_pb2")
+statistics.ExecutionSummary = type("ExecutionSummary", (), {{"Node": type("Node", (), {{}})}})
+sys.modules[statistics.__name__] = statistics
+from keras_bert_flow.data.pretraining import pretraining_dataset
+from keras_bert_flow.records.event import encode_scalars
+print(len(next(iter(pretraining_dataset({str(folder)!r}, 5)))[0]["token_ids"]), len(encode_scalars(1, 2.0, {{"a": 1}})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "5"), done.stderr
