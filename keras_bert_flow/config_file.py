@@ -13,7 +13,7 @@ from keras_bert_flow.task_config import TASKS, kind_of
 from keras_bert_flow.terminal import abridge
 from keras_bert_flow.yaml_documents import MAX_BYTES, parse_yaml
 
-MAX_SHOWN_ERRORS = 5
+MAX_SHOWN_ERRORS = 3
 
 
 def load_config(
