@@ -1,4 +1,6 @@
 import ast
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +10,9 @@ import pytest
 
 from keras_bert_flow.import_closure import PACKAGES, ROOT, code_digests
 from keras_bert_flow.keys import STAGES, stage_code
+from keras_bert_flow.records.manifest import write_manifest
+from tests.oracles.tiny_model import write_tiny_model
+from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS
 
 # Modules that a stage may load without being made with them, and why they cannot change a result.
@@ -42,6 +47,30 @@ def closure_of(root, module="keras_bert_flow.a"):
 def source_of(tree, module):
     path = tree.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def change_constant(source):
+    """Return a source with another value for its first number, or text of one line, that is no docstring."""
+    tree = ast.parse(source)
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings among them
+    texts |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float, str) and id(node) not in texts:
+            lines = source.encode().splitlines(keepends=True)
+            if node.lineno == node.end_lineno:
+                line = lines[node.lineno - 1]
+                changed = repr(node.value + ("x" if isinstance(node.value, str) else 1)).encode()
+                lines[node.lineno - 1] = line[: node.col_offset] + changed + line[node.end_col_offset :]
+                return b"".join(lines).decode()
+    return None
+
+
+def test_change_of_a_constant_is_one():
+    assert change_constant('"""A 1."""\nNAME = f"{2}"\nSIZE = 3\n') == '"""A 1."""\nNAME = f"{2}"\nSIZE = 4\n'
+    assert change_constant("def f(x='a'):\n    pass\n") == "def f(x='ax'):\n    pass\n"
+    assert change_constant('"""Only words."""\n') is None
+    changeable = [change_constant(source_of(ROOT, name).read_text()) for name in stage_code("evaluation")]
+    assert changeable.count(None) < len(changeable) / 5
 
 
 @pytest.mark.parametrize(
@@ -85,9 +114,10 @@ def test_changed_constant_changes_the_key_and_a_comment_or_docstring_does_not(tr
         start = body[0].end_lineno if body and isinstance(body[0], ast.Expr) else 0
         code = "\n".join(source.splitlines()[start:])
         edited = f'"""Another docstring."""\n{code}\n# A comment.\n'
-        for text, changes in ((edited, False), (source + MUTATION, True)):
-            path.write_text(text)
-            assert (code_digests(STAGES[stage], tree) != before[stage]) == changes, (name, changes)
+        for text, changes in ((edited, False), (source + MUTATION, True), (change_constant(source), True)):
+            if text is not None:
+                path.write_text(text)
+                assert (code_digests(STAGES[stage], tree) != before[stage]) == changes, (name, changes)
         path.write_text(source)
 
 
@@ -119,15 +149,65 @@ def test_files_that_import_by_name_are_known():
     assert {path.relative_to(ROOT / "keras_bert_flow").as_posix() for path in found} == IMPORT_BY_NAME
 
 
+# stage → what runs it on the files of `inputs`; `corpus` takes minutes, and only its imports are looked at
+RUNS = {
+    "corpus": "",
+    "vocabulary": "stage.build_vocabulary(config.corpus, config.vocabulary, folder / 'out')",
+    "records": "stage.build_records(config.corpus, config.records, folder / 'v.txt', False, folder / 'out')",
+    "pretraining": "stage.pretrain(config, folder / 'records', folder / 'out', report=str)",
+    "finetuning": "stage.finetune(config, folder / 'model', folder / 'out', report=str)",
+    "evaluation": (
+        "made = [folder / name for name in ('finetuned', 'pretrained', 'records')]\n"
+        "stage.write_evaluation(config, *made, folder / 'out')"
+    ),
+}
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """Write what every stage reads, and the configuration as JSON."""
+    write_tiny_records(tmp_path / "records")
+    run = tmp_path / "finetuned" / "pretrained" / "seed-1"
+    write_tiny_model(run / "model")
+    (run / "run.json").write_text('{"start": "pretrained", "seed": 1, "seconds": 1, "score": 0.5}')
+    (tmp_path / "pretrained").mkdir()
+    (tmp_path / "pretrained" / "metrics.json").write_text('{"seconds": 1}')
+    for name in ("finetuned", "pretrained"):
+        write_manifest(tmp_path / name, name, "key", {}, {}, {})
+    write_tiny_model(tmp_path / "model")
+    shutil.copy(tmp_path / "model" / "vocab.txt", tmp_path / "v.txt")
+    (tmp_path / "corpus.txt").write_text("A cat sat. It ate.\n\nA dog ran. It hid.\n" * 20)
+    (tmp_path / "table.tsv").write_text("text\tlabel\n" + "a b\tyes\nc\tno\n" * 4)
+    table = str(tmp_path / "table.tsv")
+    config = make_tiny_config(total_steps=2, warmup_steps=0).model_dump(mode="json") | {
+        "backend": "torch",
+        "corpus": {"input": [str(tmp_path / "corpus.txt")]},
+        "vocabulary": {"size": 60},
+        "task": {"name": "a task", "train": table, "dev": table},
+        "finetuning": {"sequence_length": 16, "epochs": 1, "batch_size": 4, "seeds": [1], "compare_random": False},
+    }
+    config["records"] |= {"sequence_length": 16, "max_predictions": 4, "objective": "mlm"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_project_module_that_a_stage_loads_is_in_its_closure(stage):
+def test_every_project_module_that_a_stage_loads_is_in_its_closure(stage, inputs):
     code = (
-        f"import importlib, sys; importlib.import_module('{STAGES[stage]}')\n"
+        f"import importlib, json, pathlib, sys\nstage = importlib.import_module('{STAGES[stage]}')\n"
+        "from keras_bert_flow.config import PipelineConfig\n"
+        f"folder = pathlib.Path({str(inputs)!r})\n"
+        "config = PipelineConfig(**json.loads((folder / 'config.json').read_text()))\n"
+        f"{RUNS[stage]}\n"
         "make = sys.modules.get('keras_bert_flow.tasks.make')\n"
         "for kind in make.KINDS if make else (): make.make_task(kind)\n"
-        f"print(*[name for name in sys.modules if name.split('.')[0] in {PACKAGES}])"
+        f"print('\\nloaded', *[name for name in sys.modules if name.split('.')[0] in {PACKAGES}])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    torch = os.environ | {"KERAS_BACKEND": "torch"}  # which has nothing to compile
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=torch
+    )
     assert done.returncode == 0, done.stderr
-    loaded = set(done.stdout.split()) - set(NEVER_COUNTED) - {"beam_jobs"}
+    assert not RUNS[stage] or (inputs / "out" / "manifest.json").is_file()
+    loaded = set(done.stdout.rpartition("\nloaded")[2].split()) - set(NEVER_COUNTED) - {"beam_jobs"}
     assert STAGES[stage] in loaded and loaded <= set(stage_code(stage)), loaded - set(stage_code(stage))
