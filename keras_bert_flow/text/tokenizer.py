@@ -13,7 +13,7 @@ from keras_bert_flow.text.normalization import clean_text, normalize_text
 from keras_bert_flow.text.vocabulary import CONTINUATION, SPECIAL_PIECES, check_vocabulary, read_vocabulary
 
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]: google-research/bert `WordpieceTokenizer`; others use 100
-MAX_REMEMBERED_WORDS = 250_000  # of each kind; about 100 MB together
+MAX_REMEMBERED_WORDS = 20_000  # of each kind; about 8 MB together, and most of the words of a text
 MAX_REMEMBERED_CHARACTERS = 50  # longer ones, such as a sentence of Chinese, hardly ever come again
 
 
