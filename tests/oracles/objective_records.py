@@ -18,12 +18,14 @@ UNK, CLS, SEP, MASK = range(1, 5)
 FIRST_PIECE = 30  # this id and those above are ## pieces
 
 
-def write_objective_records(folder, objective="mlm_nsp", mask_unit="token", documents=40, seed=0):
+def write_objective_records(
+    folder, objective="mlm_nsp", mask_unit="token", documents=40, seed=0, sequence_length=SEQUENCE_LENGTH
+):
     """Publish records of documents on one of four topics each, of three words: neighbours tell what may be hidden."""
     folder.mkdir(parents=True)
     starts_word = np.arange(VOCABULARY_SIZE) < FIRST_PIECE
     masking = MaskingRule(MASKED_FRACTION, MAX_PREDICTIONS, MASK, (CLS, SEP), starts_word, mask_unit)
-    rule = InstanceRule(objective, SEQUENCE_LENGTH, 0.1, CLS, SEP, masking)
+    rule = InstanceRule(objective, sequence_length, 0.1, CLS, SEP, masking)
     files = []
     for part, count in (("train", documents), ("held_out", documents // 4)):
         documents = _make_documents(part, count, seed)
@@ -36,7 +38,7 @@ def write_objective_records(folder, objective="mlm_nsp", mask_unit="token", docu
         "mask_unit": mask_unit,
         "masked_fraction": MASKED_FRACTION,
         "max_predictions": MAX_PREDICTIONS,
-        "sequence_length": SEQUENCE_LENGTH,
+        "sequence_length": sequence_length,
         "vocabulary_size": VOCABULARY_SIZE,
         "cased": False,
     }
