@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from keras_bert_flow.interrupts import end_children
+
 GRACE_SECONDS = 10.0  # for the runner to fail by itself, as it often does, and for an error of the input to be raised
 _WORKER_ENDED = "Worker subprocess exited with return code"  # apache_beam/runners/portability/local_job_service.py
 
@@ -27,7 +29,7 @@ def ending_with_workers() -> Iterator[None]:
         if _WORKER_ENDED not in str(arguments.exc_value):
             before(arguments)
             return
-        timers.append(threading.Timer(GRACE_SECONDS, _leave, [_describe(str(arguments.exc_value).split()[-1])]))
+        timers.append(threading.Timer(GRACE_SECONDS, _leave, [_describe(int(str(arguments.exc_value).split()[-1]))]))
         timers[-1].daemon = True
         timers[-1].start()
 
@@ -44,11 +46,13 @@ def ending_with_workers() -> Iterator[None]:
             timer.cancel()
 
 
-def _describe(status: str) -> str:
-    reason = f"was killed by signal {int(status) - 128}" if int(status) > 128 else f"ended with status {status}"
+def _describe(status: int) -> str:
+    number = -status if status < 0 else status - 128  # of the process itself, or of the shell that started it
+    reason = f"was killed by signal {number}" if number > 0 else f"ended with status {status}"
     return f"A worker process of Apache Beam {reason}. Give the machine more memory, or take --direct_num_workers=1."
 
 
 def _leave(line: str) -> None:
     print(f"kbf: {line}", file=sys.stderr, flush=True)
+    end_children()  # each worker that is left would print tracebacks
     os._exit(1)

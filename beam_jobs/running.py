@@ -17,7 +17,9 @@ from apache_beam.runners.runner import create_runner
 
 from beam_jobs.dead_workers import ending_with_workers
 from beam_jobs.leftovers import new_job_folder, remove_leftovers
-from keras_bert_flow.artifacts import NO_ROOM
+from beam_jobs.worker_processes import shielded_runner
+from keras_bert_flow.artifacts import NO_ROOM, removed_on_leaving
+from keras_bert_flow.interrupts import end_children, on_leaving
 
 DEFAULT_RUNNER = "FnApiRunner"  # Beam's own default first looks for a Go binary on the network
 _USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
@@ -41,10 +43,19 @@ def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str
     parsed = PipelineOptions(list(options))
     standard = parsed.view_as(StandardOptions)
     standard.runner = standard.runner or DEFAULT_RUNNER
-    pipeline = beam.Pipeline(options=parsed)
-    build(pipeline)
+    runner = shielded_runner(parsed) if standard.runner == DEFAULT_RUNNER else None
+    pipeline = beam.Pipeline(runner, options=parsed)
     try:
-        level = parsed.view_as(WorkerOptions).default_sdk_harness_log_level or "CRITICAL"
+        with removed_on_leaving(pipeline.local_tempdir), on_leaving(end_children):
+            build(pipeline)
+            _run(pipeline, parsed, folder)
+    finally:
+        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # Beam leaves it where a pipeline was not run
+
+
+def _run(pipeline: beam.Pipeline, options: PipelineOptions, folder: Path) -> None:
+    level = options.view_as(WorkerOptions).default_sdk_harness_log_level or "CRITICAL"
+    try:
         with _quiet(level, folder), ending_with_workers():
             pipeline.run().wait_until_finish()
     except Exception as error:

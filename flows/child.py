@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from keras_bert_flow.interrupts import on_leaving
 from keras_bert_flow.own_packages import child_environment
 
 GRACE_SECONDS = 25.0  # from SIGTERM to SIGKILL: time to write a checkpoint, within the 30 s of Prefect's worker
+POLL_SECONDS = 0.05
 DRAIN_SECONDS = 5.0  # for the last lines, should a grandchild still hold the pipe
 PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
 
@@ -28,7 +31,7 @@ def run_child(
 ) -> int:
     """Run a command to its end.
 
-    SIGTERM, SIGINT or any other exception here sends SIGTERM to the child, then SIGKILL to its group after the grace.
+    SIGTERM, SIGINT or an exception here sends SIGTERM to the child, then SIGKILL to its group after the grace.
 
     Args:
         environment: variables to add to ours.
@@ -41,7 +44,8 @@ def run_child(
         reader = threading.Thread(target=_read_lines, args=(child.stdout, on_line), daemon=True)
         reader.start()
         try:
-            return child.wait()
+            with ended_on_leaving(child, grace_seconds):
+                return child.wait()
         finally:
             stop_child(child, grace_seconds)
             reader.join(DRAIN_SECONDS)
@@ -75,6 +79,26 @@ def stop_child(child: subprocess.Popen, grace_seconds: float) -> None:
         with suppress(ProcessLookupError, PermissionError):  # nobody left; macOS says so by refusing
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+
+
+@contextmanager
+def ended_on_leaving(child: subprocess.Popen, grace_seconds: float) -> Iterator[None]:
+    """Stop a child, as `stop_child` does, when a signal ends this process within the block.
+
+    Not by the methods of `Popen`, whose lock the interrupted code may hold.
+    """
+
+    def end(hurry: bool) -> None:
+        deadline = time.monotonic() + (0.0 if hurry else grace_seconds)
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(child.pid, signal.SIGTERM)
+            while time.monotonic() < deadline and os.waitpid(child.pid, os.WNOHANG) == (0, 0):
+                time.sleep(POLL_SECONDS)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    with on_leaving(end):
+        yield
 
 
 def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:

@@ -19,7 +19,8 @@ from flows.child import GRACE_SECONDS, run_child
 from flows.server import chosen_server, running_server
 from flows.stages import StageError
 from keras_bert_flow import exit_status
-from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.artifacts import removed_on_leaving, write_atomically
+from keras_bert_flow.interrupts import handling_signals
 from keras_bert_flow.os_errors import explain_os_error
 
 FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow gives its stage the grace first
@@ -65,7 +66,8 @@ def run_locally(
 def main(parameters: str, outcome: str) -> int:
     """Run the flow in this process, the child's: leave the report's path, or what went wrong, in a file."""
     try:
-        from flows.pipeline import IS_CHECKED, bert_pipeline
+        with handling_signals():  # then Prefect does
+            from flows.pipeline import IS_CHECKED, bert_pipeline
 
         IS_CHECKED.set(True)
         _print_lines_of_ours()
@@ -91,7 +93,7 @@ def run_flow(parameters: dict, environment: dict[str, str], on_line: Callable[[s
         last_lines.append(line.strip())
         on_line(line)
 
-    with tempfile.TemporaryDirectory(prefix="kbf-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kbf-") as folder, removed_on_leaving(folder):
         outcome = Path(folder) / "outcome"
         command = (sys.executable, "-m", "flows.local", json.dumps(parameters), str(outcome))
         status = run_child(command, environment, follow, FLOW_GRACE_SECONDS)

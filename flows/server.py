@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.child import start_child, stop_child
+from flows.child import ended_on_leaving, start_child, stop_child
 from flows.stages import StageError
 
 START_SECONDS = 120.0  # 4 on an idle machine; the first start also makes the database
@@ -56,8 +56,9 @@ def running_server(log_path: Path, environment: dict[str, str] | None = None) ->
         server = start_child(command, SERVER_SETTINGS | (environment or {}), log)
     try:
         address = f"http://127.0.0.1:{port}/api"
-        _wait_for(address, server, log_path)
-        yield address
+        with ended_on_leaving(server, STOP_SECONDS):
+            _wait_for(address, server, log_path)
+            yield address
     finally:
         stop_child(server, STOP_SECONDS)
 

@@ -1,10 +1,25 @@
-"""Run the command line with `python -m keras_bert_flow`."""
+"""Run the command line: `kbf`, or `python -m keras_bert_flow`.
+
+Signals are handled before anything heavy is imported.
+"""
 
 from keras_bert_flow.own_packages import leave_working_directory
 
 leave_working_directory()  # before anything else is imported
 
-from keras_bert_flow.cli import main  # noqa: E402
+import atexit  # noqa: E402
+
+from keras_bert_flow.interrupts import handle_signals, ignore_signals  # noqa: E402
+
+
+def main() -> None:
+    """Run the command, with its signals handled until the interpreter has shut down."""
+    handle_signals()
+    atexit.register(ignore_signals)  # the first to be registered runs last
+    from keras_bert_flow.cli import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.interrupts import on_leaving
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.locks import locked
 from keras_bert_flow.outputs import existing_output
@@ -96,15 +97,13 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
             _remove(work)
         work.mkdir(exist_ok=resumable)  # where rmtree failed, old files must not be published
         try:
-            yield work
-            sync_folder(work)
-            os.rename(work, output)
+            with on_leaving(lambda _: _discard(work, resumable)):
+                yield work
+                sync_folder(work)
+                os.rename(work, output)
             _sync(output.parent)
         except BaseException as error:
-            if not resumable:
-                _remove(work)
-            elif not any(work.iterdir()):  # it failed before it had anything to resume
-                work.rmdir()
+            _discard(work, resumable)
             if isinstance(error, OSError) and error.errno in NO_ROOM:
                 reason = os.strerror(error.errno).lower()
                 raise OSError(
@@ -124,14 +123,29 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with removed_on_leaving(temporary):
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def removed_on_leaving(path: str | Path) -> Iterator[None]:
+    """Remove a file or folder, if it is there, when a signal ends the process within the block."""
+
+    def remove(hurry: bool) -> None:
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            Path(path).unlink(missing_ok=True)
+
+    with on_leaving(remove):
+        yield
 
 
 def follow_umask(path: Path) -> None:
@@ -151,6 +165,14 @@ def sync_folder(folder: Path) -> None:
 
 
 _digests: dict[tuple[int, ...], str] = {}
+
+
+def _discard(work: Path, resumable: bool) -> None:
+    """Remove a work folder that will not be published, unless there is something in it to resume."""
+    if not resumable:
+        _remove(work)
+    elif not any(work.iterdir()):
+        work.rmdir()
 
 
 def _remove(folder: Path) -> None:

@@ -4,3 +4,4 @@ ERRORS_FOUND = 1  # by the doctor
 USER_ERROR = 2
 CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: stopped on a signal after a checkpoint, run again to go on
 INTERRUPTED = 130  # 128 + SIGINT
+TERMINATED = 143  # 128 + SIGTERM

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
+from keras_bert_flow.interrupts import on_leaving
 from keras_bert_flow.terminal import abridge, escape_controls
 
 DESCRIBED_SECONDS = 0.5  # within which a new holder has written who it is
@@ -50,7 +51,8 @@ def locked(path: Path, wait: bool = True, tell: Callable[[str], None] = _logger.
                 with suppress(OSError):  # a full disk is no obstacle to a lock
                     file.truncate(0)
                     file.write(_describe_process().encode(errors="replace"))
-                yield
+                with on_leaving(lambda _: path.unlink(missing_ok=True)):
+                    yield
             finally:
                 path.unlink(missing_ok=True)
             return

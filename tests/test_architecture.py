@@ -25,8 +25,8 @@ ALLOWED = {
     "models": "layers keras numpy grain",
     "distribution": "config data models keras numpy jax tensorflow torch",  # those three where their file is loaded
     "training": (
-        "config artifacts json_documents keys local_paths progress data models distribution conversion tasks text "
-        "records keras numpy safetensors"
+        "config artifacts interrupts json_documents keys local_paths progress data models distribution conversion "
+        "tasks text records keras numpy safetensors"
     ),
     "tasks": "text json_documents local_paths numpy sklearn scipy",
     "evaluation": (
@@ -40,14 +40,15 @@ ALLOWED = {
     "task_config": "settings pydantic",
     "config": "settings task_config pydantic",
     "config_file": "config settings task_config terminal yaml_documents pydantic",
-    "artifacts": "local_paths locks outputs",
-    "locks": "terminal",
+    "artifacts": "interrupts local_paths locks outputs",
+    "locks": "interrupts terminal",
     "import_closure": "",
     "keys": "import_closure config settings artifacts records text",
     "builtin": "artifacts keys records text",
     "progress": "rich",
     "exit_status": "",
-    "beam_jobs": "text records config artifacts keys local_paths locks apache_beam numpy",
+    "interrupts": "exit_status",
+    "beam_jobs": "text records config artifacts interrupts keys local_paths locks apache_beam numpy",
     "flows": EVERYTHING,
     "cli": EVERYTHING,
     "local_paths": "",
@@ -62,7 +63,7 @@ ALLOWED = {
     ),
     "os_errors": "",
     "own_packages": "",
-    "__main__": "cli own_packages",
+    "__main__": "cli interrupts own_packages",
     "registration": "",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used
 }

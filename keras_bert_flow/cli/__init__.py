@@ -5,6 +5,7 @@ imported. A user's mistake is one line and status 2; status 75 says that trainin
 """
 
 import os
+import signal
 import sys
 
 import typer
@@ -19,11 +20,17 @@ from keras_bert_flow.cli import (  # noqa: F401  each adds its commands
 )
 from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.mistakes import explain
+from keras_bert_flow.interrupts import handling_signals, leave
 from keras_bert_flow.own_packages import check_packages, child_environment
 
 
 def main() -> None:
-    """Run `kbf`, turning a user's mistake into one line."""
+    """Run `kbf`, turning a user's mistake into one line, and a signal into one line and its status."""
+    with handling_signals():
+        _run()
+
+
+def _run() -> None:
     os.environ.update(child_environment())  # for Beam's workers and other processes that libraries start
     try:
         check_packages()
@@ -34,5 +41,7 @@ def main() -> None:
         if os.environ.get("KBF_DEBUG"):
             raise
         status = explain(error)
+    if status == exit_status.INTERRUPTED:  # by KeyboardInterrupt, where a library has put back Python's own handler
+        leave(signal.SIGINT, None)
     if status:
         sys.exit(status)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.config import CorpusConfig, PipelineConfig
 from keras_bert_flow.config_file import load_config
 from keras_bert_flow.extras import check_backend
+from keras_bert_flow.interrupts import ending_with
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
 Overrides = Annotated[
@@ -70,13 +70,6 @@ def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineCon
 @contextmanager
 def stopping_for_later() -> Iterator[None]:
     """Let SIGTERM end a command that can go on with the status that says so, also before and after training."""
-
-    def leave(number, frame):
-        os.write(2, b"kbf: Stopped between two steps of its work; run the same command again to go on.\n")
-        sys.exit(exit_status.CHECKPOINTED)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
+    line = "kbf: Stopped between two steps of its work; run the same command again to go on.\n"
+    with ending_with(signal.SIGTERM, exit_status.CHECKPOINTED, line):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from keras_bert_flow.artifacts import removed_on_leaving
 from keras_bert_flow.local_paths import check_local
 
 
@@ -13,10 +14,11 @@ def writing_whole(path: str | Path) -> Iterator[Path]:
     """Yield where to write; what is there when the block ends without an error takes the place of `path`."""
     unfinished = Path(f"{check_local(path)}.unfinished")
     try:
-        yield unfinished
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        with removed_on_leaving(unfinished):
+            yield unfinished
+            with unfinished.open("rb") as file:
+                os.fsync(file.fileno())
+            unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise

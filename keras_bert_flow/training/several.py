@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.artifacts import canonical_json, work_folder
+from keras_bert_flow.artifacts import canonical_json, removed_on_leaving, work_folder
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.distribution.cluster import Cluster
 from keras_bert_flow.distribution.starting import start_cluster
@@ -74,7 +74,7 @@ def publish_together(
         if cluster.is_first:
             return _lead(cluster, build, publish_result)
         if cluster.is_any(False):
-            with tempfile.TemporaryDirectory(prefix="kbf-") as folder:
+            with tempfile.TemporaryDirectory(prefix="kbf-") as folder, removed_on_leaving(folder):
                 build(work_folder(output), Path(folder))
             cluster.wait()
         return Path(output)

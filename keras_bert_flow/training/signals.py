@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from keras_bert_flow.interrupts import leave
+
 NOTICE = b"\nStopping at the next step, with a checkpoint; Ctrl-C again stops at once, without.\n"
 
 
@@ -14,7 +16,8 @@ def stop_requests() -> Iterator[threading.Event]:
     """Note SIGTERM, and the first SIGINT, instead of dying of them; only the main thread may.
 
     A second SIGTERM changes nothing: schedulers send several, and SIGKILL is there for more. A second SIGINT raises
-    KeyboardInterrupt, and the run goes on from its newest checkpoint. Where someone else handles SIGINT, theirs stays.
+    KeyboardInterrupt, or under `kbf` ends the process, and the run goes on from its newest checkpoint. Where someone
+    else handles SIGINT, theirs stays.
     """
     requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -23,12 +26,12 @@ def stop_requests() -> Iterator[threading.Event]:
 
     def note_interrupt(number, frame):
         if requested.is_set():
-            signal.default_int_handler(number, frame)
+            before[signal.SIGINT](number, frame)
         requested.set()
         os.write(2, NOTICE)  # `print` may be under way in the code that the signal interrupts
 
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: requested.set())}
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, leave):
         before[signal.SIGINT] = signal.signal(signal.SIGINT, note_interrupt)
     try:
         yield requested

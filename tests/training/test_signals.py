@@ -8,7 +8,7 @@ import threading
 import keras
 import pytest
 
-from keras_bert_flow import cli, exit_status
+from keras_bert_flow import cli, exit_status, interrupts
 from keras_bert_flow.training import pretrain as module
 from keras_bert_flow.training.signals import NOTICE, stop_requests
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
@@ -85,6 +85,10 @@ def test_command_that_is_stopped_outside_of_training_says_run_again(tmp_path, mo
     for name in ("PretrainingRecords", "save_model_directory"):  # before the first step, and after the last one
         with monkeypatch.context() as patch, pytest.raises(SystemExit) as caught:
             act_before(patch.setattr, module, name, lambda *_, **__: True, ask_to_stop)
+            patch.setattr(interrupts, "_is_leaving", False)  # the process of the tests goes on, with its children
+            patch.setattr(interrupts, "_mute", lambda: None)
+            patch.setattr(interrupts, "end_children", lambda: None)
+            patch.setattr(os, "_exit", sys.exit)
             cli.main()
         assert caught.value.code == exit_status.CHECKPOINTED
         assert "run the same command again to go on" in capfd.readouterr().err

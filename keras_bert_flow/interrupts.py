@@ -1,0 +1,130 @@
+"""End a command on Ctrl-C or SIGTERM with one line and a status, whatever it is doing.
+
+The handlers raise no exception. One raised inside a callback from C++, as imports and compilers of the backends have
+them, is swallowed there or ends the process with SIGABRT. They undo what is registered here, end the processes that
+this one started, and leave with `os._exit`. Nothing heavy may be imported: this runs before every other import.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from keras_bert_flow import exit_status
+
+Undo = Callable[[bool], None]  # takes whether to hurry: a second signal came
+AGAIN = "run the same command again to complete it."
+STATUSES = {signal.SIGINT: exit_status.INTERRUPTED, signal.SIGTERM: exit_status.TERMINATED}
+LINES = {signal.SIGINT: f"kbf: interrupted; {AGAIN}\n", signal.SIGTERM: f"kbf: terminated by SIGTERM; {AGAIN}\n"}
+_DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+SHOW_CURSOR = b"\x1b[?25h"  # progress bars hide it
+_TEMPORARY_MODULES = "__autograph_generated_file"  # TensorFlow removes their files at a normal exit only
+
+_undo: list[Undo] = []
+_is_leaving = False
+
+
+def leave(number: int, frame: object) -> None:
+    """Handle a signal: print its line, undo what is registered, newest first, and end with the signal's status.
+
+    A second signal while this goes on makes it hurry, and prints nothing.
+    """
+    global _is_leaving
+    hurry, _is_leaving = _is_leaving, True
+    if not hurry:
+        with suppress(OSError):
+            _say(LINES[number])
+            _mute()
+    for undo in reversed(_undo):
+        with suppress(Exception):
+            undo(hurry)
+    end_children()
+    _remove_temporary_modules()
+    os._exit(STATUSES[number])
+
+
+def handle_signals() -> list[int]:
+    """Have `leave` handle SIGINT and SIGTERM, unless they are ignored or handled by others; return those it handles."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    numbers = [number for number, default in _DEFAULTS.items() if signal.getsignal(number) is default]
+    for number in numbers:
+        signal.signal(number, leave)
+    return numbers
+
+
+def ignore_signals() -> None:
+    """Ignore what `leave` handles: at the very end, when all is done, Python takes its handlers away."""
+    for number in _DEFAULTS:
+        if signal.getsignal(number) is leave:
+            signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def handling_signals() -> Iterator[None]:
+    """Have `leave` handle signals within a block."""
+    numbers = handle_signals()
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, _DEFAULTS[number])
+
+
+@contextmanager
+def on_leaving(undo: Undo) -> Iterator[None]:
+    """Register what a signal within the block must undo.
+
+    It runs in a signal handler, so it must not wait for a lock that the interrupted code may hold.
+    """
+    _undo.append(undo)
+    try:
+        yield
+    finally:
+        _undo.remove(undo)
+
+
+@contextmanager
+def ending_with(number: int, status: int, line: str) -> Iterator[None]:
+    """Give a signal another status and line within the block."""
+    before = STATUSES[number], LINES[number]
+    STATUSES[number], LINES[number] = status, line
+    try:
+        yield
+    finally:
+        STATUSES[number], LINES[number] = before
+
+
+def end_children(hurry: bool = True) -> None:
+    """Kill the processes that this one started, and those that they started; does nothing without /proc."""
+    parents = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/{int(name)}/stat", "rb") as file:
+            parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+    family = {os.getpid()}
+    while grown := {child for child, parent in parents.items() if parent in family} - family:
+        family |= grown
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none can complain of the end of another
+        for child in family - {os.getpid()}:
+            with suppress(OSError):
+                os.kill(child, number)
+
+
+def _say(line: str) -> None:
+    for terminal in filter(os.isatty, (1, 2)):
+        os.write(terminal, SHOW_CURSOR)
+    os.write(2, f"\n{line}".encode() if os.isatty(2) else line.encode())
+
+
+def _mute() -> None:
+    """Close standard error to other threads, which fail when what they use is ended or removed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _remove_temporary_modules() -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_TEMPORARY_MODULES):
+            with suppress(OSError, TypeError, AttributeError):
+                os.remove(module.__file__)
