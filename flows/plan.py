@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flows.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from flows.stages import MODEL, Stage
 from keras_bert_flow import keys
 from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.preflight.run import STAGES
 from keras_bert_flow.preflight.stages import check_corpus
 from keras_bert_flow.text.builtin import write_builtin_corpus, write_builtin_task

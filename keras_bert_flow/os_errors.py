@@ -3,6 +3,8 @@
 import errno
 import os
 
+from keras_bert_flow.terminal import escape_controls
+
 SHOWN_CHARACTERS = 120  # of a path
 
 # errno → (rule, remedy)
@@ -42,6 +44,6 @@ def explain_os_error(error: OSError) -> str:
 def shorten_path(path: str | bytes | int) -> str:
     """Return a path for a message: printable, on one line, its middle left out where it is long."""
     text = os.fsdecode(path) if isinstance(path, bytes) else str(path)
-    text = "".join(character if character.isprintable() else "?" for character in text)
+    text = escape_controls(text)
     half = SHOWN_CHARACTERS // 2
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:half]}...{text[-half:]} ({len(text)} characters)"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from keras_bert_flow.local_paths import check_local
 
-MANIFEST = "manifest.json"  # that of `records.manifest`, by which a published folder is known
+MANIFEST = "manifest.json"  # by which a published folder is known; see `records.manifest`
 MAX_PATH_BYTES = 4096 - 256  # PATH_MAX of Linux less the files within the output
 SUFFIX_BYTES = len("..lock.work")  # of the names beside an output while it is made
 

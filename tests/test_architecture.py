@@ -19,7 +19,7 @@ EVERYTHING = None
 ALLOWED = {
     # The last two, which come with Beam, only where a file needs them.
     "text": "json_documents numpy tokenizers pyarrow zstandard",
-    "records": "artifacts json_documents local_paths numpy google_crc32c",
+    "records": "artifacts json_documents local_paths outputs numpy google_crc32c",
     "data": "text records tasks json_documents terminal grain numpy",
     "layers": "keras",
     "models": "layers keras numpy grain",
@@ -61,7 +61,8 @@ ALLOWED = {
         "config conversion data settings distribution extras layers models outputs prediction records tasks text "
         "training"
     ),
-    "os_errors": "",
+    "planning": "config models preflight text numpy",
+    "os_errors": "terminal",
     "own_packages": "",
     "__main__": "cli interrupts own_packages",
     "registration": "",

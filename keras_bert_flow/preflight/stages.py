@@ -9,7 +9,7 @@ from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.distribution.batches import check_devices
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.layers.head_sizes import check_heads
-from keras_bert_flow.models.sizes import get_size
+from keras_bert_flow.models.sizes import resolve_size
 from keras_bert_flow.outputs import check_output
 from keras_bert_flow.preflight.corpus import check_columns, check_text
 from keras_bert_flow.preflight.models import check_model_directory
@@ -125,9 +125,7 @@ def check_predictions(config: PipelineConfig) -> None:
 def check_model(config: PipelineConfig) -> None:
     """Check that the backend is installed, that the network can be built, and that batches divide over its devices."""
     check_backend(config.backend)
-    sizes = get_size(config.model.size)
-    given = {name: getattr(config.model, name) for name in sizes}
-    sizes |= {name: value for name, value in given.items() if value is not None}
+    sizes = resolve_size(config.model)
     check_heads(sizes["hidden_dim"], sizes["num_heads"])
     check_devices(config, config.backend)
 

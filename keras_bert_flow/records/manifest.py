@@ -9,9 +9,9 @@ from typing import Any
 
 from keras_bert_flow.artifacts import canonical_json, file_digest, package_version, write_atomically
 from keras_bert_flow.json_documents import read_json
+from keras_bert_flow.outputs import MANIFEST
 from keras_bert_flow.records.results import digest_results, is_informational
 
-MANIFEST = "manifest.json"
 SHOWN_DIGITS = 12  # of a sha256, in messages
 
 

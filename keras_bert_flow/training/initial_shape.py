@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config import ModelConfig
-from keras_bert_flow.models.sizes import get_size
+from keras_bert_flow.models.sizes import resolve_size
 
 
 def check_shape(found: Mapping[str, Any], shape: ModelConfig, folder: Path) -> None:
@@ -15,8 +15,7 @@ def check_shape(found: Mapping[str, Any], shape: ModelConfig, folder: Path) -> N
         found: arguments of its encoder.
         folder: its directory, for the message.
     """
-    wanted = get_size(shape.size) | {"max_positions": shape.max_positions, "hidden_act": shape.hidden_act}
-    wanted |= {name: getattr(shape, name) for name in get_size(shape.size) if getattr(shape, name) is not None}
+    wanted = resolve_size(shape) | {"max_positions": shape.max_positions, "hidden_act": shape.hidden_act}
     others = [f"{name}={found[name]}, not {value}" for name, value in wanted.items() if found[name] != value]
     if others:
         raise ValueError(

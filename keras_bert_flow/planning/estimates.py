@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from flows.corpus_sample import CorpusSample, read_sample
 from keras_bert_flow.config import PipelineConfig, VocabularyConfig
 from keras_bert_flow.models.flops import count_flops
-from keras_bert_flow.models.sizes import get_size
+from keras_bert_flow.models.sizes import resolve_size
+from keras_bert_flow.planning.corpus_sample import CorpusSample, read_sample
 from keras_bert_flow.text.documents import Document
 from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.masking import MaskingRule
@@ -154,8 +154,7 @@ def _estimate_time(operations: float, peak_flops: float | None) -> str:
 
 def _count_flops(config: PipelineConfig) -> int:
     model, records, vocabulary = config.model, config.records, config.vocabulary
-    sizes = get_size(model.size)
-    sizes |= {name: getattr(model, name) for name in sizes if getattr(model, name) is not None}
+    sizes = resolve_size(model)
     pieces = len(read_vocabulary(vocabulary.file)) if vocabulary.file else vocabulary.size
     flops = count_flops(
         pieces,
