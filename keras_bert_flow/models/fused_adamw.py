@@ -23,15 +23,19 @@ def dense_gradients(gradients):
     ]
 
 
-@keras.saving.register_keras_serializable(package="keras_bert_flow")
-class DenseAdamW(ExcludesNames, keras.optimizers.AdamW):
-    """Keras' AdamW for TensorFlow: fused, and right for gathered embeddings as well; see `dense_gradients`."""
+class _AdamW(ExcludesNames, keras.optimizers.AdamW):
+    """What the forms of AdamW below share."""
 
     @classmethod
     def from_config(cls, config):
-        """Return an AdamW of the backend in use: a saved model may be loaded on another one."""
+        """Return the AdamW that is fastest here: a saved model may be loaded on another backend or device."""
         chosen = choose_adamw(steps_at_once=not config.get("gradient_accumulation_steps"))
         return super().from_config(config) if chosen is cls else chosen.from_config(config)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class DenseAdamW(_AdamW):
+    """Keras' AdamW for TensorFlow: fused, and right for gathered embeddings as well; see `dense_gradients`."""
 
     def apply(self, grads, trainable_variables=None):
         return super().apply(dense_gradients(grads), trainable_variables)
@@ -60,18 +64,12 @@ def _step(gradient, momentum, velocity, weight, rate, beta_1, beta_2, epsilon):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class FusedAdamW(ExcludesNames, keras.optimizers.AdamW):
+class FusedAdamW(_AdamW):
     """Keras' AdamW for PyTorch on a processor, by PyTorch's fused one.
 
     Keras makes about twelve passes over all weights, some into new memory; this reads and writes everything once, and
     divides the gradients by what clips them on the way. It steps at once: no accumulation, moving average, loss scale.
     """
-
-    @classmethod
-    def from_config(cls, config):
-        """Return the AdamW that is fastest here: a saved model may be loaded on another backend or device."""
-        chosen = choose_adamw(steps_at_once=True)
-        return super().from_config(config) if chosen is cls else chosen.from_config(config)
 
     def apply(self, grads, trainable_variables=None):
         import torch
@@ -123,14 +121,8 @@ class FusedAdamW(ExcludesNames, keras.optimizers.AdamW):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class ExcludingAdamW(ExcludesNames, keras.optimizers.AdamW):
+class ExcludingAdamW(_AdamW):
     """Keras' AdamW for jax."""
-
-    @classmethod
-    def from_config(cls, config):
-        """Return the AdamW that is fastest here: a saved model may be loaded on another backend or device."""
-        chosen = choose_adamw(steps_at_once=not config.get("gradient_accumulation_steps"))
-        return super().from_config(config) if chosen is cls else chosen.from_config(config)
 
 
 def choose_adamw(steps_at_once):
