@@ -20,8 +20,8 @@ from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.text.documents import ID_BYTES
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives import LABEL_NAMES, ROWS, InstanceRule, Instances, build_instances
-from keras_bert_flow.text.pool import TokenizedDocument
-from keras_bert_flow.text.randomness import as_fraction, keyed_numbers
+from keras_bert_flow.text.pool import TokenizedDocument, held_out_choice
+from keras_bert_flow.text.randomness import keyed_numbers
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 
 DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
@@ -126,15 +126,13 @@ class PoolChoice:
     """
 
     def __init__(self, total: int, held_out_fraction: float, seed: int):
-        self._held_out_fraction = held_out_fraction
-        self._held_out_number, self._pool_number = keyed_numbers(seed, "held out"), keyed_numbers(seed, "pool")
+        self._is_held_out, self._pool_number = held_out_choice(held_out_fraction, seed), keyed_numbers(seed, "pool")
         shares = {HELD_OUT: held_out_fraction, TRAIN: 1 - held_out_fraction}
         self._pools = {part: max(1, int(total * share) // DOCUMENTS_A_POOL) for part, share in shares.items()}
 
     def __call__(self, document_id: str) -> tuple[str, int]:
-        name = document_id.encode()
-        part = HELD_OUT if as_fraction(self._held_out_number(name)) < self._held_out_fraction else TRAIN
-        return part, self._pool_number(name) % self._pools[part]
+        part = HELD_OUT if self._is_held_out(document_id) else TRAIN
+        return part, self._pool_number(document_id.encode()) % self._pools[part]
 
 
 class BuildRecords(CountingDoFn):

@@ -10,7 +10,7 @@ from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
 from keras_bert_flow.text.inputs import PARQUET, open_input
 from keras_bert_flow.text.objectives import MLM_SOP, NEEDED
 from keras_bert_flow.text.parquet import open_table
-from keras_bert_flow.text.randomness import keyed_fraction
+from keras_bert_flow.text.pool import held_out_choice
 from keras_bert_flow.text.rejected import advise, check_rejected, describe_rejected, explain_lack, rejected_bytes
 from keras_bert_flow.text.unpacking import PACKED_SUFFIXES
 
@@ -37,10 +37,12 @@ def check_text(config: PipelineConfig, files: Sequence[str], makes_records: bool
     """
     counts, rejecting = LimitedCounts(MOST_BYTES), []
     needed, reason = NEEDED[config.records.objective] if makes_records else (1, "text")
+    is_held_out = held_out_choice(config.records.held_out_fraction, config.seed)
+    least = 2 if config.records.objective == MLM_SOP else 1  # sentences
     found: set[str] = set()
     try:
         for document in _read(config.corpus, files, counts, rejecting):
-            if not makes_records or _is_for_training(document, config):
+            if not makes_records or (len(document.sentences) >= least and not is_held_out(document.id)):
                 found.add(document.id)
             if len(found) >= needed:
                 return
@@ -68,16 +70,6 @@ def _read(
             for reason, size in rejected_bytes(counts).items()
             if size > before.get(reason, 0)
         ]
-
-
-def _is_for_training(document: Document, config: PipelineConfig) -> bool:
-    is_long_enough = config.records.objective != MLM_SOP or len(document.sentences) > 1
-    return is_long_enough and not is_held_out(document.id, config.records.held_out_fraction, config.seed)
-
-
-def is_held_out(document_id: str, held_out_fraction: float, seed: int) -> bool:
-    """Tell whether `kbf records` keeps a document for evaluation; `beam_jobs.pairing.PoolChoice` decides."""
-    return keyed_fraction(seed, "held out", document_id) < held_out_fraction
 
 
 def _check_beginning(corpus: CorpusConfig, files: Sequence[str], counts: Counter) -> None:

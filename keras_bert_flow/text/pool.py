@@ -1,10 +1,12 @@
 """Hold the documents of a pool as one row of tokens, in which a segment is a place and a length."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from keras_bert_flow.text.randomness import as_fraction, keyed_numbers
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,12 @@ class TokenizedDocument:
     id: str
     token_ids: np.ndarray  # int32, (tokens,)
     sentence_lengths: np.ndarray  # int32, (sentences,), none of them 0
+
+
+def held_out_choice(fraction: float, seed: int) -> Callable[[str], bool]:
+    """Return what tells from the id of a document whether it is held out of training, for evaluation."""
+    find_number = keyed_numbers(seed, "held out")
+    return lambda document_id: as_fraction(find_number(document_id.encode())) < fraction
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,6 @@ def keyed_numbers(*beginning: str | int | bytes) -> Callable[[bytes], int]:
     return find_number
 
 
-def keyed_fraction(*key: str | int) -> float:
-    """Map a key to a number in [0, 1), evenly."""
-    return as_fraction(keyed_number(*key))
-
-
 def as_fraction(number: int) -> float:
     """Map a number below 256 ** 8 to one in [0, 1)."""
     return (number >> 11) / 2**53  # a float holds 53 bits; more would round up to 1.0
