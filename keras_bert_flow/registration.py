@@ -40,6 +40,7 @@ REGISTERED = {
     "models.fused_adamw": (
         "DenseAdamW",
         "FusedAdamW",
+        "ExcludingAdamW",
     ),
     "models.losses": (
         "SquaredError",

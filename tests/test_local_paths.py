@@ -78,7 +78,7 @@ def test_options_that_are_paths_are_found():
     assert {((command,), option) for command, option in inputs} <= found
 
 
-@pytest.mark.parametrize(("command", "option"), path_options())
+@pytest.mark.parametrize(("command", "option"), list(path_options()))
 def test_commands_refuse_paths_at_other_places(command, option, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=rf"{option.replace('_', '-')} {REFUSED}.*Received: gs://bucket/x\."):
