@@ -10,6 +10,8 @@ from safetensors.numpy import load, load_file, save, save_file
 
 from keras_bert_flow.conversion.tensor_file import MAX_HEADER_BYTES, open_model_tensors, open_tensors
 
+pytestmark = pytest.mark.any_backend
+
 TENSOR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 EMPTY = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
 DAMAGED = {
