@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from keras_bert_flow import exit_status
 from keras_bert_flow.interrupts import end_children
 
 GRACE_SECONDS = 10.0  # for the runner to fail by itself, as it often does, and for an error of the input to be raised
@@ -16,8 +17,8 @@ _WORKER_ENDED = "Worker subprocess exited with return code"  # apache_beam/runne
 def ending_with_workers() -> Iterator[None]:
     """End this process if a worker dies and the runner does not fail by itself.
 
-    The process exits with status 1 at once, since the threads of the runner cannot be interrupted. That leaves what
-    `kill -9` would leave, which the next job of the same output removes.
+    The process exits with status `FAILED` at once, since the threads of the runner cannot be interrupted. That leaves
+    what `kill -9` would leave, which the next job of the same output removes.
 
     Raises:
         ChildProcessError: a worker died, and the runner failed.
@@ -55,4 +56,4 @@ def _describe(status: int) -> str:
 def _leave(line: str) -> None:
     print(f"kbf: {line}", file=sys.stderr, flush=True)
     end_children()  # each worker that is left would print tracebacks
-    os._exit(1)
+    os._exit(exit_status.FAILED)

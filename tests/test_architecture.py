@@ -48,7 +48,7 @@ ALLOWED = {
     "progress": "rich",
     "exit_status": "",
     "interrupts": "exit_status",
-    "beam_jobs": "text records config artifacts interrupts keys local_paths locks apache_beam numpy",
+    "beam_jobs": "text records config artifacts exit_status interrupts keys local_paths locks apache_beam numpy",
     "flows": EVERYTHING,
     "cli": EVERYTHING,
     "local_paths": "",

@@ -8,3 +8,8 @@ def test_full_memory_is_one_line(capsys, error):
     assert explain(error) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("kbf: The work must fit in memory.") and printed.count("\n") == 1
+
+
+def test_worker_that_was_killed_is_no_mistake_of_the_user(capsys):
+    assert explain(ChildProcessError("A worker process was killed by signal 9.")) == 1
+    assert capsys.readouterr().err == "kbf: A worker process was killed by signal 9.\n"

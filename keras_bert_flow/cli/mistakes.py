@@ -23,6 +23,8 @@ def explain(error: Exception) -> int:
         if not message:  # no command was given: the help says it all
             return status
         message += " See --help." if message.endswith("?") else ". See --help."
+    elif isinstance(error, ChildProcessError):  # a worker process was killed: run again
+        status = exit_status.FAILED
     elif isinstance(error, OSError):
         status, message = exit_status.USER_ERROR, explain_os_error(error)
     elif isinstance(error, MemoryError):
@@ -34,7 +36,7 @@ def explain(error: Exception) -> int:
     elif isinstance(error, ValueError):
         status = exit_status.USER_ERROR
     elif type(error).__name__ == "StageError":
-        status = 1
+        status = exit_status.FAILED
     else:
         raise error
     print(f"kbf: {escape_controls(message)}", file=sys.stderr, flush=True)
