@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from keras_bert_flow import exit_status
 from keras_bert_flow.interrupts import end_children
+from keras_bert_flow.terminal import show
 
 GRACE_SECONDS = 10.0  # for the runner to fail by itself, as it often does, and for an error of the input to be raised
 _WORKER_ENDED = "Worker subprocess exited with return code"  # apache_beam/runners/portability/local_job_service.py
@@ -54,6 +55,6 @@ def _describe(status: int) -> str:
 
 
 def _leave(line: str) -> None:
-    print(f"kbf: {line}", file=sys.stderr, flush=True)
+    show(f"kbf: {line}", sys.stderr)
     end_children()  # each worker that is left would print tracebacks
     os._exit(exit_status.FAILED)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.child import GRACE_SECONDS, run_child
+from flows.logs import RUN_LOGGERS
 from flows.server import chosen_server, running_server
 from flows.stages import StageError
 from keras_bert_flow import exit_status
@@ -81,7 +82,7 @@ def main(parameters: str, outcome: str) -> int:
     except Exception as error:
         traceback.print_exc()
         text, status = " ".join(f"{type(error).__name__}: {error}".split()), 1
-    write_atomically(outcome, text.encode())
+    write_atomically(outcome, text.encode("utf-8", "surrogatepass"))  # a path need not be UTF-8
     return status
 
 
@@ -97,7 +98,7 @@ def run_flow(parameters: dict, environment: dict[str, str], on_line: Callable[[s
         outcome = Path(folder) / "outcome"
         command = (sys.executable, "-m", "flows.local", json.dumps(parameters), str(outcome))
         status = run_child(command, environment, follow, FLOW_GRACE_SECONDS)
-        text = outcome.read_text(encoding="utf-8") if outcome.is_file() else _last_words(last_lines)
+        text = outcome.read_text("utf-8", "surrogatepass") if outcome.is_file() else _last_words(last_lines)
     if status == exit_status.USER_ERROR:
         raise ValueError(text)
     if status != 0:
@@ -127,7 +128,7 @@ def _print_lines_of_ours() -> None:
     """Print what flows and stages log as plain lines, and nothing of what Prefect logs about itself."""
     handler = logging.StreamHandler(sys.stdout)
     handler.addFilter(lambda record: Path(record.pathname).parent == Path(__file__).parent)
-    for name in ("prefect.flow_runs", "prefect.task_runs"):
+    for name in RUN_LOGGERS:
         logging.getLogger(name).addHandler(handler)
 
 

@@ -15,6 +15,7 @@ from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.preflight.run import STAGES
 from keras_bert_flow.preflight.stages import check_corpus
+from keras_bert_flow.terminal import JOINERS, escape_controls
 from keras_bert_flow.text.builtin import write_builtin_corpus, write_builtin_task
 from keras_bert_flow.text.storage import is_remote
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
@@ -55,7 +56,8 @@ def describe_plan(config: PipelineConfig, task: TaskFiles | None = None) -> str:
         lines = [f"Plan of {config.name}: backend {config.backend}, results in {config.runs}. Nothing is run.", ""]
         lines += [*map(str, stages), ""]
         resolved = keys.resolve_builtin(config, builtin) if builtin else config
-        return "\n".join([*lines, *_estimate(resolved, stages, task or read_task_files(resolved))])
+        lines += _estimate(resolved, stages, task or read_task_files(resolved))
+        return "\n".join(escape_controls(line, JOINERS) for line in lines)
 
 
 def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: TaskFiles) -> list[str]:

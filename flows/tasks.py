@@ -13,9 +13,12 @@ from prefect.context import TaskRunContext
 from prefect.logging import get_run_logger
 from prefect.states import Completed, State
 
+from flows.logs import escape_run_logs
 from flows.stages import Stage, corpus_stage, run_stage
 from keras_bert_flow import keys
 from keras_bert_flow.config import PipelineConfig
+
+escape_run_logs()
 
 CACHED = "Cached"  # as Prefect names the state of a task that it did not have to run
 RETRY_DELAY_SECONDS = 5.0

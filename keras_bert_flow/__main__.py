@@ -8,6 +8,7 @@ from keras_bert_flow.own_packages import leave_working_directory
 leave_working_directory()  # before anything else is imported
 
 import atexit  # noqa: E402
+import sys  # noqa: E402
 
 from keras_bert_flow.interrupts import handle_signals, ignore_signals  # noqa: E402
 
@@ -16,6 +17,9 @@ def main() -> None:
     """Run the command, with its signals handled until the interpreter has shut down."""
     handle_signals()
     atexit.register(ignore_signals)  # the first to be registered runs last
+    from keras_bert_flow.terminal import show_exception
+
+    sys.excepthook = show_exception
     from keras_bert_flow.cli import main as run
 
     run()

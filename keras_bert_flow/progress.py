@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from keras_bert_flow.terminal import escape_controls, show
+
 SHOWN = {
     "loss": "loss",
     "mlm_loss": "masked LM",  # with two heads the whole loss is their sum; with one it is the loss
@@ -34,7 +36,7 @@ def training_progress(total_steps: int | None = None) -> Iterator[Report]:
     if not sys.stdout.isatty():
         yield _plain_report(total_steps)
         return
-    figures = TextColumn("{task.description}", table_column=Column(ratio=1))  # goes on in further rows
+    figures = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1))  # goes on in further rows
     columns = (BarColumn(10), MofNCompleteColumn(), figures)
     with Progress(*columns, console=Console()) as bar:
         task, clock = bar.add_task("", total=total_steps), TimeLeft(total_steps)
@@ -80,7 +82,7 @@ def describe_line(line: Mapping[str, Any], seconds_left: float | None = None) ->
     """Write the figures that a person follows: `loss 6.913, tokens per second 9,872, 0:12:30 left`."""
     figures = [f"{words} {_round(line[name])}" for name, words in SHOWN.items() if name in line]
     left = [] if seconds_left is None else [f"{timedelta(seconds=round(seconds_left))} left"]
-    return ", ".join(([line["run"]] if "run" in line else []) + figures + left)
+    return ", ".join(([escape_controls(line["run"])] if "run" in line else []) + figures + left)
 
 
 def _plain_report(total_steps: int | None) -> Report:
@@ -94,7 +96,7 @@ def _plain_report(total_steps: int | None) -> Report:
         if is_last or is_measured or time.monotonic() - printed_at > LINE_EVERY_SECONDS:
             printed_at = time.monotonic()
             of_total = f" of {total_steps:,}" if total_steps else ""
-            print(f"step {line['step']:,}{of_total}: {describe_line(line, seconds_left)}", flush=True)
+            show(f"step {line['step']:,}{of_total}: {describe_line(line, seconds_left)}")
 
     return report
 

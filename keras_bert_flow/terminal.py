@@ -1,20 +1,108 @@
-"""Make text of others fit for one line of a terminal."""
+"""Make foreign text (names, labels, answers of a model) safe to show: on a terminal, in a message, on a page."""
 
+import json
+import logging
+import os
+import sys
+import traceback
 import unicodedata
+from collections.abc import Callable
+from types import TracebackType
+from typing import TextIO
 
 MAX_CHARACTERS = 200
+# Zero-width joiners and emoji presentation: Persian, Indic scripts and emoji need them, and they reorder nothing.
+JOINERS = "\u200c\u200d\ufe0e\ufe0f"
+_HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+# Default_Ignorable_Code_Point beyond category Cf: no glyph at all. Source: Unicode 16, DerivedCoreProperties.txt.
+_INVISIBLE = {0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x3164, 0xFFA0}
+_INVISIBLE |= {*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xFFF0, 0xFFF9), *range(0xE0000, 0xE1000)}
 
 
-def escape_controls(text: str) -> str:
-    """Write control characters, line ends and bidirectional marks as escapes such as `\\x1b`."""
-    return "".join(
-        character.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-        else character
-        for character in text
-    )
+def escape_controls(text: str, keep: str = "") -> str:
+    """Write control characters, line ends, bidirectional marks and invisible characters as escapes such as `\\x1b`.
+
+    Args:
+        keep: characters to leave as they are.
+    """
+    return _replace_hidden(text, keep, lambda character: character.encode("unicode_escape").decode("ascii"))
+
+
+def escape_json(text: str) -> str:
+    """Write the hidden characters of a JSON document as JSON escapes such as `\\u202e`: its value stays the same."""
+    return _replace_hidden(text, "\n" + JOINERS, lambda character: json.dumps(character)[1:-1])
+
+
+def show(text: object, file: TextIO | None = None, keep: str = "") -> None:
+    """Print a line: escaped where it goes to a terminal, exactly as it is elsewhere.
+
+    A path that is not UTF-8 keeps its bytes where it does not go to a terminal.
+
+    Args:
+        file: standard output by default.
+        keep: characters that are not escaped, such as "\\n" for a text of several lines.
+    """
+    file = sys.stdout if file is None else file
+    text = str(text)
+    if file.isatty():
+        text = escape_controls(text, keep + JOINERS)
+    try:
+        file.write(f"{text}\n")
+    except UnicodeEncodeError:
+        file.flush()
+        file.buffer.write(_encode(text, file) + b"\n")
+    file.flush()
+
+
+def show_json(document: str, file: TextIO | None = None) -> None:
+    """Print a JSON document: with hidden characters as JSON escapes on a terminal, exactly as it is elsewhere.
+
+    What the encoding of the file cannot hold, such as half of a surrogate pair, is escaped everywhere.
+    """
+    file = sys.stdout if file is None else file
+    try:
+        file.write(f"{escape_json(document) if file.isatty() else document}\n")
+    except UnicodeEncodeError:
+        file.write("".join(c if c.isascii() else json.dumps(c)[1:-1] for c in escape_json(document)) + "\n")
+
+
+def show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a traceback on standard error, as `sys.excepthook` does: its message may quote a name."""
+    show("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"), sys.stderr, keep="\n\t")
 
 
 def abridge(text: str) -> str:
     """Cut a text that is longer than a message should quote."""
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}... ({len(text):,} characters)"
+
+
+class EscapingFormatter(logging.Formatter):
+    """Escape messages of the log, which quote names; only tracebacks and messages of libraries keep their lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        keep = "" if record.name.partition(".")[0] == __package__ else "\n\t"
+        return escape_controls(super().formatMessage(record), keep + JOINERS)
+
+    def formatException(self, ei) -> str:
+        return escape_controls(super().formatException(ei), "\n\t" + JOINERS)
+
+
+def _replace_hidden(text: str, keep: str, spell: Callable[[str], str]) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        spell(character) if _is_hidden(character) and character not in keep else character for character in text
+    )
+
+
+def _is_hidden(character: str) -> bool:
+    return unicodedata.category(character) in _HIDDEN_CATEGORIES or ord(character) in _INVISIBLE
+
+
+def _encode(text: str, file: TextIO) -> bytes:
+    if file.isatty():  # it has no such letters
+        return text.encode(file.encoding, "backslashreplace")
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:  # half of a surrogate pair, which no path holds
+        return text.encode("utf-8", "backslashreplace")

@@ -26,16 +26,18 @@ ALLOWED = {
     "distribution": "config data models keras numpy jax tensorflow torch",  # those three where their file is loaded
     "training": (
         "config artifacts interrupts json_documents keys local_paths progress data models distribution conversion "
-        "tasks text records keras numpy safetensors"
+        "markdown tasks text records keras numpy safetensors"
     ),
     "tasks": "text json_documents local_paths numpy sklearn scipy",
     "evaluation": (
         "tasks data prediction models conversion artifacts config json_documents keys local_paths records training "
-        "progress numpy scipy yaml matplotlib"
+        "markdown progress terminal numpy scipy yaml matplotlib"
     ),
     "conversion": "models records artifacts json_documents local_paths terminal safetensors numpy keras",
-    "prediction": "records artifacts json_documents local_paths outputs tasks data text conversion models numpy scipy",
-    "doctor": "text records config artifacts json_documents numpy scipy",
+    "prediction": (
+        "records artifacts json_documents local_paths outputs tasks data terminal text conversion models numpy scipy"
+    ),
+    "doctor": "text records config artifacts json_documents terminal numpy scipy",
     "settings": "local_paths pydantic",
     "task_config": "settings pydantic",
     "config": "settings task_config pydantic",
@@ -45,10 +47,13 @@ ALLOWED = {
     "import_closure": "",
     "keys": "import_closure config settings artifacts records text",
     "builtin": "artifacts keys records text",
-    "progress": "rich",
+    "progress": "terminal rich",
+    "markdown": "terminal",
     "exit_status": "",
     "interrupts": "exit_status",
-    "beam_jobs": "text records config artifacts exit_status interrupts keys local_paths locks apache_beam numpy",
+    "beam_jobs": (
+        "text records config artifacts exit_status interrupts keys local_paths locks terminal apache_beam numpy"
+    ),
     "flows": EVERYTHING,
     "cli": EVERYTHING,
     "local_paths": "",
@@ -58,13 +63,13 @@ ALLOWED = {
     "terminal": "",
     "extras": "",
     "preflight": (
-        "config conversion data settings distribution extras layers models outputs prediction records tasks text "
-        "training"
+        "config conversion data settings distribution extras layers models os_errors outputs prediction records tasks "
+        "text training"
     ),
     "planning": "config models preflight text numpy",
     "os_errors": "terminal",
     "own_packages": "",
-    "__main__": "cli interrupts own_packages",
+    "__main__": "cli interrupts own_packages terminal",
     "registration": "",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used
 }

@@ -89,3 +89,13 @@ def test_count_is_shown_on_the_terminal_of_errors_alone(monkeypatch, capsys):
         advance(1.5)
     assert " 4/10" in screen.getvalue()
     assert capsys.readouterr().out == ""
+
+
+def test_names_of_runs_are_text_on_a_terminal(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(progress, "Console", lambda: Console(file=screen, force_terminal=True, width=400))
+    with training_progress(10) as report:
+        report({"step": 1, "loss": 1.0, "run": "[red]x[/red] [/y] \x1b]0;pwned\x07"})
+    assert "[red]x[/red] [/y] \\x1b]0;pwned\\x07, loss" in screen.getvalue()
+    assert "\x1b]" not in screen.getvalue()

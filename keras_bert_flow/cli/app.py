@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.terminal import EscapingFormatter
 
 
 class LocalCommand(TyperCommand):
@@ -44,7 +45,9 @@ app = Commands(
 def set_up(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
     """From raw text to an evaluated BERT, on whichever Keras backend you run."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's remarks on the machine
-    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # Beam's remarks go to the root logger
+    handler = logging.StreamHandler()
+    handler.setFormatter(EscapingFormatter("%(message)s"))
+    logging.basicConfig(level=logging.ERROR, handlers=[handler])  # Beam's remarks go to the root logger
     logging.getLogger("keras_bert_flow").setLevel(logging.WARNING)
     if debug:
         os.environ["KBF_DEBUG"] = "1"

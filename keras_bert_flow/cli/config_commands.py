@@ -9,6 +9,7 @@ import typer
 from keras_bert_flow.cli.app import Commands, app
 from keras_bert_flow.outputs import check_place
 from keras_bert_flow.own_packages import ROOT
+from keras_bert_flow.terminal import show
 
 IN_WHEEL = ROOT / "keras_bert_flow" / "configs"  # `configs/` of a checkout, put there by pyproject.toml
 DEPLOYMENTS = "prefect"  # flows/prefect.yaml
@@ -24,7 +25,7 @@ def list_configs() -> None:
     width = max(map(len, files))
     for name, path in files.items():
         first_line = path.read_text(encoding="utf-8").partition("\n")[0]
-        print(f"{name:{width}}  {first_line.lstrip('# ')}")
+        show(f"{name:{width}}  {first_line.lstrip('# ')}")
 
 
 @configs.command("copy")
@@ -55,7 +56,7 @@ def copy_config(
         raise ValueError(
             f"The copy must be a new file. Received: {target}, which exists. Choose another name."
         ) from None
-    print(target)
+    show(target)
 
 
 def find_configs() -> dict[str, Path]:

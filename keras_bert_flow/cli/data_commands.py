@@ -12,6 +12,7 @@ from keras_bert_flow.cli.builtin_files import fill_builtin_corpus
 from keras_bert_flow.cli.options import ConfigFile, Inputs, MaxRejectedShare, Output, Overrides, SkipBadInputs, load
 from keras_bert_flow.outputs import check_output
 from keras_bert_flow.preflight.stages import check_records_stage, check_vocabulary_stage
+from keras_bert_flow.terminal import show, show_json
 
 PASS_TO_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -45,7 +46,7 @@ def vocab(
 
     check_options(options)
     settings = fill_builtin_corpus(settings, output)
-    print(build_vocabulary(settings.corpus, settings.vocabulary, output, options) / "vocab.txt")
+    show(build_vocabulary(settings.corpus, settings.vocabulary, output, options) / "vocab.txt")
 
 
 @app.command(context_settings=PASS_TO_BEAM)
@@ -92,7 +93,7 @@ def records(
 
     check_options(options)
     settings = fill_builtin_corpus(settings, output)
-    print(
+    show(
         build_records(
             settings.corpus, settings.records, vocab, settings.vocabulary.cased, output, settings.seed, options
         )
@@ -105,7 +106,7 @@ def corpus(output: Output) -> None:
     check_output(output)
     from keras_bert_flow.builtin import publish_builtin
 
-    print(publish_builtin(output))
+    show(publish_builtin(output))
 
 
 @app.command()
@@ -124,7 +125,10 @@ def doctor(
     from keras_bert_flow.doctor.findings import as_json, as_text
 
     diagnosis = diagnose(path, settings.corpus, vocab, cased, sample)
-    print(as_json(diagnosis) if json else as_text(diagnosis))
+    if json:
+        show_json(as_json(diagnosis))
+    else:
+        show(as_text(diagnosis), keep="\n")
     if diagnosis.verdict == "error":
         sys.exit(exit_status.ERRORS_FOUND)
 
@@ -138,4 +142,4 @@ def inspect(
     """Print pre-training records as text, with their masks shown."""
     from keras_bert_flow.doctor.examples import show_examples
 
-    print(show_examples(records, number, part))
+    show(show_examples(records, number, part), keep="\n")

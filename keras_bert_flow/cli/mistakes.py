@@ -5,7 +5,7 @@ import sys
 from keras_bert_flow import exit_status
 from keras_bert_flow.extras import EXTRAS
 from keras_bert_flow.os_errors import explain_os_error
-from keras_bert_flow.terminal import escape_controls
+from keras_bert_flow.terminal import escape_controls, show
 
 
 def explain(error: Exception) -> int:
@@ -39,5 +39,5 @@ def explain(error: Exception) -> int:
         status = exit_status.FAILED
     else:
         raise error
-    print(f"kbf: {escape_controls(message)}", file=sys.stderr, flush=True)
+    show(f"kbf: {escape_controls(message)}", sys.stderr)
     return status

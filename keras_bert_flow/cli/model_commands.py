@@ -23,6 +23,7 @@ from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.models import check_asked_model
 from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
+from keras_bert_flow.terminal import show
 
 
 @app.command()
@@ -47,7 +48,8 @@ def pretrain(
 
         keep_freed_memory()
         with training_progress(settings.pretraining.total_steps) as report:
-            print(run(settings, records, output, report, initial_model=initial_model))
+            folder = run(settings, records, output, report, initial_model=initial_model)
+        show(folder)
 
 
 @app.command()
@@ -81,8 +83,8 @@ def finetune(
         with training_progress() as report:
             folder = run(settings, model, output, report, data=data)
         if table := read_grid(folder):
-            print(grid_text(table))
-        print(folder)
+            show(grid_text(table), keep="\n")
+        show(folder)
 
 
 @app.command()
@@ -114,7 +116,7 @@ def evaluate(
 
 def print_scores(scores: dict[str, float]) -> None:
     for name, value in scores.items():
-        print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value}")
+        show(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value}")
 
 
 @app.command()
@@ -137,7 +139,7 @@ def report(
     from keras_bert_flow.evaluation.evaluate import write_evaluation
 
     folder = write_evaluation(settings, finetuned, pretrained, records, output, first_phase, files)
-    print(folder / "report.html")
+    show(folder / "report.html")
 
 
 @app.command()
@@ -158,11 +160,11 @@ def run(
         from flows.plan import describe_plan
         from flows.settling import make_paths_absolute
 
-        print(describe_plan(make_paths_absolute(settings), task))
+        show(describe_plan(make_paths_absolute(settings), task), keep="\n")
         return
     chosen = settings.backend
     from flows.local import run_locally
 
-    path = run_locally(config, set or (), chosen, lambda line: print(line, flush=True))
-    print((path.parent / "report.md").read_text(encoding="utf-8"))
-    print(f"Report: {path}")
+    path = run_locally(config, set or (), chosen, show)
+    show((path.parent / "report.md").read_text(encoding="utf-8"), keep="\n")
+    show(f"Report: {path}")

@@ -7,6 +7,7 @@ import typer
 
 from keras_bert_flow.cli.app import app
 from keras_bert_flow.outputs import check_output_file
+from keras_bert_flow.terminal import show
 
 
 @app.command("glue-zip")
@@ -32,6 +33,6 @@ def glue_zip(
             f"Each table must be given once. Received: {', '.join(map(str, predictions))}. Leave out the others."
         )
     missing = write_glue_submission(output, named)
-    print(output)
+    show(output)
     if missing:
-        print(f"Not whole: GLUE takes no submission without {', '.join(missing)}.")
+        show(f"Not whole: GLUE takes no submission without {', '.join(missing)}.")

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from keras_bert_flow.terminal import JOINERS, escape_controls
+
 Verdict = Literal["ok", "warning", "error"]
 VERDICTS: tuple[Verdict, ...] = ("ok", "warning", "error")  # from good to bad
 BAR_CHARACTERS = 40
@@ -83,7 +85,8 @@ def as_text(diagnosis: Diagnosis) -> str:
     for name, title in diagnosis.histograms.items():
         lines += ["", title, *draw_histogram(diagnosis.numbers[name])]
     counts = [sum(finding.verdict == verdict for finding in diagnosis.findings) for verdict in VERDICTS]
-    return "\n".join([*lines, "", f"{counts[0]} ok, {counts[1]} warning, {counts[2]} error"])
+    lines += ["", f"{counts[0]} ok, {counts[1]} warning, {counts[2]} error"]
+    return "\n".join(escape_controls(line, JOINERS) for line in lines)
 
 
 def as_json(diagnosis: Diagnosis) -> str:

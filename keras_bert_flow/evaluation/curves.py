@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_bert_flow.evaluation.headings import MODEL_NAMES
+from keras_bert_flow.terminal import escape_controls
 
 INK = "#010203"  # a colour nothing else has, to be replaced by the page's text colour
 # Seen well on white and on near-black: contrast of at least 3 with both (WCAG 2.1, 1.4.11).
@@ -45,13 +46,17 @@ def loss_panels(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Panel
     """
     panels, runs = [], []
     for name, lines in curves.items():
+        name = escape_controls(name)
         model, slash, seed = name.rpartition("/")
         if slash:
             group = MODEL_NAMES.get(model, model)
             runs.append(_make_series(lines, "loss", f"{group}, seed {seed}", group))
         else:
             fields = dict.fromkeys(field for line in lines for field in line if field.endswith("loss"))
-            series = [_make_series(lines, field, field.replace("_", " "), field) for field in fields]
+            series = [
+                _make_series(lines, field, escape_controls(field).replace("_", " "), escape_controls(field))
+                for field in fields
+            ]
             title = "Pre-training" if name == "pretraining" else name
             panels.append(Panel(title, tuple(filter(_has_points, series))))
     panels.append(Panel("Fine-tuning", tuple(filter(_has_points, runs))))

@@ -17,6 +17,7 @@ from keras_bert_flow.evaluation.summary import extra_results, results_markdown, 
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.keys import evaluation_inputs, evaluation_key
 from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.markdown import escape_markdown
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
@@ -148,7 +149,9 @@ def _ask(predictor: Predictor, model: Path, features: Features, examples: Sequen
 
 def _write_tables(results: Mapping[str, Any]) -> str:
     tables = [results_markdown(results)]
-    tables += [f"On {name}:\n\n{results_markdown(other)}" for name, other in extra_results(results).items()]
+    tables += [
+        f"On {escape_markdown(name)}:\n\n{results_markdown(other)}" for name, other in extra_results(results).items()
+    ]
     tables += [grid_markdown(results["grid"])] if "grid" in results else []
     tables += [unreachable_markdown(results)] if "unreachable" in results else []
     return "\n\n".join(tables)

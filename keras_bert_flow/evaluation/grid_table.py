@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.evaluation.headings import HEADINGS, format_spread
-from keras_bert_flow.evaluation.summary import align, as_markdown
+from keras_bert_flow.evaluation.summary import align
 from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.markdown import as_markdown
 
 GRID_FILE = "grid.json"
 CHOSEN, FAILED = "chosen", "not finite"

@@ -1,7 +1,9 @@
 """Write one HTML page that needs nothing but itself: text is escaped here, and style is inline."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape as escape_html
+
+from keras_bert_flow.terminal import JOINERS, escape_controls
 
 # Colours come as a pair, for light and for dark; the figures take theirs from `currentColor`.
 STYLE = """
@@ -38,6 +40,11 @@ summary { cursor: pointer; }
   h2 { break-after: avoid; } tr, figure { break-inside: avoid; } .wide { overflow: visible; }
   details::details-content { content-visibility: visible; height: auto; } }
 """
+
+
+def escape(text: str) -> str:
+    """Return text as HTML: no tag or entity of its own, and control and invisible characters as escapes."""
+    return escape_html(escape_controls(text, "\t\n" + JOINERS))
 
 
 def page(title: str, sections: Iterable[str]) -> str:

@@ -11,7 +11,9 @@ from keras_bert_flow.evaluation.headings import (
     name_models,
     shown_metrics,
 )
+from keras_bert_flow.markdown import as_markdown, escape_markdown
 from keras_bert_flow.tasks.unreachable import describe_unreachable
+from keras_bert_flow.terminal import JOINERS, escape_controls
 
 
 def results_markdown(results: Mapping[str, Any]) -> str:
@@ -33,18 +35,14 @@ def extra_results(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def unreachable_markdown(results: Mapping[str, Any]) -> str:
     """Write the labels that no model can give as a list in Markdown, an item per file."""
     found = results["unreachable"].items()
-    return "\n".join(["Labels out of reach:", "", *(f"- {describe_unreachable(*item)}" for item in found)])
-
-
-def as_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Write rows, of which the first is the header, as a table in Markdown; all but the first column are numbers."""
-    header, *others = rows
-    ruler = ["---"] + ["---:"] * (len(header) - 1)
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, ruler, *others))
+    return "\n".join(
+        ["Labels out of reach:", "", *(f"- {escape_markdown(describe_unreachable(*item))}" for item in found)]
+    )
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:
-    """Write rows in aligned plain text; all but the first column to the right."""
+    """Write rows in aligned plain text, a line each; all but the first column to the right."""
+    rows = [[escape_controls(cell, JOINERS) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows

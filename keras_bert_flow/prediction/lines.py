@@ -14,6 +14,7 @@ from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.prediction.whole_file import writing_whole
 from keras_bert_flow.tasks.bounded_reading import MAX_LINE_BYTES
 from keras_bert_flow.tasks.task import Prediction
+from keras_bert_flow.terminal import show_json
 
 PlacedItem = tuple[str, Any]  # where it stands, for messages, and the item
 READ_BYTES = 1 << 16  # what a pipe holds on Linux
@@ -162,5 +163,5 @@ def _has_more(descriptor: int) -> bool:
 def _write(chunks: Iterable[Sequence[Prediction]], file: TextIO) -> None:
     for predictions in chunks:
         for prediction in predictions:
-            file.write(json.dumps(prediction, ensure_ascii=False, default=np.ndarray.tolist) + "\n")
+            show_json(json.dumps(prediction, ensure_ascii=False, default=np.ndarray.tolist), file)
         file.flush()  # somebody may wait for it at the other end of a pipe

@@ -6,7 +6,14 @@ from pathlib import Path
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.outputs import check_place
-from keras_bert_flow.preflight.stages import check_corpus, check_model, check_predictions, check_task, packages_of
+from keras_bert_flow.preflight.stages import (
+    check_corpus,
+    check_model,
+    check_names,
+    check_predictions,
+    check_task,
+    packages_of,
+)
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.text.vocabulary import read_vocabulary
 from keras_bert_flow.training.task_data import TaskFiles
@@ -30,6 +37,8 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     check_backend(config.backend)
     check_installed([*packages, *packages_of(config, stages)])
     check_place(Path(config.runs) / "x")
+    if "vocabulary" in stages or "records" in stages:
+        check_names(config.runs)
     if "pretraining" in stages:
         check_model(config)
     if "vocabulary" in stages and config.vocabulary.file is not None:

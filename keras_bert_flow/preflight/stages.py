@@ -10,6 +10,7 @@ from keras_bert_flow.distribution.batches import check_devices
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.layers.head_sizes import check_heads
 from keras_bert_flow.models.sizes import resolve_size
+from keras_bert_flow.os_errors import shorten_path
 from keras_bert_flow.outputs import check_output
 from keras_bert_flow.preflight.corpus import check_columns, check_text
 from keras_bert_flow.preflight.models import check_model_directory
@@ -47,6 +48,7 @@ def check_corpus(config: PipelineConfig, makes_records: bool = False) -> list[st
     if not patterns:
         return []
     files = check_inputs(patterns, skip_bad_inputs=corpus.skip_bad_inputs)
+    check_names(*files)
     check_installed(packages_for(files))
     verify(*files)
     if not corpus.skip_bad_inputs:
@@ -56,10 +58,22 @@ def check_corpus(config: PipelineConfig, makes_records: bool = False) -> list[st
     return files
 
 
+def check_names(*paths: str | Path) -> None:
+    """Raise ValueError unless Apache Beam, whose strings are UTF-8, can carry the paths."""
+    for path in paths:
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"Paths that Apache Beam is given must be UTF-8. Received: {shorten_path(str(path))}. Rename it."
+            ) from None
+
+
 def check_vocabulary_stage(config: PipelineConfig, output: Path) -> None:
     """Check what `kbf vocab` is given."""
     check_installed([BEAM])
     check_output(output)
+    check_names(output)
     if config.vocabulary.file is None:
         check_corpus(config)
     else:
@@ -71,6 +85,7 @@ def check_records_stage(config: PipelineConfig, vocabulary: Path, output: Path) 
     """Check what `kbf records` is given."""
     check_installed([BEAM])
     check_output(output)
+    check_names(output, vocabulary)
     check_predictions(config)
     verify(vocabulary)
     read_vocabulary(vocabulary)

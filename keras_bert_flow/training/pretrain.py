@@ -14,6 +14,7 @@ from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.keys import pretraining_inputs, pretraining_key
 from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.markdown import as_markdown, code_span, escape_markdown
 from keras_bert_flow.models.flops import pretraining_flops
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
@@ -228,7 +229,7 @@ def _check_fit(config: PipelineConfig, training: PretrainingRecords) -> None:
 
 def write_card(config: PipelineConfig, metrics: Mapping[str, Any]) -> str:
     """Write the model card: what the model is and what was measured."""
-    lines = [f"# {config.name}", "", f"A BERT of size `{config.model.size}`, pre-trained with keras-bert-flow.", ""]
-    lines += ["| measure | value |", "|---|---|"]
-    lines += [f"| {name.replace('_', ' ')} | {value:,.4g} |" for name, value in sorted(metrics.items())]
-    return "\n".join(lines) + "\n"
+    rows = [[name.replace("_", " "), f"{value:,.4g}"] for name, value in sorted(metrics.items())]
+    title = f"# {escape_markdown(config.name)}"
+    size = f"A BERT of size {code_span(config.model.size)}, pre-trained with keras-bert-flow."
+    return "\n\n".join([title, size, as_markdown([["measure", "value"], *rows])]) + "\n"

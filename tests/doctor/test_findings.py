@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 from keras_bert_flow.doctor.findings import Diagnosis, Finding, as_json, as_text, draw_histogram, grade, judge, percent
 
@@ -67,3 +68,9 @@ def test_json_has_the_same_findings_and_the_numbers():
 def test_histogram_of_nothing():
     assert draw_histogram([]) == ["  nothing"]
     assert draw_histogram([[1, 1, 0]]) == ["                     1             0"]
+
+
+def test_finding_is_a_line_whatever_its_files_are_called():
+    named = replace(DIAGNOSIS, path="two\nlines", findings=(Finding("ok", "files", "1 file: \x1b]0;pwned\x07\n"),))
+    lines = as_text(named).splitlines()
+    assert lines[0].endswith(": two\\nlines") and lines[2].endswith("1 file: \\x1b]0;pwned\\x07\\n")

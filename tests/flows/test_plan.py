@@ -48,6 +48,13 @@ def publish_vocabulary(config) -> Path:
     return publish(stage.folder, "vocabulary", stage.key, build)
 
 
+def test_plan_is_lines_whatever_the_run_is_called(config):
+    plain = describe_plan(config)
+    first, *others = describe_plan(config.model_copy(update={"name": "two\nlines \x1b]0;pwned\x07"})).splitlines()
+    assert first.startswith("Plan of two\\nlines \\x1b]0;pwned\\x07: backend")
+    assert len(others) == plain.count("\n")
+
+
 def test_command_prints_a_plan_and_starts_nothing(tiny_config: Path):
     before = sorted(tiny_config.parent.rglob("*"))
     script = (

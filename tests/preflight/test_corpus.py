@@ -1,11 +1,14 @@
 """The beginning of a corpus tells what would end its reading, within bounds."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.preflight.corpus import MOST_BYTES, check_text
+from keras_bert_flow.preflight.run import check_run
+from keras_bert_flow.preflight.stages import check_vocabulary_stage
 
 LINE = b"A line without a field. " * 40 + b"\n"
 
@@ -34,3 +37,19 @@ def test_two_documents_are_enough_of_any_corpus(tmp_path):
     path = tmp_path / "texts.txt"
     path.write_bytes(b"A cat sat.\n\nA dog ran.\n\n" + b"\xff\n" * 1000)  # which the job will tell
     check_text(configure(path), [str(path)], makes_records=True)
+
+
+@pytest.mark.parametrize("given", ["corpus", "output", "runs"])
+def test_paths_that_beam_cannot_carry_are_refused(given, tmp_path):
+    """Names of files are bytes; Beam encodes its strings as UTF-8."""
+    name = os.fsdecode(b"caf\xe9")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "a.txt").write_text("One.\n\nTwo.\n\nThree.\n")
+    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n\nThree.\n")
+    folder = tmp_path / name if given == "corpus" else tmp_path / "a.txt"
+    config = PipelineConfig(backend="torch", corpus={"input": [str(folder)]}, runs=str(tmp_path / name))
+    with pytest.raises(ValueError, match=r"must be UTF-8. Received: .*caf\\udce9.*Rename it"):
+        if given == "runs":
+            check_run(config, ("vocabulary",))
+        else:
+            check_vocabulary_stage(config, tmp_path / "out" / (name if given == "output" else "out"))

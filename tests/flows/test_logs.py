@@ -1,0 +1,42 @@
+"""What a run shows of names: in its log, on its terminal and in Prefect's UI."""
+
+import logging
+import sys
+
+import pytest
+from markdown_it import MarkdownIt
+
+import flows.tasks  # noqa: F401  whose import has the logs of runs escaped
+from flows import report
+from flows.logs import RUN_LOGGERS
+from tests.hostile_names import HOSTILE, hidden_in
+
+
+@pytest.mark.parametrize("name", RUN_LOGGERS)
+def test_run_logs_are_escaped(name):
+    logger = logging.getLogger(name)
+    try:
+        raise RuntimeError("\x1b]0;pwned\x07")
+    except RuntimeError:
+        record = logger.makeRecord(name, logging.ERROR, "", 0, "%s", ("".join(HOSTILE),), sys.exc_info())
+    assert logger.filter(record)  # as before each record is handled
+    text = logging.Formatter().format(record)
+    assert not hidden_in(record.getMessage()) and not hidden_in(text)
+    assert text.count("RuntimeError: \\x1b]0;pwned\\x07") == 1
+
+
+def test_paths_in_artifacts_are_text(tmp_path, monkeypatch):
+    """Prefect's UI renders the cells of tables, descriptions and documents as Markdown."""
+    shown = []
+    monkeypatch.setattr(report, "create_markdown_artifact", lambda **given: shown.extend(given.values()))
+    monkeypatch.setattr(report, "create_table_artifact", lambda table, **_: shown.extend(table[0].values()))
+    for name in HOSTILE:
+        folder = tmp_path / name.replace("/", "")
+        folder.mkdir()
+        (folder / report.RESULTS).write_text("| model |\n|---|\n| ours |\n")
+        report.show_report(folder)
+        report.show_stages([{"stage": "evaluation", "key": "0", "folder": str(folder)}])
+    parser = MarkdownIt("commonmark").enable("table")
+    for text in shown:
+        inline = [child.type for token in parser.parse(text) for child in token.children or ()]
+        assert set(inline) <= {"text", "text_special", "code_inline"} and not hidden_in(text)
