@@ -12,7 +12,14 @@ from keras_bert_flow.evaluation.grid_table import grid_markdown, other_seconds, 
 from keras_bert_flow.evaluation.predictions import write_predictions
 from keras_bert_flow.evaluation.questions import DEV, Questions, read_questions, require_kind
 from keras_bert_flow.evaluation.report import Report, write_report
-from keras_bert_flow.evaluation.results import PRETRAINED, RunPredictions, build_results, score_models, worst_errors
+from keras_bert_flow.evaluation.results import (
+    PRETRAINED,
+    WORDS,
+    RunPredictions,
+    build_results,
+    score_models,
+    worst_errors,
+)
 from keras_bert_flow.evaluation.summary import extra_results, results_markdown, unreachable_markdown
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.keys import evaluation_inputs, evaluation_key
@@ -23,6 +30,7 @@ from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.tasks.word_baseline import answer_from_words
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.task_data import TaskFiles, read_task_files, read_unreachable
 
@@ -84,13 +92,21 @@ def write_evaluation(
     def build(work: Path) -> Contents:
         read = files or read_task_files(config)
         task, training, dev, extra = read.task, read.training, read.dev, read.extra_dev
-        predicted = _predict_runs(task, finetuned, {DEV: dev} | extra, work / "predictions")
+        dev_sets = {DEV: dev} | extra
+        predicted = _predict_runs(task, finetuned, dev_sets, work / "predictions")
+        words = answer_from_words(task, training, dev_sets, config.seed)
+        if words is not None:
+            for name, predictions in words.predictions.items():
+                predicted[name][WORDS] = [RunPredictions(None, predictions, 0.0)]
+                write_predictions(work / "predictions", WORDS + _ending(name), task, dev_sets[name], predictions)
         runs = predicted[DEV]
         figures = [read_json_object(phase / "metrics.json") for phase in phases]
         results = build_results(config.task.name, task, training, dev, runs, figures[-1])
         for name, examples in extra.items():
             models = score_models(task, training, examples, predicted[name])
             results.setdefault("extra_dev", {})[name] = {"examples": len(examples), "models": models}
+        if words is not None:
+            results["tfidf"] = words.settings
         if first_phase is not None:
             results["first_phase"] = figures[0]
         if grid := read_grid(finetuned):
@@ -135,9 +151,13 @@ def _predict_runs(
             predictions = _ask(predictor, run_file.parent / "model", encoded[name], examples)
             found = RunPredictions(run["seed"], predictions, run["seconds"])
             predicted[name].setdefault(run["start"], []).append(found)
-            ending = "" if name == DEV else f"-{name}"
-            write_predictions(folder, f"{run['start']}-seed-{run['seed']}{ending}", task, examples, predictions)
+            file = f"{run['start']}-seed-{run['seed']}{_ending(name)}"
+            write_predictions(folder, file, task, examples, predictions)
     return predicted
+
+
+def _ending(dev_set: str) -> str:
+    return "" if dev_set == DEV else f"-{dev_set}"
 
 
 def _ask(predictor: Predictor, model: Path, features: Features, examples: Sequence[Any]) -> list[Prediction]:

@@ -4,6 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 MODEL_NAMES = {"random": "random weights", "pretrained": "pre-trained"}
+# Kind of task → its baseline without a network; see `tasks.word_baseline`.
+WORD_BASELINES = {
+    "classification": "TF-IDF with logistic regression",
+    "multi_label": "TF-IDF with logistic regression",
+    "regression": "TF-IDF with ridge regression",
+}
 SHARE = " %"  # ends the heading of a share
 
 # Kind of task → metric → heading, in the order of the columns. Other metrics are in metrics.json only.
@@ -44,7 +50,8 @@ HEADINGS = {
 
 def name_models(results: Mapping[str, Any]) -> dict[str, str]:
     """Return the models of the results and their names, in the order of the rows."""
-    names = {"baseline": results["task"]["baseline"]} | MODEL_NAMES
+    task = results["task"]
+    names = {"baseline": task["baseline"], "tfidf": WORD_BASELINES.get(task["kind"])} | MODEL_NAMES
     return {model: name for model, name in names.items() if model in results["models"]}
 
 

@@ -5,7 +5,13 @@ from typing import Any
 
 from keras_bert_flow.evaluation.headings import format_metric, name_models, shown_metrics
 from keras_bert_flow.evaluation.page import paragraph, shaded_table, table
-from keras_bert_flow.evaluation.summary import extra_results, interval_sentence, result_rows
+from keras_bert_flow.evaluation.summary import (
+    COMPARISON_NOTE,
+    describe_words,
+    extra_results,
+    interval_sentence,
+    result_rows,
+)
 from keras_bert_flow.tasks.unreachable import list_unreachable
 
 MAX_CLASSES = 40  # a wider confusion matrix, or a longer table, is no longer read
@@ -39,7 +45,8 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
     ]
     columns = ["run", *metrics.values(), "seconds", ""]
     kinds = ["", *["number"] * (len(columns) - 2), ""]
-    notes = [paragraph(note, "note"), paragraph(interval_sentence(results), "note")]
+    sentences = (note, COMPARISON_NOTE, describe_words(results), interval_sentence(results))
+    notes = [paragraph(sentence, "note") for sentence in sentences]
     return [table(header, rows), *notes, table(columns, runs, kinds)]
 
 

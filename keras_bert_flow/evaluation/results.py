@@ -4,10 +4,15 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
 
     task: name, kind, main_metric, baseline (what it is, in words), labels (list; empty where the task chooses from
         none), train_examples, dev_examples
-    models: baseline, random (absent when not compared), pretrained; each
+    models: baseline, tfidf (absent of tasks that do not label texts), random (absent when not compared), pretrained;
+        each
         every metric that the task's `score` gives: mean, standard_deviation, minimum, maximum over the runs
         runs: list of seed, every such metric, collapsed (all predictions are the same, though the labels are not),
-            seconds; the baseline is one run, of seed null and 0.0 seconds
+            seconds; baseline and tfidf are one run each, of seed null and 0.0 seconds
+    comparisons: each model but pretrained → difference (of the mean main metrics, pretrained minus that), its
+        standard_error, beyond_chance and resamples; see `keras_bert_flow.evaluation.comparison`
+    tfidf: how that model was chosen: longest, strength, score, choosing_examples and fitted_examples; see
+        `keras_bert_flow.tasks.word_baseline`
     extra_dev: name of each further dev file → examples, and models as above; absent where there is none
     pretraining: masked_lm_loss, masked_lm_accuracy, masked_lm_perplexity, unigram_accuracy,
         next_sentence_loss and next_sentence_accuracy (or sentence_order_…, or neither: by the objective), steps,
@@ -29,12 +34,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from keras_bert_flow.evaluation.comparison import compare_models
 from keras_bert_flow.evaluation.interval import bootstrap_interval
 from keras_bert_flow.tasks.counts import pool_tables
 from keras_bert_flow.tasks.metrics import confusion, summarise_runs
 from keras_bert_flow.tasks.task import Prediction, Task
 
-BASELINE, RANDOM, PRETRAINED = "baseline", "random", "pretrained"
+BASELINE, WORDS, RANDOM, PRETRAINED = "baseline", "tfidf", "random", "pretrained"
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ def build_results(
         task: with the labels of its training examples.
         training: examples that the baseline is drawn from.
         dev: examples that the predictions are of.
-        runs: `pretrained`, and `random` where it is compared: the runs of each, one a seed.
+        runs: `pretrained`, and `random` where it is compared: the runs of each, one a seed; and `tfidf`, of one run,
+            where the kind of task has it.
         pretraining: figures of the pre-training, as above.
     Returns:
         `metrics.json`, in plain Python values.
@@ -86,6 +93,7 @@ def build_results(
             "dev_examples": len(dev),
         },
         "models": models,
+        "comparisons": _compare(task, training, dev, runs),
         "pretraining": dict(pretraining),
         "interval": _bound(task, dev, runs[PRETRAINED][0], models[PRETRAINED]["runs"][0][task.main_metric]),
         "classes": pool_tables([task.tabulate(dev, run.predictions) for run in runs[PRETRAINED]]),
@@ -100,9 +108,22 @@ def score_models(
 ) -> dict[str, dict[str, Any]]:
     """Score the baseline and every run on one dev file, and summarise them: `models` of the results; see there."""
     _check_runs(runs, len(dev))
+    return {model: _summarise(task, dev, found) for model, found in _list_models(task, training, dev, runs).items()}
+
+
+def _list_models(task: Task, training, dev, runs) -> dict[str, Sequence[RunPredictions]]:
     guessed = {BASELINE: [RunPredictions(None, task.guess(training, dev), 0.0)]}
-    found = guessed | {RANDOM: runs.get(RANDOM, ()), PRETRAINED: runs[PRETRAINED]}
-    return {model: _summarise(task, dev, of_model) for model, of_model in found.items() if of_model}
+    found = guessed | {model: runs.get(model, ()) for model in (WORDS, RANDOM, PRETRAINED)}
+    return {model: of_model for model, of_model in found.items() if of_model}
+
+
+def _compare(task: Task, training, dev, runs) -> dict[str, dict[str, Any]]:
+    found = _list_models(task, training, dev, runs)
+    measures = {
+        model: [task.make_measure(dev, run.predictions) for run in of_model] for model, of_model in found.items()
+    }
+    seeds = {model: [run.seed for run in of_model] for model, of_model in found.items()}
+    return compare_models(measures, seeds, len(dev), PRETRAINED)
 
 
 def worst_errors(
@@ -151,10 +172,10 @@ def _count_confusion(task: Task, dev: Sequence[Any], runs: Sequence[RunPredictio
 
 
 def _check_runs(runs: Mapping[str, Sequence[RunPredictions]], examples: int) -> None:
-    unknown = sorted(set(runs) - {RANDOM, PRETRAINED})
+    unknown = sorted(set(runs) - {WORDS, RANDOM, PRETRAINED})
     if unknown or not runs.get(PRETRAINED):
         raise ValueError(
-            "`runs` must hold `pretrained`, and may hold `random`. "
+            "`runs` must hold `pretrained`, and may hold `random` and `tfidf`. "
             f"Received: {', '.join(f'{name} ({len(runs[name])} runs)' for name in sorted(runs)) or 'nothing'}."
         )
     for model, found in runs.items():

@@ -72,21 +72,46 @@ def count_runs(model: Mapping[str, Any]) -> str:
 
 
 def verdict(results: Mapping[str, Any]) -> str:
-    """Say in one sentence what pre-training bought on this task, and whether the runs allow to say so."""
+    """Say in one sentence which rows the pre-trained model beats, by how much, and whether chance explains it."""
     metric, heading = main_metric(results), shown_metrics(results)[main_metric(results)]
-    task, noun = results["task"]["name"], heading.removesuffix(SHARE)
-    models = {name: model[metric] for name, model in results["models"].items()}
-    over = models["pretrained"]["mean"] - models["baseline"]["mean"]
-    baseline = f"the {results['task']['baseline']} ({_write(models['baseline'], heading)})"
-    reached = (
-        f"fine-tuned from pre-trained weights the model reaches {_write(models['pretrained'], heading)}, "
-        f"{_distance(over, heading)} {'over' if over >= 0 else 'under'} {baseline}"
+    reached = f"the pre-trained model reaches {_write(results['models']['pretrained'][metric], heading)}"
+    clauses = [f"By {heading.removesuffix(SHARE)} on {results['task']['name']}, {reached}"]
+    compared = results["comparisons"].items()
+    chance = [name for name, found in compared if not found["beyond_chance"]]
+    beaten = [name for name, found in compared if found["beyond_chance"] and found["difference"] > 0]
+    ahead = [name for name, found in compared if found["beyond_chance"] and found["difference"] < 0]
+    if beaten:
+        clauses.append(f"it beats {_list_rows(results, beaten)} beyond chance")
+    if ahead:
+        clauses.append(f"it is beaten by {_list_rows(results, ahead)} beyond chance")
+    if chance:
+        clauses.append(f"chance explains its difference from {_list_rows(results, chance, signed=True)}")
+    if "random" not in results["models"]:
+        clauses.append("random weights were not compared")
+    if len(results["models"]["pretrained"]["runs"]) == 1:
+        clauses.append("a single run shows no spread over seeds")
+    return "; ".join(clauses) + "."
+
+
+COMPARISON_NOTE = (
+    "A difference is shown with its standard error, paired over the dev examples and seeds; chance explains a "
+    "difference of at most two standard errors."
+)
+
+
+def describe_words(results: Mapping[str, Any]) -> str:
+    """Say how the baseline without a network was chosen; nothing where there is none."""
+    if "tfidf" not in results:
+        return ""
+    found = results["tfidf"]
+    words = "single words" if found["longest"] == 1 else f"1 to {found['longest']} words"
+    name = name_models(results)["tfidf"]
+    if found["score"] is None:
+        return f"{name}: {words}, defaults; {found['fitted_examples']:,} training rows are too few to choose by."
+    return (
+        f"{name}: {words}, C = {found['strength']:g} (1 / alpha of ridge regression), chosen by cross-validation on "
+        f"{found['choosing_examples']:,} training rows, fitted on {found['fitted_examples']:,}. It reads whole texts."
     )
-    if "random" not in models:
-        return f"By {noun} on {task}, {reached}; random weights were not compared."
-    gain = models["pretrained"]["mean"] - models["random"]["mean"]
-    bought = f"Pre-training {'gained' if gain >= 0 else 'lost'} {_distance(gain, heading)} of {noun} on {task}"
-    return f"{bought}: {reached}, against {_write(models['random'], heading)} from random weights; {_doubt(results)}."
 
 
 def interval_sentence(results: Mapping[str, Any]) -> str:
@@ -104,14 +129,18 @@ def interval_sentence(results: Mapping[str, Any]) -> str:
     )
 
 
-def _doubt(results: Mapping[str, Any]) -> str:
-    compared = [results["models"][name] for name in ("pretrained", "random")]
-    if min(len(model["runs"]) for model in compared) == 1:
-        return "a single run shows no spread, so this may be chance"
-    metric = main_metric(results)
-    lowest = max(model[metric]["minimum"] for model in compared)
-    highest = min(model[metric]["maximum"] for model in compared)
-    return "their runs overlap, so this may be chance" if lowest <= highest else "their runs do not overlap"
+def _list_rows(results: Mapping[str, Any], models: Sequence[str], signed: bool = False) -> str:
+    """Name rows with their scores and the distances of the pre-trained model, as one list."""
+    metric, heading, names = main_metric(results), shown_metrics(results)[main_metric(results)], name_models(results)
+    names["baseline"] = f"the {names['baseline']}"
+    rows = []
+    for model in models:
+        difference, error = (results["comparisons"][model][name] for name in ("difference", "standard_error"))
+        sign = ("+" if difference >= 0 else "-") if signed else ""
+        distance = f"{sign}{format_metric(abs(difference), heading)} ± {_distance(error, heading)}"
+        score = _write(results["models"][model][metric], heading)
+        rows.append(f"{names[model]} ({score}; {distance})" if signed else f"{names[model]} ({score}) by {distance}")
+    return ", ".join(rows[:-1]) + (" and " if rows[1:] else "") + rows[-1]
 
 
 def _write(summary: Mapping[str, float], heading: str) -> str:

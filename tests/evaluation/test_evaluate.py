@@ -106,10 +106,13 @@ def test_every_kind_of_task_is_evaluated(kind, make_folders, tmp_path):
     results = json.loads((output / "metrics.json").read_text())
     task = results["task"]
     assert (task["name"], task["kind"], task["dev_examples"]) == ("mine", kind, count)
-    assert [len(model["runs"]) for model in results["models"].values()] == [1, 1, 2]
+    words = ["tfidf"] if kind in ("classification", "regression", "multi_label") else []
+    assert [len(model["runs"]) for model in results["models"].values()] == [1, *(1 for _ in words), 1, 2]
+    assert list(results["models"]) == ["baseline", *words, "random", "pretrained"]
+    assert list(results["comparisons"]) == ["baseline", *words, "random"] and ("tfidf" in results) == bool(words)
     names = [
         f"{name}{ending}"
-        for name in ("pretrained-seed-1", "pretrained-seed-2", "random-seed-1")
+        for name in ("pretrained-seed-1", "pretrained-seed-2", "random-seed-1", *words)
         for ending in sorted([".jsonl", *official])
     ]
     assert sorted(path.name for path in (output / "predictions").iterdir()) == sorted(names)
@@ -122,7 +125,9 @@ def test_every_kind_of_task_is_evaluated(kind, make_folders, tmp_path):
     assert learnt.score(examples, [json.loads(line) for line in lines]) == pytest.approx(scores)
     run = results["models"]["pretrained"]["runs"][1]
     assert {name: run[name] for name in scores} == pytest.approx(scores)
-    assert "mine" in (output / "report.html").read_text() and "pre-trained" in (output / "report.md").read_text()
+    page, table = (output / "report.html").read_text(), (output / "report.md").read_text()
+    assert "mine" in page and "pre-trained" in table
+    assert page.count("TF-IDF with") >= 2 * len(words) and table.count("| TF-IDF with ") == len(words)
 
 
 def test_labels_out_of_reach_are_reported(make_folders, tmp_path):
@@ -181,6 +186,7 @@ def test_further_dev_files_are_measured_each_by_itself(kind, make_folders, tmp_p
     assert scores == evaluate_model(config, model) | {f"far-off_{name}": value for name, value in wanted.items()}
     names = {path.name for path in (output / "predictions").glob("random*")}
     assert names == {f"random-seed-1{which}{end}" for which in ("", "-far-off") for end in (".jsonl", *official)}
+    assert ("tfidf" in results["extra_dev"]["far-off"]["models"]) == (kind == "classification")
     html, text = ((output / f"report.{kind}").read_text() for kind in ("html", "md"))
     assert html.count("Other dev sets") == 1 and "2 examples of far-off, which have no part" in html
     assert text.count("| pre-trained |") == 2 and "\n\nOn far-off:\n\n| model |" in text

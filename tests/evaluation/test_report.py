@@ -141,7 +141,7 @@ def test_report_shows_every_part():
     assert stages[1] == ["records", "0f", "runs/records/0f", "12.3"]
     assert versions[1:] == [["python", "3.11.0"], ["keras", "3.15.1"]]
     assert "input:\n  - builtin\n  - grün\n" in page.text and "none: null" in page.text
-    assert "Pre-training gained 50.0 points" in page.text and "summed over 2 runs" in page.text
+    assert "By accuracy on colours, the pre-trained model reaches" in page.text and "summed over 2 runs" in page.text
 
 
 def test_report_draws_the_losses():

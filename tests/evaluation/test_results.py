@@ -42,7 +42,7 @@ def results_of_kind(name: str, skills=(2.0, 1.5), random_skills=(0.5, 0.0), **fi
 def test_results_hold_the_documented_format():
     results = results_of([[0, 1, 2, 2], [0, 1, 2, 1]], [[0, 0, 0, 0], [0, 1, 1, 1]], {"steps": 10})
     assert json.loads(json.dumps(results, allow_nan=False)) == results
-    assert list(results) == ["task", "models", "pretraining", "interval", "classes", "confusion"]
+    assert list(results) == ["task", "models", "comparisons", "pretraining", "interval", "classes", "confusion"]
     assert results["task"] == {
         "name": "colours",
         "kind": "classification",
@@ -199,26 +199,48 @@ def test_table_of_every_kind_begins_with_the_main_metric(name, columns, baseline
 @pytest.mark.parametrize(
     ("pretrained", "random", "parts"),
     [
-        ([[0, 1, 2, 2]], None, ["By accuracy on colours", "100.0%, 75.0 points over", "(25.0%)", "not compared"]),
-        ([[1, 2, 0, 0]], None, ["0.0%, 25.0 points under the majority class"]),
+        (
+            [[0, 1, 2, 2]],
+            None,
+            [
+                "By accuracy on colours, the pre-trained model reaches 100.0%",
+                "it beats the majority class (25.0%) by 75.0 ± ",
+                "random weights were not compared",
+                "a single run shows no spread over seeds",
+            ],
+        ),
+        (
+            [[1, 2, 0, 0]],
+            None,
+            ["reaches 0.0%", "chance explains its difference from the majority class (25.0%; -25.0"],
+        ),
         (
             [[0, 1, 2, 2], [0, 1, 2, 1]],
             [[0, 0, 0, 0], [0, 1, 1, 1]],
-            ["gained 50.0 points of accuracy on colours", "87.5 ± 17.7%", "37.5 ± 17.7% from random", "do not overlap"],
+            [
+                "reaches 87.5 ± 17.7%; it beats the majority class (25.0%) by 62.5 ± ",
+                "points beyond chance; chance explains its difference from random weights (37.5 ± 17.7%; +50.0 ± ",
+            ],
         ),
-        ([[0, 1, 2, 2], [0, 1, 1, 1]], [[0, 1, 1, 2]] * 2, ["gained 0.0 points", "runs overlap", "chance"]),
-        ([[0, 0, 0, 0]], [[0, 1, 2, 2]], ["lost 75.0 points", "single run"]),
+        (
+            [[0, 1, 2, 2]] * 2,
+            [[0, 0, 0, 0]] * 2,
+            ["it beats the majority class (25.0%) by 75.0 ± ", " points and random weights (25.0%) by 75.0 ± "],
+        ),
+        ([[0, 1, 2, 2], [0, 1, 1, 1]], [[0, 1, 1, 2]] * 2, [" points) and random weights (75.0%; +0.0 ± "]),
+        ([[0, 0, 0, 0]], [[0, 1, 2, 2]], ["it is beaten by random weights (100.0%) by 75.0 ± ", "beyond chance"]),
     ],
 )
-def test_verdict_says_what_pretraining_bought(pretrained, random, parts):
+def test_verdict_says_which_rows_are_beaten(pretrained, random, parts):
     sentence = verdict(results_of(pretrained, random))
     assert [part for part in parts if part not in sentence] == [], sentence
     assert sentence.count(". ") == 0 and sentence.endswith(".")
+    assert ("single run" in sentence) == (len(pretrained) == 1)
 
 
 def test_verdict_compares_by_the_main_metric_in_its_own_unit():
     sentence = verdict(results_of_kind("classification", main_metric="matthews"))
-    assert " of Matthews correlation on a classification: " in sentence
+    assert sentence.startswith("By Matthews correlation on a classification, ")
     assert "%" not in sentence and "points" not in sentence and "the majority class (0.000)" in sentence
     assert verdict(results_of_kind("regression", random_skills=())).startswith("By Spearman correlation on a regr")
 
