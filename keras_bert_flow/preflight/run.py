@@ -10,6 +10,7 @@ from keras_bert_flow.preflight.stages import (
     check_corpus,
     check_model,
     check_names,
+    check_pattern,
     check_predictions,
     check_task,
     packages_of,
@@ -39,6 +40,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     check_place(Path(config.runs) / "x")
     if "vocabulary" in stages or "records" in stages:
         check_names(config.runs)
+        check_pattern(config.runs)
     if "pretraining" in stages:
         check_model(config)
     if "vocabulary" in stages and config.vocabulary.file is not None:

@@ -1,5 +1,7 @@
 """Check what one stage of a run is given: paths, tables, vocabulary, packages, devices."""
 
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,11 +71,21 @@ def check_names(*paths: str | Path) -> None:
             ) from None
 
 
+def check_pattern(output: str | Path) -> None:
+    """Raise ValueError if Apache Beam, which looks for the files it wrote by pattern, would not find them again."""
+    if re.search(r"\[.+\]", os.path.abspath(output)):
+        raise ValueError(
+            "The output of Apache Beam must not have [...] in its path, which it takes for a pattern. "
+            f"Received: {shorten_path(os.path.abspath(output))}. Choose another path."
+        )
+
+
 def check_vocabulary_stage(config: PipelineConfig, output: Path) -> None:
     """Check what `kbf vocab` is given."""
     check_installed([BEAM])
     check_output(output)
     check_names(output)
+    check_pattern(output)
     if config.vocabulary.file is None:
         check_corpus(config)
     else:
@@ -86,6 +98,7 @@ def check_records_stage(config: PipelineConfig, vocabulary: Path, output: Path) 
     check_installed([BEAM])
     check_output(output)
     check_names(output, vocabulary)
+    check_pattern(output)
     check_predictions(config)
     verify(vocabulary)
     read_vocabulary(vocabulary)

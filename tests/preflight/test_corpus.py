@@ -53,3 +53,15 @@ def test_paths_that_beam_cannot_carry_are_refused(given, tmp_path):
             check_run(config, ("vocabulary",))
         else:
             check_vocabulary_stage(config, tmp_path / "out" / (name if given == "output" else "out"))
+
+
+def test_outputs_that_beam_would_not_find_again_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "d[1]").mkdir()
+    (tmp_path / "a[b").mkdir()
+    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n\nThree.\n")
+    config = PipelineConfig(backend="torch", corpus={"input": [str(tmp_path / "a.txt")]})
+    check_vocabulary_stage(config, tmp_path / "a[b" / "out*")
+    monkeypatch.chdir(tmp_path / "d[1]")
+    for check in (check_vocabulary_stage, lambda config, output: check_run(config, ("vocabulary",))):
+        with pytest.raises(ValueError, match=r"must not have \[...\] in its path.*d\[1\]"):
+            check(config, Path("out"))
