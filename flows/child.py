@@ -20,7 +20,7 @@ POLL_SECONDS = 0.05
 DRAIN_SECONDS = 5.0  # for the last lines, should a grandchild still hold the pipe
 PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])")
+_COLOURS = re.compile(r"\x1b\[[\d;?]*[mKhl]")  # and what bars do with the cursor; all else is somebody's text
 
 
 def run_child(
@@ -105,7 +105,7 @@ def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:
     """Hand over line by line; what a progress bar redraws with carriage returns is a line each time."""
     with stream:
         for chunk in stream:
-            for line in re.split(r"[\r\n]", _ANSI.sub("", chunk.decode("utf-8", "replace"))):
+            for line in re.split(r"[\r\n]", _COLOURS.sub("", chunk.decode("utf-8", "replace"))):
                 if line.strip():
                     on_line(line.rstrip())
 

@@ -29,9 +29,9 @@ pytestmark = pytest.mark.any_backend
 
 ROOT = Path(__file__).parents[1]
 TITLE = "".join(HOSTILE)
-NAME = os.fsdecode(b"\x1b]0;pwned\x07\xe9.txt")  # not UTF-8
+NAME = os.fsdecode(b"\x1b]0;pwned\x07\xc2\x9b\xe9.txt")  # not UTF-8
 TRAIN = "train\x1b]0;pwned\x07.csv"
-SHOWN_NAME = "\\x1b]0;pwned\\x07\\udce9.txt"
+SHOWN_NAME = "\\x1b]0;pwned\\x07\\x9b\\udce9.txt"
 # One process for all commands: loading the backend takes most of the time. A line that no label holds goes before each.
 CHILD = """
 import contextlib, json, sys

@@ -45,6 +45,14 @@ def test_run_child_hands_over_plain_lines_and_the_status():
     assert lines == ["green", "1%", "2%", "oh"]
 
 
+def test_run_child_hands_over_names_whole():
+    """Colours are taken out of lines; other escapes are those of a name, which whoever shows the line escapes."""
+    lines = []
+    code = r"print('\x1b[32mout/\x1b]0;pwned\x07\x1b[2J/vocab.txt\x1b[K')"
+    assert run_child((sys.executable, "-c", code), {}, lines.append) == 0
+    assert lines == ["out/\x1b]0;pwned\x07\x1b[2J/vocab.txt"]
+
+
 def test_run_child_adds_to_the_environment():
     lines = []
     code = "import os; print(os.environ['KERAS_BACKEND'], os.environ['NO_COLOR'], 'PATH' in os.environ)"
