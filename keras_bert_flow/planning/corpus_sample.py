@@ -9,7 +9,7 @@ from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.preflight.limited import EnoughError, LimitedCounts
 from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
 from keras_bert_flow.text.inputs import PARQUET, open_input, open_packed
-from keras_bert_flow.text.parquet import open_table
+from keras_bert_flow.text.parquet import list_chunks, open_table
 from keras_bert_flow.text.unpacking import PACKED_SUFFIXES, unpack
 
 SAMPLE_BYTES = 1_000_000
@@ -73,10 +73,8 @@ def measure_bytes(corpus: CorpusConfig, files: Sequence[str]) -> float:
 
 def _column_bytes(path: str, name: str) -> int:
     with open_input(path) as file:
-        metadata = open_table(file, path, name).metadata
-    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    columns = (group.column(number) for group in groups for number in range(group.num_columns))
-    return sum(column.total_uncompressed_size for column in columns if column.path_in_schema == name)
+        open_table(file, path, name)
+        return sum(chunk.unpacked for chunk in list_chunks(file, path, name))
 
 
 def _find_ratio(path: str, suffix: str) -> float:

@@ -1,9 +1,10 @@
 """Read one text column of a Parquet file, a few rows at a time; a page, mostly a megabyte, is the least it can load."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from keras_bert_flow.text.inputs import whole_file
+from keras_bert_flow.text.parquet_footer import ColumnChunk, read_chunks
 
 _ROWS = 64  # held at once, unless a row may be long
 _HELD_BYTES = 256 << 20  # of the values held at once
@@ -21,7 +22,7 @@ def read_column(file: BinaryIO, path: str, name: str) -> Iterator[bytes | None]:
     import pyarrow as pa  # comes with Apache Beam
 
     table = open_table(file, path, name)
-    batches = table.iter_batches(batch_size=choose_rows(table.metadata, path, name), columns=[name])
+    batches = table.iter_batches(batch_size=choose_rows(list_chunks(file, path, name), path), columns=[name])
     while True:
         with whole_file(path):
             batch = next(batches, None)
@@ -42,27 +43,27 @@ def open_table(file: BinaryIO, path: str, name: str):
     return table
 
 
-def choose_rows(metadata, path: str, name: str) -> int:
+def list_chunks(file: BinaryIO, path: str, name: str) -> list[ColumnChunk]:
+    """Return the sizes of a column in each row group; errors as of `read_column`."""
+    with whole_file(path):
+        return read_chunks(file, name)
+
+
+def choose_rows(chunks: Sequence[ColumnChunk], path: str) -> int:
     """Return how many rows to hold at once: each may be as long as the page of values that rows refer to.
 
     Raises:
         ValueError: the column unpacks to far more than text does.
     """
     longest = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for chunk in (group.column(place) for place in range(group.num_columns)):
-            if chunk.path_in_schema != name:
-                continue
-            packed, unpacked = chunk.total_compressed_size, chunk.total_uncompressed_size
-            if unpacked > max(_FREELY_UNPACKED_BYTES, _MAX_PACKING_RATIO * packed):
-                raise ValueError(
-                    f"A Parquet column must unpack to at most {_MAX_PACKING_RATIO} times its size. Received: {path}, "
-                    f"{packed:,} bytes that unpack to {unpacked:,}. Write the file without compression if you trust it."
-                )
-            if chunk.has_dictionary_page:
-                packed_page = chunk.data_page_offset - chunk.dictionary_page_offset
-                longest = max(longest, min(unpacked, _MAX_PACKING_RATIO * max(packed_page, 0)))
+    for chunk in chunks:
+        if chunk.unpacked > max(_FREELY_UNPACKED_BYTES, _MAX_PACKING_RATIO * chunk.packed):
+            raise ValueError(
+                f"A Parquet column must unpack to at most {_MAX_PACKING_RATIO} times its size. Received: {path}, "
+                f"{chunk.packed:,} bytes that unpack to {chunk.unpacked:,}. Write the file without compression if you "
+                "trust it."
+            )
+        longest = max(longest, min(chunk.unpacked, _MAX_PACKING_RATIO * chunk.packed_dictionary))
     return max(1, min(_ROWS, _HELD_BYTES // max(longest, 1)))
 
 
