@@ -9,7 +9,7 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 MULTI_PROCESSING = "multi_processing"
 # As fn_runner.py has it. The runner gives the command to a shell; a signal that is ignored stays so across `exec`.
-COMMAND = "trap '' INT; exec {python} -m apache_beam.runners.worker.sdk_worker_main"
+COMMAND = "trap '' INT; exec {python} -m beam_jobs.sdk_worker_main"
 
 
 def shielded_runner(options: PipelineOptions) -> FnApiRunner:

@@ -34,7 +34,7 @@ HEADER = (
     "times the plain one",
     f"times {PUBLISHED:,}/s",
 )
-RUNS = {1: [], 2: ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]}
+RUNS = {1: ["--direct_num_workers=1"], 2: ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]}
 
 
 def parse_arguments() -> argparse.Namespace:

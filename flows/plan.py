@@ -13,6 +13,7 @@ from flows.stages import MODEL, Stage
 from keras_bert_flow import keys
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
+from keras_bert_flow.planning.workers import describe_workers
 from keras_bert_flow.preflight.run import STAGES
 from keras_bert_flow.preflight.stages import check_corpus
 from keras_bert_flow.terminal import JOINERS, escape_controls
@@ -70,6 +71,7 @@ def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: Task
         _describe_corpus(files, remote),
         *estimate_pretraining(config, estimate),
         *estimate_finetuning(config, len(task.training)),
+        *describe_workers(config, files),
     ]
 
 

@@ -11,6 +11,7 @@ from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.builtin_files import fill_builtin_corpus
 from keras_bert_flow.cli.options import ConfigFile, Inputs, MaxRejectedShare, Output, Overrides, SkipBadInputs, load
 from keras_bert_flow.outputs import check_output
+from keras_bert_flow.planning.workers import worker_options
 from keras_bert_flow.preflight.stages import check_records_stage, check_vocabulary_stage
 from keras_bert_flow.terminal import show, show_json
 
@@ -46,6 +47,8 @@ def vocab(
 
     check_options(options)
     settings = fill_builtin_corpus(settings, output)
+    if settings.vocabulary.file is None:
+        options = worker_options(settings.corpus, None, options)
     show(build_vocabulary(settings.corpus, settings.vocabulary, output, options) / "vocab.txt")
 
 
@@ -93,6 +96,7 @@ def records(
 
     check_options(options)
     settings = fill_builtin_corpus(settings, output)
+    options = worker_options(settings.corpus, settings.records, options)
     show(
         build_records(
             settings.corpus, settings.records, vocab, settings.vocabulary.cased, output, settings.seed, options

@@ -1,6 +1,7 @@
 """Read a sample of a corpus, and tell how large all of it is, unpacked."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -8,7 +9,7 @@ from typing import BinaryIO
 from keras_bert_flow.config import CorpusConfig
 from keras_bert_flow.preflight.limited import EnoughError, LimitedCounts
 from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
-from keras_bert_flow.text.inputs import PARQUET, open_input, open_packed
+from keras_bert_flow.text.inputs import DAMAGED_ERRORS, PARQUET, open_input, open_packed
 from keras_bert_flow.text.parquet import list_chunks, open_table
 from keras_bert_flow.text.unpacking import PACKED_SUFFIXES, unpack
 
@@ -55,7 +56,8 @@ def read_sample(corpus: CorpusConfig, files: Sequence[str]) -> CorpusSample:
 def measure_bytes(corpus: CorpusConfig, files: Sequence[str]) -> float:
     """Return the unpacked bytes of files, those of the column of text of Parquet files.
 
-    How much a packed file holds is told by the beginning of the largest one packed likewise.
+    How much a packed file holds is told by the beginning of the largest one packed likewise; a damaged Parquet file
+    counts as it lies.
     """
     sizes = {path: Path(path).stat().st_size for path in files}
     total = 0.0
@@ -72,15 +74,21 @@ def measure_bytes(corpus: CorpusConfig, files: Sequence[str]) -> float:
 
 
 def _column_bytes(path: str, name: str) -> int:
-    with open_input(path) as file:
-        open_table(file, path, name)
-        return sum(chunk.unpacked for chunk in list_chunks(file, path, name))
+    try:
+        with open_input(path) as file:
+            open_table(file, path, name)
+            return sum(chunk.unpacked for chunk in list_chunks(file, path, name))
+    except DAMAGED_ERRORS:
+        return Path(path).stat().st_size
 
 
 def _find_ratio(path: str, suffix: str) -> float:
-    """Return unpacked bytes per packed byte."""
+    """Return unpacked bytes per packed byte, up to where the file is damaged."""
+    unpacked = 0
     with open_packed(path) as packed, unpack(packed, suffix) as file:
-        unpacked = sum(map(len, _read_pieces(file)))
+        with suppress(*DAMAGED_ERRORS):
+            for piece in _read_pieces(file):
+                unpacked += len(piece)
         return unpacked / max(1, packed.tell())
 
 
