@@ -282,7 +282,16 @@ class FinetuningConfig(Settings):
         "last", description="Which model becomes the result: that of the last epoch, or of the best dev score."
     )
     seeds: tuple[Seed, ...] = Field((1, 2, 3), min_length=1, description="One run each; the report gives their mean.")
-    compare_random: bool = Field(True, description="Also fine-tune the same model from random weights.")
+    compare_random: bool = Field(True, description="Also train the same model from random weights, to its end.")
+    random_max_epochs: int = Field(
+        20, ge=1, le=MOST_EPOCHS, description="Most passes over the training table from random weights, or `epochs`."
+    )
+    random_patience_epochs: int = Field(
+        5,
+        ge=1,
+        description="End a run from random weights where neither its dev score nor its dev loss has improved for so "
+        "many epochs.",
+    )
     grid: GridConfig | None = Field(
         None,
         description="Learning rates, epochs and batch sizes to choose from by the dev score; left out, none are tried.",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.evaluation.grid_table import grid_markdown, other_seconds, read_grid
+from keras_bert_flow.evaluation.grid_table import GRID_FILE, RANDOM_GRID_FILE, grid_markdown, other_seconds, read_grid
 from keras_bert_flow.evaluation.predictions import write_predictions
 from keras_bert_flow.evaluation.questions import DEV, Questions, read_questions, require_kind
 from keras_bert_flow.evaluation.report import Report, write_report
@@ -111,6 +111,8 @@ def write_evaluation(
             results["first_phase"] = figures[0]
         if grid := read_grid(finetuned):
             results["grid"] = grid
+        if grid := read_grid(finetuned, RANDOM_GRID_FILE):
+            results["grid_random"] = grid
         if unreachable := read_unreachable(finetuned):
             results["unreachable"] = unreachable
         (work / "metrics.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
@@ -173,6 +175,7 @@ def _write_tables(results: Mapping[str, Any]) -> str:
         f"On {escape_markdown(name)}:\n\n{results_markdown(other)}" for name, other in extra_results(results).items()
     ]
     tables += [grid_markdown(results["grid"])] if "grid" in results else []
+    tables += [f"From random weights:\n\n{grid_markdown(results['grid_random'])}"] if "grid_random" in results else []
     tables += [unreachable_markdown(results)] if "unreachable" in results else []
     return "\n\n".join(tables)
 
@@ -193,7 +196,8 @@ def _describe_stages(
     runs: Mapping[str, list],
 ) -> list[dict[str, Any]]:
     seconds = {phase: figure["seconds"] for phase, figure in zip(phases, figures, strict=True)} | {
-        finetuned: sum(run.seconds for group in runs.values() for run in group) + other_seconds(read_grid(finetuned)),
+        finetuned: sum(run.seconds for group in runs.values() for run in group)
+        + sum(other_seconds(read_grid(finetuned, name)) for name in (GRID_FILE, RANDOM_GRID_FILE)),
     }
     rows = []
     for folder in (records, *phases, finetuned):

@@ -9,7 +9,7 @@ from keras_bert_flow.evaluation.summary import align
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.markdown import as_markdown
 
-GRID_FILE = "grid.json"
+GRID_FILE, RANDOM_GRID_FILE = "grid.json", "grid-random.json"
 CHOSEN, FAILED = "chosen", "not finite"
 NOTE = (
     "Scores are of the dev set, which has chosen the point as well: that of the chosen one is too high by what chance "
@@ -17,13 +17,13 @@ NOTE = (
 )
 
 
-def read_grid(finetuned: str | Path) -> dict[str, Any] | None:
-    """Return what `kbf finetune` kept of its grid, or None where it had none.
+def read_grid(finetuned: str | Path, name: str = GRID_FILE) -> dict[str, Any] | None:
+    """Return what `kbf finetune` kept of a grid, or None where it had none.
 
     Raises:
         ValueError: it is damaged.
     """
-    path = Path(finetuned) / GRID_FILE
+    path = Path(finetuned) / name
     if not path.is_file():
         return None
     grid = read_json_object(path)

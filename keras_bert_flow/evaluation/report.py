@@ -83,6 +83,7 @@ def render_report(report: Report) -> str:
             section("Other dev sets", *describe_extra_dev(report.results)),
             section("Labels out of reach", *describe_unreachable_labels(report.results)),
             section("Grid", *_describe_grid(report.results.get("grid"))),
+            section("Grid, random weights", *_describe_grid(report.results.get("grid_random"))),
             section("Pre-training, first phase", _describe_pretraining(report.results.get("first_phase", {}))),
             section("Pre-training", _describe_pretraining(report.pretraining or report.results.get("pretraining", {}))),
             section("Losses", *_describe_curves(loss_panels(report.curves))),

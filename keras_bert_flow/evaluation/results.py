@@ -19,6 +19,7 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
         tokens, tokens_per_second, seconds; taken as given
     first_phase: the same of a pre-training before that, where there was one
     grid: what `search_grid` keeps in `grid.json`, where fine-tuning had a grid
+    grid_random: the same of random weights
     unreachable: `train`, `dev` or `extra_dev.<name>` → answers, questions, words or spans → total, and by reason
         how many no model can give; see `count_unreachable` of the task. Absent where every label can be given
     interval: of the main metric of the first pre-trained run, over the dev examples: metric, seed, value, low, high,

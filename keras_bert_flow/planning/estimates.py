@@ -122,12 +122,13 @@ def _tokenize(document: Document, tokenizer: WordPieceTokenizer) -> TokenizedDoc
 def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:
     """Return a line on the steps of fine-tuning; long texts may take several rows each."""
     settings = config.finetuning
-    runs = len(settings.seeds) * (2 if settings.compare_random else 1)
-    steps = -(-examples // settings.batch_size) * settings.epochs
+    runs, steps_per_epoch = len(settings.seeds), -(-examples // settings.batch_size)
+    steps, most = steps_per_epoch * settings.epochs, steps_per_epoch * max(settings.epochs, settings.random_max_epochs)
+    random = f" and at most {most:,} in each of {runs} from random weights" if settings.compare_random else ""
     grid = " A grid comes on top." if settings.grid else ""
     return [
-        f"Fine-tuning: {examples:,} examples, {steps:,} steps of {settings.batch_size} in each of {runs} runs, where "
-        f"each example is one row.{grid}"
+        f"Fine-tuning: {examples:,} examples, {steps:,} steps of {settings.batch_size} in each of {runs} runs{random}, "
+        f"where each example is one row.{grid}"
     ]
 
 

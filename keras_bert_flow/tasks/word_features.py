@@ -7,7 +7,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-MOST_FEATURES = 200_000  # words and bigrams of one text, the most frequent ones; a pair has four times as many
+MOST_FEATURES = 100_000  # of a row: the most frequent words and bigrams, a quarter of that number where rows are pairs
 
 # A text, and its second text where the task has pairs; both as words with a space between them.
 Words = tuple[str, str | None]
@@ -30,13 +30,14 @@ class WordFeatures(TransformerMixin, BaseEstimator):
 
     def fit(self, texts: Sequence[Words], y=None) -> "WordFeatures":
         """Learn the vocabulary; raises ValueError where no text has a word."""
+        is_pair = bool(texts) and texts[0][1] is not None
         self.vectorizer_ = TfidfVectorizer(
             tokenizer=str.split,
             token_pattern=None,
             lowercase=False,
             sublinear_tf=True,
             ngram_range=(1, self.longest),
-            max_features=MOST_FEATURES,
+            max_features=MOST_FEATURES // (4 if is_pair else 1),
         )
         self.vectorizer_.fit(text for pair in texts for text in pair if text is not None)
         return self

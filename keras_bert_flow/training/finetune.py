@@ -1,5 +1,6 @@
 """Fine-tune a model on a task, once a seed, and the same model from random weights beside it."""
 
+import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.training.grid import search_grid
 from keras_bert_flow.training.precision import arithmetic
+from keras_bert_flow.training.random_weights import with_random_training
 from keras_bert_flow.training.task_data import TaskData, read_task_data, write_unreachable
 from keras_bert_flow.training.task_runs import PRETRAINED, RANDOM, TaskRuns
 
@@ -30,9 +32,10 @@ def finetune(
 ) -> Path:
     """Publish a folder with `<start>/seed-<n>/`: `model/`, `log.jsonl` and `run.json`; at once where it is there.
 
-    `<start>` is `pretrained` and, unless told not to compare, `random`: the same shape from new weights. With
-    `finetuning.grid` each of its points is trained from the pre-trained weights first; what is published is trained as
-    the best of them, and `grid.json` has them all, see `search_grid`. Labels that no model can give are counted in a
+    `<start>` is `pretrained` and, unless told not to compare, `random`: the same shape from new weights, trained until
+    it stops improving, see `with_random_training`. With `finetuning.grid` each of its points is trained first, from
+    either start; what is published is trained as the best of them, and `grid.json` and `grid-random.json` have them
+    all, see `search_grid`. Labels that no model can give are counted in a
     warning and in `unreachable.json`, see `Task.count_unreachable`. A killed run goes on where it was.
 
     Args:
@@ -61,10 +64,13 @@ def finetune(
         return TaskRuns(settings, model, tokenizer, data, report, callbacks)
 
     def build(work: Path) -> Contents:
-        chosen = search_grid(config, data.task, work, make_runs) if config.finetuning.grid else config
-        runs = make_runs(chosen)
-        for start, seed in list_runs(chosen):
-            runs.finish(work / start / f"seed-{seed}", start, seed)
+        for start, settings in list_starts(config):
+            has_grid = settings.finetuning.grid is not None
+            runs = make_runs(search_grid(settings, data.task, work, make_runs, start) if has_grid else settings)
+            for seed in settings.finetuning.seeds:
+                runs.finish(work / start / f"seed-{seed}", start, seed)
+            del runs
+            gc.collect()  # a Keras model is part of a cycle; the next one takes as much memory again
         write_unreachable(work, data)
         settings = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
         return Contents(settings, {"model": folder_digest(model)})
@@ -73,8 +79,8 @@ def finetune(
         return publish(output, "finetuning", key, build, resumable=True)
 
 
-def list_runs(config: PipelineConfig) -> Iterator[tuple[str, int]]:
-    """Yield (start, seed) of every run."""
-    for start in (PRETRAINED, RANDOM) if config.finetuning.compare_random else (PRETRAINED,):
-        for seed in config.finetuning.seeds:
-            yield start, seed
+def list_starts(config: PipelineConfig) -> Iterator[tuple[str, PipelineConfig]]:
+    """Yield each start and the configuration of its runs."""
+    yield PRETRAINED, config
+    if config.finetuning.compare_random:
+        yield RANDOM, with_random_training(config)

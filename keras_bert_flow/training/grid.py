@@ -15,9 +15,10 @@ from keras_bert_flow.config import GridConfig, PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.metrics import summarise_runs
 from keras_bert_flow.tasks.task import Task
-from keras_bert_flow.training.task_runs import MODEL, PRETRAINED, TaskRuns
+from keras_bert_flow.training.task_runs import MODEL, PRETRAINED, RANDOM, TaskRuns
 
-GRID, GRID_FILE = "grid", "grid.json"
+# Start → folder of the points; with `.json`, the table of them.
+GRIDS = {PRETRAINED: "grid", RANDOM: "grid-random"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,11 @@ def find_best(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def search_grid(
-    config: PipelineConfig, task: Task, work: Path, make_runs: Callable[[PipelineConfig], TaskRuns]
+    config: PipelineConfig,
+    task: Task,
+    work: Path,
+    make_runs: Callable[[PipelineConfig], TaskRuns],
+    start: str = PRETRAINED,
 ) -> PipelineConfig:
     """Train every point once a seed, unless that is done, and return the configuration with the best one's settings.
 
@@ -61,17 +66,19 @@ def search_grid(
     Args:
         config: with `finetuning.grid`.
         task: what the runs learn.
-        work: here the runs of the best point become `pretrained/seed-<n>/`, as they are without a grid. Of each other
+        work: here the runs of the best point become `<start>/seed-<n>/`, as they are without a grid. Of each other
             `grid/<point>/seed-<n>/` keeps `run.json` and the log, no model. `grid.json` is written when all are
-            trained: kind, main_metric, chosen (a name) and points, each a row of `_describe`, the cheapest first.
+            trained: kind, main_metric, chosen (a name) and points, each a row of `_describe`, the cheapest first. Of
+            random weights these are `grid-random` and `grid-random.json`.
         make_runs: makes the runs of a configuration.
+        start: `pretrained` or `random`.
     Raises:
         ValueError: no point can be chosen, or the work folder is of other settings.
     Source: Devlin et al. 2019, appendix A.3, which chooses so by the dev set.
     """
-    table = work / GRID_FILE
+    table = work / f"{GRIDS[start]}.json"
     if not table.is_file():
-        rows = _train_points(config, work / GRID, make_runs)
+        rows = _train_points(config, work / GRIDS[start], make_runs, start)
         best = find_best(rows)
         if best is None:
             raise ValueError(
@@ -82,15 +89,15 @@ def search_grid(
         write_atomically(table, json.dumps(facts, indent=1).encode())
     facts = read_json_object(table)
     chosen = next(row for row in facts["points"] if row["name"] == facts["chosen"])
-    if not (work / PRETRAINED).exists():
-        os.rename(work / GRID / chosen["name"], work / PRETRAINED)  # all its runs in one step: a kill parts none
+    if not (work / start).exists():
+        os.rename(work / GRIDS[start] / chosen["name"], work / start)  # all its runs in one step: a kill parts none
     return Point(**{field.name: chosen[field.name] for field in fields(Point)}).settle(config)
 
 
-def _train_points(config: PipelineConfig, folder: Path, make_runs) -> list[dict[str, Any]]:
+def _train_points(config: PipelineConfig, folder: Path, make_runs, start: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for point in list_points(config.finetuning.grid):
-        rows.append(_describe(point, list(_train_point(point.settle(config), folder / point.name, make_runs))))
+        rows.append(_describe(point, list(_train_point(point.settle(config), folder / point.name, make_runs, start))))
         best = find_best(rows)
         for row in rows:  # at most one point keeps its models: a grid of them fills a disk
             if row is not best:
@@ -100,10 +107,10 @@ def _train_points(config: PipelineConfig, folder: Path, make_runs) -> list[dict[
     return rows
 
 
-def _train_point(config: PipelineConfig, folder: Path, make_runs) -> Iterator[dict[str, Any]]:
+def _train_point(config: PipelineConfig, folder: Path, make_runs, start: str) -> Iterator[dict[str, Any]]:
     runs = make_runs(config)
     for seed in config.finetuning.seeds:
-        run = runs.finish(folder / f"seed-{seed}", PRETRAINED, seed, may_fail=True)
+        run = runs.finish(folder / f"seed-{seed}", start, seed, may_fail=True)
         yield {name: run[name] for name in ("seed", "score", "seconds", "failure") if name in run}
         if run["score"] is None:
             return

@@ -138,7 +138,8 @@ class TaskRuns:
         best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen)
         callbacks = self._callbacks
         if settings.patience_epochs is not None:
-            callbacks = (*callbacks, StopWithoutGain(folder, self._field, settings.patience_epochs))
+            loss = "dev_loss" if run["start"] == RANDOM else None
+            callbacks = (*callbacks, StopWithoutGain(folder, self._field, settings.patience_epochs, loss))
 
         def evaluate(until_stopped) -> dict[str, float]:
             scores = self._score(until_stopped)

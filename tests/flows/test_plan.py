@@ -103,7 +103,9 @@ def test_estimates_follow_from_the_settings(config):
     config = config.model_copy(update={"pretraining": config.pretraining.model_copy(update={"peak_flops": 1e6})})
     training, seconds = estimate_pretraining(config, None)
     assert "4 steps of 4 sequences, " in training and "at pretraining.peak_flops" in seconds
-    assert estimate_finetuning(config, 28)[0].startswith("Fine-tuning: 28 examples, 7 steps of 4 in each of 2 runs")
+    assert estimate_finetuning(config, 28)[0].startswith(
+        "Fine-tuning: 28 examples, 7 steps of 4 in each of 1 runs and at most 140 in each of 1 from random weights,"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Fine-tuning: every seed from both starts, resumable between runs, a seed the same wherever it comes."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -7,13 +9,16 @@ from safetensors.numpy import load_file
 
 from keras_bert_flow.config_file import make_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
+from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.training.early_stopping import StopWithoutGain
 from keras_bert_flow.training.finetune import finetune
-from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.logs import append_log, read_log
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretrain import make_pretrainer
+from keras_bert_flow.training.random_weights import with_random_training
 from tests.oracles.tiny_records import make_tiny_config
 
 WORDS = tuple(f"word{number}" for number in range(45))
@@ -51,6 +56,8 @@ def make_task_config(place, dev="dev.tsv", **finetuning):
         "sequence_length": 16,
         "learning_rate": 0.01,  # at 0.03 some runs stay with one class
         "seeds": (1, 2),
+        "random_max_epochs": 1,  # `epochs`, if that is more
+        "random_patience_epochs": 12,
     }
     values = {
         "task": {"name": "synthetic", "train": str(place / "train.tsv"), "dev": str(place / dev)},
@@ -100,7 +107,10 @@ def test_finetuned_models_score_as_their_logs_say(place, finished):
             predictor.take_weights(finished / run / "model")  # what is compiled stays
         predictions = predictor.predict(texts)
         losses = [-np.log(found["probabilities"][label]) for found, label in zip(predictions, labels, strict=True)]
-        assert np.mean(losses) == pytest.approx(read_log(finished / run)[-1]["dev_loss"], rel=1e-4)  # float32
+        log = [line for line in read_log(finished / run) if "dev_loss" in line]
+        # Of random weights the best model is published, the first of equals.
+        line = max(log, key=lambda line: line["dev_accuracy"]) if run.startswith("random") else log[-1]
+        assert np.mean(losses) == pytest.approx(line["dev_loss"], rel=1e-4)  # float32
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("bert_adam", marks=pytest.mark.any_backend)])
@@ -237,3 +247,57 @@ def test_run_ends_where_nothing_is_gained_and_the_best_is_published(place):
     again = finetune(shorter, place / "model", place / "again", lambda line: None)
     assert weights_of(output / RUNS[0]) == weights_of(again / RUNS[0]) != weights_of(last / RUNS[0])
     assert not (output / RUNS[0] / "best").exists()
+
+
+@pytest.mark.any_backend
+def test_random_weights_are_trained_until_nothing_is_gained(place):
+    settings = {"seeds": (1,), "epochs": 1, "random_max_epochs": 30, "random_patience_epochs": 2}
+    config, lines = make_task_config(place, learning_rate=0.05, **settings), []
+
+    def die_in_the_second_epoch(line):
+        lines.append(line)
+        if line["run"] == RUNS[2] and line["step"] > 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finetune(config, place / "model", place / "until", die_in_the_second_epoch)
+    output = finetune(config, place / "model", place / "until", lambda line: None)
+    whole = finetune(config, place / "model", place / "until, at once", lambda line: None)
+    assert weights_of(output / RUNS[2]) == weights_of(whole / RUNS[2])
+    assert read_log(output / RUNS[0])[-1]["step"] == 10
+    found = [line for line in read_log(output / RUNS[2]) if "dev_accuracy" in line]
+    scores, losses = ([line[f"dev_{name}"] for line in found] for name in ("accuracy", "loss"))
+    assert scores == [line["dev_accuracy"] for line in read_log(whole / RUNS[2]) if "dev_accuracy" in line]
+    gain = max(scores.index(max(scores)), losses.index(min(losses)))
+    assert len(scores) == gain + 1 + 2 < 30
+    assert read_json_object(output / RUNS[2] / "run.json")["score"] == max(scores)
+
+
+def test_random_weights_try_the_rates_and_batches_of_the_grid(place):
+    grid = {"learning_rate": [0.1, 0.2], "epochs": [2, 3], "batch_size": [8, 16]}
+    config = make_task_config(place, grid=grid, random_max_epochs=9, random_patience_epochs=4)
+    settings = with_random_training(config).finetuning
+    assert settings.grid.model_dump(mode="json") == grid | {"epochs": [9]}
+    assert (settings.epochs, settings.patience_epochs, settings.publish) == (9, 4, "best")
+    assert (settings.learning_rate, settings.seeds) == (config.finetuning.learning_rate, config.finetuning.seeds)
+
+
+@pytest.mark.parametrize(
+    ("scores", "losses", "loss", "ends"),
+    [
+        ([0.5, 0.6, 0.6, 0.6], [3, 2, 1, 0], None, True),
+        ([0.5, 0.6, 0.6, 0.6], [3, 2, 1, 0], "dev_loss", False),  # the loss still falls
+        ([0.5, 0.6, 0.6, 0.6], [3, 2, 2, 2], "dev_loss", True),
+        ([0.5, 0.6, 0.6], [3, 2, 2], "dev_loss", False),
+        ([0.5, 0.6, 0.6, 0.7], [3, 2, 2, 2], "dev_loss", False),
+    ],
+)
+def test_loss_counts_as_a_gain_where_it_is_asked_for(scores, losses, loss, ends, tmp_path):
+    for step, (score, value) in enumerate(zip(scores, losses, strict=True), 1):
+        append_log(tmp_path, {"step": step, "dev_accuracy": score, "dev_loss": float(value)})
+    callback = StopWithoutGain(tmp_path, "dev_accuracy", 2, loss)
+    callback.set_model(SimpleNamespace(stop_training=False))
+    callback.on_epoch_end(0, {"loss": 1.0})  # no evaluation
+    assert not callback.model.stop_training
+    callback.on_epoch_end(1, {"dev_accuracy": scores[-1]})
+    assert callback.model.stop_training == ends

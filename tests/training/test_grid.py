@@ -149,8 +149,10 @@ def test_of_equals_the_cheapest_is_chosen_and_random_weights_learn_at_it(place):
     found = read_grid(output)
     assert len(found["points"]) == 2 and len({point["score"]["mean"] for point in found["points"]}) == 1
     assert found["chosen"] == "rate-1e-30-batch-32-epochs-1"
-    for run in ("pretrained/seed-1", "random/seed-1"):
-        assert read_log(output / run)[-1]["step"] == 3
+    assert read_log(output / "pretrained/seed-1")[-1]["step"] == 3
+    (point,) = read_grid(output, "grid-random.json")["points"]
+    assert point["name"] == "rate-1e-30-batch-32-epochs-2"
+    assert read_log(output / "random/seed-1")[-1]["step"] == 6 and not (output / "grid-random/seed-1").exists()
 
 
 def test_a_point_that_meets_infinity_is_told_and_not_chosen(place):  # noqa: F811
