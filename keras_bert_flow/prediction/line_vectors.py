@@ -130,7 +130,7 @@ def _are_finite(vectors: np.ndarray) -> bool:
 def _find_lines(path: Path) -> np.ndarray:
     """Return number and first byte of each line that is not blank; only a line feed ends one."""
     found, offset = array("q"), 0
-    for number, line in enumerate(read_byte_lines(str(path), may_be_packed=False), 1):
+    for number, line in enumerate(read_byte_lines(str(path), packed_as=()), 1):
         text = decode_line(line, f"{path}, line {number}")
         if text.strip():
             found.extend((number, offset))

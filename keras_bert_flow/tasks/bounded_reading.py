@@ -1,26 +1,37 @@
-"""Read the bytes of a task's file, plain or gzip, with limits, so that no file fills the memory of a reader."""
+"""Read the bytes of a task's file, plain or packed, with limits, so that no file fills the memory of a reader."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from keras_bert_flow.text.unpacking import unpack
+from keras_bert_flow.text.unpacking import PACKED_SUFFIXES, unpack
 
 MAX_LINE_BYTES = 16 << 20
 MAX_FILE_BYTES = 1 << 30  # of a file that is read whole
 FREELY_UNPACKED_BYTES = 16 << 20
 MAX_PACKING_RATIO = 100  # of what unpacks to more than that; text has 3 to 10, and at most 1,032 is possible
+GZIP = (".gz",)
+ANY_PACKING = PACKED_SUFFIXES
 _PIECE_BYTES = 1 << 20
+# suffix → name of the format, command that unpacks it
+_FORMATS = {
+    ".gz": ("gzip", "gunzip"),
+    ".bz2": ("bzip2", "bunzip2"),
+    ".xz": ("xz", "unxz"),
+    ".zst": ("Zstandard", "unzstd"),
+}
 
 
-def read_byte_lines(path: str, may_be_packed: bool = True) -> Iterator[bytes]:
-    """Yield the lines of a file, each with its line feed, unpacked if the name ends in .gz.
+def read_byte_lines(path: str, packed_as: Sequence[str] = GZIP) -> Iterator[bytes]:
+    """Yield the lines of a file, each with its line feed.
 
+    Args:
+        packed_as: a file whose name ends in one of these suffixes is unpacked.
     Raises:
-        ValueError: a .gz file is damaged or unpacks to far more than text would, or a line is too long.
+        ValueError: a packed file is damaged or unpacks to far more than text would, or a line is too long.
     """
-    with _open(path, may_be_packed) as (file, check_unpacked):
+    with _open(path, packed_as) as (file, check_unpacked):
         unpacked = 0
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
             if len(line) > MAX_LINE_BYTES:
@@ -48,20 +59,21 @@ def read_whole(path: str) -> bytes:
 
 
 @contextmanager
-def _open(path: str, may_be_packed: bool = True) -> Iterator[tuple[BinaryIO, "_PackingCheck"]]:
+def _open(path: str, packed_as: Sequence[str] = GZIP) -> Iterator[tuple[BinaryIO, "_PackingCheck"]]:
+    suffix = next((suffix for suffix in packed_as if path.endswith(suffix)), None)
     with open(path, "rb") as packed:
-        if not (may_be_packed and path.endswith(".gz")):
+        if suffix is None:
             yield packed, lambda _: None
             return
-        file = _WholeGzip(unpack(packed, ".gz"), path)
-        yield file, _PackingCheck(path, os.fstat(packed.fileno()).st_size)
+        file = _WholeFile(unpack(packed, suffix), path, suffix)
+        yield file, _PackingCheck(path, suffix, os.fstat(packed.fileno()).st_size)
 
 
-class _WholeGzip:
-    """Reads gzip and names the file where it is damaged."""
+class _WholeFile:
+    """Reads an unpacked stream and names the file where it is damaged."""
 
-    def __init__(self, file: BinaryIO, path: str):
-        self._file, self._path = file, path
+    def __init__(self, file: BinaryIO, path: str, suffix: str):
+        self._file, self._path, self._suffix = file, path, suffix
 
     def read(self, size: int) -> bytes:
         return self._read(self._file.read, size)
@@ -74,17 +86,19 @@ class _WholeGzip:
             return function(size)
         except (EOFError, OSError, ValueError):
             raise ValueError(
-                f"A .gz file must be whole gzip. Received: {self._path}. Fetch or compress it again."
+                f"A {self._suffix} file must be whole {_FORMATS[self._suffix][0]}. Received: {self._path}. "
+                "Fetch or compress it again."
             ) from None
 
 
 class _PackingCheck:
-    def __init__(self, path: str, packed_bytes: int):
-        self._path, self._packed_bytes = path, packed_bytes
+    def __init__(self, path: str, suffix: str, packed_bytes: int):
+        self._path, self._suffix, self._packed_bytes = path, suffix, packed_bytes
 
     def __call__(self, unpacked_bytes: int) -> None:
         if unpacked_bytes > max(FREELY_UNPACKED_BYTES, MAX_PACKING_RATIO * self._packed_bytes):
             raise ValueError(
-                f"A .gz file must unpack to at most {MAX_PACKING_RATIO} times its size. Received: {self._path}, of "
-                f"{self._packed_bytes:,} bytes, with more. If you trust it, unpack it with gunzip."
+                f"A {self._suffix} file must unpack to at most {MAX_PACKING_RATIO} times its size. Received: "
+                f"{self._path}, of {self._packed_bytes:,} bytes, with more. If you trust it, unpack it with "
+                f"{_FORMATS[self._suffix][1]}."
             )

@@ -2,12 +2,12 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.json_documents import parse_json
-from keras_bert_flow.tasks.bounded_reading import read_byte_lines
+from keras_bert_flow.tasks.bounded_reading import GZIP, read_byte_lines
 
 Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
 
@@ -32,15 +32,17 @@ def read_rows(path: str | Path, columns: list[str], header: bool, num_labels: in
     return _pick_columns(path, _parse_tsv(path) if kind == ".tsv" else _parse_csv(path), columns, header)
 
 
-def read_objects(path: str | Path) -> Iterator[tuple[int, dict]]:
+def read_objects(path: str | Path, packed_as: Sequence[str] = GZIP) -> Iterator[tuple[int, dict]]:
     """Yield line, from 1, and fields of each object of a .jsonl.
 
+    Args:
+        packed_as: suffixes of packed files that may follow.
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is no .jsonl, or a line is not one JSON object.
     """
-    require_ending(path, (".jsonl",))
-    for number, line in read_lines(path):
+    require_ending(path, (".jsonl",), packed_as)
+    for number, line in read_lines(path, packed_as):
         if line.strip():
             yield number, parse_object(f"{path}, row {number}", line)
 
@@ -69,18 +71,20 @@ def spell_label(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, bool | int | float) else value
 
 
-def require_ending(path: str | Path, endings: tuple[str, ...]) -> str:
-    """Return the ending of a file, without .gz, where it is one of these.
+def require_ending(path: str | Path, endings: tuple[str, ...], packed_as: Sequence[str] = GZIP) -> str:
+    """Return the ending of a file, without that of its packing, where it is one of these.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file has another ending.
     """
-    ending = Path(str(path).removesuffix(".gz")).suffix
+    packing = next((suffix for suffix in packed_as if str(path).endswith(suffix)), "")
+    ending = Path(str(path).removesuffix(packing)).suffix
     if ending not in endings:
+        packings = packed_as[0] if len(packed_as) == 1 else f"one of {', '.join(packed_as)}"
         listed = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
         raise ValueError(
-            f"A table must end in {listed}, or in {'one of them' if endings[1:] else 'it'} and .gz. "
+            f"A table must end in {listed}, or in {'one of them' if endings[1:] else 'it'} and {packings}. "
             f"Received: {path}. Rename it."
         )
     if not Path(path).is_file():
@@ -88,10 +92,10 @@ def require_ending(path: str | Path, endings: tuple[str, ...]) -> str:
     return ending
 
 
-def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: str | Path, packed_as: Sequence[str] = GZIP) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line; only a line feed ends one, as U+2028 and its like occur inside texts."""
     path = str(path)
-    for number, line in enumerate(read_byte_lines(path), 1):
+    for number, line in enumerate(read_byte_lines(path, packed_as), 1):
         yield number, _decode(path, number, line)
 
 

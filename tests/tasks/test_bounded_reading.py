@@ -1,7 +1,9 @@
 """No file of a task fills the memory of its reader: long lines, whole files and gzip bombs end in one line."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import resource
 import subprocess
@@ -10,9 +12,10 @@ import zlib
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from keras_bert_flow.tasks import bounded_reading
-from keras_bert_flow.tasks.bounded_reading import MAX_LINE_BYTES, read_byte_lines, read_whole
+from keras_bert_flow.tasks.bounded_reading import ANY_PACKING, MAX_LINE_BYTES, read_byte_lines, read_whole
 from keras_bert_flow.tasks.make import make_task
 from tests.patience import PATIENCE_SECONDS
 
@@ -34,6 +37,16 @@ def test_lines_are_those_of_python(tmp_path):
     for name in ("a.txt", "a.gz"):
         assert list(read_byte_lines(str(tmp_path / name))) == expected
         assert read_whole(str(tmp_path / name)) == content
+
+
+def test_lines_of_any_packing_are_read_where_it_is_allowed(tmp_path):
+    packed = {".bz2": bz2.compress(b"a\nb"), ".xz": lzma.compress(b"a\nb")}
+    packed[".zst"] = zstandard.ZstdCompressor().compress(b"a\nb")
+    for suffix, content in packed.items():
+        path = tmp_path / f"a.txt{suffix}"
+        path.write_bytes(content)
+        assert list(read_byte_lines(str(path), ANY_PACKING)) == [b"a\n", b"b"]
+        assert b"".join(read_byte_lines(str(path))) == content  # unpacked only where that is asked for
 
 
 def test_line_of_the_limit_is_read_and_a_longer_one_is_refused(tmp_path):
