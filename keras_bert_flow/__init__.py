@@ -28,6 +28,7 @@ _HOMES = {
     "WarmupDecay": "training.schedules",
     "WordPieceTokenizer": "text.tokenizer",
     "adamw": "training.optimizers",
+    "evaluate_minimal_pairs": "evaluation.minimal_pairs",
     "finetune": "training.finetune",
     "learn_vocabulary": "text.learner",
     "load": "prediction.load",

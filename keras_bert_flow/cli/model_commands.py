@@ -1,5 +1,6 @@
 """Commands from records to the report, and the one that runs the whole walk."""
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -17,13 +18,14 @@ from keras_bert_flow.cli.options import (
     load,
     stopping_for_later,
 )
-from keras_bert_flow.config import with_grid
-from keras_bert_flow.evaluation.questions import read_questions
+from keras_bert_flow.config import PipelineConfig, with_grid
+from keras_bert_flow.evaluation.questions import read_pairs, read_questions
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.models import check_asked_model
 from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
-from keras_bert_flow.terminal import show
+from keras_bert_flow.progress import counting_progress
+from keras_bert_flow.terminal import show, show_json
 
 
 @app.command()
@@ -89,21 +91,38 @@ def finetune(
 
 @app.command()
 def evaluate(
-    task: Annotated[Path, typer.Option(help="Configuration file with the section `task`.")],
-    model: Annotated[Path | None, typer.Option(help="A fine-tuned model directory.", callback=check_model)] = None,
+    task: Annotated[Path | None, typer.Option(help="Configuration file with the section `task`.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A model directory: fine-tuned, or a masked LM.", callback=check_model)
+    ] = None,
     predictions: Annotated[
         Path | None, typer.Option(help="File of predictions to score instead, in the task's official format or .jsonl.")
     ] = None,
+    minimal_pairs: Annotated[
+        Path | None,
+        typer.Option(help="File of minimal pairs in BLiMP's format, to score a masked LM on without a task: .jsonl."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Score only the first so many pairs of each phenomenon (UID).")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Score one fine-tuned model, or a file of predictions, on the task's dev table."""
-    if (model is None) == (predictions is None):
-        raise ValueError("What to score must be one of --model and --predictions. Received: neither or both. Give one.")
+    """Score one fine-tuned model, or a file of predictions, on the task's dev table; or a masked LM on minimal pairs.
+
+    A minimal pair is an acceptable and an unacceptable sentence. The accuracy is how often the first has the higher
+    pseudo-log-likelihood.
+    """
+    _check_scored(task, model, predictions, minimal_pairs, limit, set)
+    if minimal_pairs is not None:
+        choose_backend(PipelineConfig(), backend)
+        _print_pairs(model, minimal_pairs, limit, json)
+        return
     if predictions is not None:
         from keras_bert_flow.evaluation.prediction_files import score_predictions
 
-        print_scores(score_predictions(fill_builtin_task(load(task, set)), predictions))
+        print_scores(score_predictions(fill_builtin_task(load(task, set)), predictions), json)
         return
     settings = choose_backend(load(task, set), backend)
     check_asked_model(model, FINE_TUNED, {}, [], None)
@@ -111,12 +130,54 @@ def evaluate(
     questions = read_questions(settings, model)
     from keras_bert_flow.evaluation.evaluate import evaluate_model
 
-    print_scores(evaluate_model(settings, model, questions))
+    print_scores(evaluate_model(settings, model, questions), json)
 
 
-def print_scores(scores: dict[str, float]) -> None:
+def print_scores(scores: dict[str, float], as_json: bool = False) -> None:
+    if as_json:
+        show_json(dumps(scores))
+        return
     for name, value in scores.items():
         show(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value}")
+
+
+def _check_scored(
+    task: Path | None,
+    model: Path | None,
+    predictions: Path | None,
+    minimal_pairs: Path | None,
+    limit: int | None,
+    overrides: list[str] | None,
+) -> None:
+    """Raise ValueError unless the options of `kbf evaluate` go together."""
+    if minimal_pairs is not None:
+        others = {"--task": task, "--predictions": predictions, "--set": overrides}
+        given = [name for name, value in others.items() if value]
+        if given or model is None:
+            raise ValueError(
+                "--minimal-pairs must come with --model, and without a task. Received: "
+                f"{', '.join(given) or 'no --model'}. {'Leave it out.' if given else 'Name a masked LM.'}"
+            )
+        return
+    if task is None:
+        raise ValueError("There must be something to score on. Received: neither --task nor --minimal-pairs. Give one.")
+    if limit is not None:
+        raise ValueError(f"--limit must come with --minimal-pairs. Received: --limit {limit} without. Leave it out.")
+    if (model is None) == (predictions is None):
+        raise ValueError("What to score must be one of --model and --predictions. Received: neither or both. Give one.")
+
+
+def _print_pairs(model: Path, path: Path, limit: int | None, as_json: bool) -> None:
+    encoded = read_pairs(model, path, limit)
+    from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs
+    from keras_bert_flow.evaluation.pair_tables import pairs_text
+
+    with counting_progress(count_masked_copies(encoded)) as advance:
+        results = evaluate_minimal_pairs(model, path, limit, advance=advance, encoded=encoded)
+    if as_json:
+        show_json(dumps(results, indent=1))
+    else:
+        show(pairs_text(results), keep="\n")
 
 
 @app.command()

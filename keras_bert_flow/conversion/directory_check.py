@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,11 @@ _LAYER = {
     "output.dense": {"weight": ("hidden_dim", "intermediate_dim"), "bias": ("hidden_dim",)},
     "output.LayerNorm": _NORM,
 }
+_MASKED_LM_HEAD = {
+    "cls.predictions.transform.dense": _SQUARE,
+    "cls.predictions.transform.LayerNorm": _NORM,
+    "cls.predictions": {"bias": ("vocabulary_size",)},
+}
 
 
 def check_directory(folder: str | Path) -> dict[str, Any]:
@@ -41,6 +46,24 @@ def check_directory(folder: str | Path) -> dict[str, Any]:
     """
     config, _ = open_directory(Path(folder))
     return read_hf_config(config, str(Path(folder) / "config.json"))
+
+
+def check_masked_lm(folder: str | Path) -> dict[str, Any]:
+    """Check a model directory as `check_directory` does, and that it has a masked-LM head.
+
+    Raises:
+        FileNotFoundError, ValueError: as `open_directory`, or there is no such head.
+    """
+    config, tensors = open_directory(Path(folder))
+    settings = read_hf_config(config, str(Path(folder) / "config.json"))
+    for name, sizes in _name_tensors("", _MASKED_LM_HEAD):
+        if name not in tensors:
+            raise ValueError(
+                f"A model must have a masked-LM head to score tokens. Received: {folder}, without `{name}`. Take what "
+                "`kbf pretrain` made, a BertForMaskedLM or a BertForPreTraining."
+            )
+        _check_shape(name, tuple(settings[size] for size in sizes), tensors)
+    return settings
 
 
 def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
@@ -69,20 +92,29 @@ def _check_sizes(settings: dict[str, Any], tensors: StoredTensors) -> None:
         if name not in tensors:
             count = f" of {settings['num_layers']} layers" if name.startswith("encoder.") else ""
             raise ValueError(f"{tensors.path}: there is no tensor `{name}`. Is it a BERT{count}, as config.json says?")
-        if tensors.shapes[name] != expected:
-            raise ValueError(
-                f"{tensors.path}: `{name}` must have the shape {expected}, by config.json. "
-                f"Received: {tensors.shapes[name]}. Do the two files belong together?"
-            )
+        _check_shape(name, expected, tensors)
+
+
+def _check_shape(name: str, expected: tuple[int, ...], tensors: StoredTensors) -> None:
+    if tensors.shapes[name] != expected:
+        raise ValueError(
+            f"{tensors.path}: `{name}` must have the shape {expected}, by config.json. "
+            f"Received: {tensors.shapes[name]}. Do the two files belong together?"
+        )
 
 
 def _list_tensors(num_layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the tensors one by one: a damaged `config.json` may speak of a thousand million layers."""
-    for part, tensors in _EMBEDDINGS.items():
-        yield from ((f"embeddings.{part}.{tensor}", sizes) for tensor, sizes in tensors.items())
+    yield from _name_tensors("embeddings.", _EMBEDDINGS)
     for layer in range(num_layers):
-        for part, tensors in _LAYER.items():
-            yield from ((f"encoder.layer.{layer}.{part}.{tensor}", sizes) for tensor, sizes in tensors.items())
+        yield from _name_tensors(f"encoder.layer.{layer}.", _LAYER)
+
+
+def _name_tensors(
+    prefix: str, parts: Mapping[str, Mapping[str, tuple[str, ...]]]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for part, tensors in parts.items():
+        yield from ((f"{prefix}{part}.{tensor}", sizes) for tensor, sizes in tensors.items())
 
 
 def _check_memory(tensors: StoredTensors) -> None:

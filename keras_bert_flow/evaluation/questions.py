@@ -1,4 +1,4 @@
-"""Read what a fine-tuned model is to be measured on, before the model is loaded."""
+"""Read what a model is to be measured on, before the model is loaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.conversion.directory_check import check_masked_lm
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.minimal_pairs import EncodedPairs, encode_pairs, read_minimal_pairs
 from keras_bert_flow.tasks.task import Task
 
 DEV = "dev"
@@ -43,6 +45,20 @@ def read_questions(config: PipelineConfig, model: str | Path) -> dict[str, Quest
         examples = as_configured.read(path)
         found[name] = Questions(examples, task.encode(tokenizer, examples, sequence_length))
     return found
+
+
+def read_pairs(model: str | Path, path: str | Path, limit: int | None = None) -> EncodedPairs:
+    """Read minimal pairs and encode them as a masked LM does.
+
+    Args:
+        limit: as for `read_minimal_pairs`.
+    Raises:
+        FileNotFoundError: the file, or one of the model, is missing.
+        ValueError: a file is unusable, the model has no masked-LM head, or a sentence does not fit it.
+    """
+    verify(model, path)
+    settings = check_masked_lm(model)
+    return encode_pairs(read_tokenizer(Path(model)), read_minimal_pairs(path, limit), settings["max_positions"])
 
 
 def require_kind(task: Task, found: Task, model: str | Path) -> None:

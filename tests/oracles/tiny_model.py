@@ -12,10 +12,22 @@ from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
 PIECES = (*SPECIAL_PIECES, "a", "b", "c")
 HIDDEN, INTERMEDIATE, POSITIONS = 4, 8, 64
+_TRANSFORM = {
+    "dense.weight": (HIDDEN, HIDDEN),
+    "dense.bias": (HIDDEN,),
+    "LayerNorm.weight": (HIDDEN,),
+    "LayerNorm.bias": (HIDDEN,),
+}
 
 
-def write_tiny_model(folder: Path, labels: tuple[str, ...] = ("no", "yes"), pieces=PIECES) -> Path:
-    """Write a classifier of one block, with the names of `transformers` and weights of 0."""
+def write_tiny_model(
+    folder: Path, labels: tuple[str, ...] = ("no", "yes"), pieces=PIECES, has_masked_lm: bool = False
+) -> Path:
+    """Write a classifier of one block, with the names of `transformers` and weights of 0.
+
+    Args:
+        has_masked_lm: put a masked-LM head beside that of the classifier.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": "bert",
@@ -49,6 +61,9 @@ def write_tiny_model(folder: Path, labels: tuple[str, ...] = ("no", "yes"), piec
     tensors = {f"bert.{name}": np.zeros(shape, np.float32) for name, shape in shapes.items()}
     tensors |= {"classifier.weight": np.zeros((len(labels), HIDDEN), np.float32)}
     tensors |= {"classifier.bias": np.zeros(len(labels), np.float32)}
+    if has_masked_lm:
+        head = {f"transform.{name}": shape for name, shape in _TRANSFORM.items()} | {"bias": (len(pieces),)}
+        tensors |= {f"cls.predictions.{name}": np.zeros(shape, np.float32) for name, shape in head.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)  # the library makes it its writer's alone
     write_vocabulary(folder / "vocab.txt", pieces)

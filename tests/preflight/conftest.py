@@ -30,6 +30,9 @@ TABLES = {
     "copies.txt": "A cat sat.\n\nA cat sat.\n\n A cat sat. \n",
     "empty.txt": "",
     "blank.txt": "\n \n\n",
+    "pairs.jsonl": '{"sentence_good": "a b", "sentence_bad": "b a", "UID": "x"}\n',
+    "long_pairs.jsonl": '{"sentence_good": "a", "sentence_bad": "%s", "UID": "x"}\n' % ("a " * 511),
+    "odd_pairs.jsonl": '{"sentence_good": "a b", "sentence_bad": "b a", "UID": "x"}\n{"UID": "x"}\n',
     "texts.jsonl": '{"body": "A cat sat."}\n{"body": "A dog ran."}\n',
     "vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n",
     "good_vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n",
@@ -41,6 +44,7 @@ def published(tmp_path_factory) -> Path:
     """Write a model directory and records, which no test changes."""
     folder = tmp_path_factory.mktemp("published")
     write_tiny_model(folder / "model")
+    write_tiny_model(folder / "masked_lm", has_masked_lm=True)
     write_tiny_records(folder / "records")
     return folder
 
@@ -57,7 +61,7 @@ def place(tmp_path: Path, published: Path, monkeypatch: pytest.MonkeyPatch) -> P
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "folder").mkdir()
-    for folder in ("model", "records"):
+    for folder in ("model", "masked_lm", "records"):
         (tmp_path / folder).symlink_to(published / folder)
     values = {"task": {"train": "train.tsv", "dev": "train.tsv"}, "corpus": {"input": ["corpus.txt"]}}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))

@@ -13,6 +13,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.preflight.refused import assert_refused
 
 PREDICT = "predict --model model"
+PAIRS = "evaluate --model masked_lm --minimal-pairs"
 REPORT = "report --config run.yaml --finetuned records --pretrained records"
 SHAPE = "--set model={num_layers: 1, hidden_dim: 4, num_heads: 2, intermediate_dim: 8, max_positions: 64}"
 SHORT = "--set records.sequence_length=8 --set finetuning.sequence_length=8"
@@ -55,6 +56,22 @@ WRONG_COMMANDS = {
     "evaluate --model nope --task run.yaml": "must hold config.json. Received: nope",
     "evaluate --model records --task run.yaml": "must hold config.json. Received: records",
     "evaluate --model model --task run.yaml --set task={kind: regression, train: a, dev: a}": "model of classification",
+    "evaluate": "There must be something to score on. Received: neither --task nor --minimal-pairs",
+    "evaluate --model model": "Received: neither --task nor --minimal-pairs",
+    "evaluate --model model --task run.yaml --limit 3": "--limit must come with --minimal-pairs. Received: --limit 3",
+    "evaluate --minimal-pairs pairs.jsonl": "must come with --model.* Received: no --model",
+    f"{PAIRS} pairs.jsonl --task run.yaml": "without a task. Received: --task",
+    f"{PAIRS} pairs.jsonl --predictions x --set seed=1": "Received: --predictions, --set",
+    f"{PAIRS} pairs.jsonl --limit 0": "Invalid value for '--limit'",
+    f"{PAIRS} pairs.jsonl --backend theano": "The backend must be one of",
+    f"{PAIRS} nope.jsonl": "A table must be a file. Received: nope.jsonl",
+    f"{PAIRS} folder": "must end in .jsonl",
+    f"{PAIRS} train.tsv": "must end in .jsonl",
+    f"{PAIRS} odd_pairs.jsonl": "odd_pairs.jsonl, row 2: a minimal pair must have .* Received: no sentence_good",
+    f"{PAIRS} long_pairs.jsonl": "row 1: `sentence_bad` must fit the model's 64 positions.* Received: 513 tokens",
+    "evaluate --minimal-pairs pairs.jsonl --model model": "must have a masked-LM head to score tokens. Received: model",
+    "evaluate --minimal-pairs pairs.jsonl --model records": "must hold config.json. Received: records",
+    "evaluate --minimal-pairs pairs.jsonl --model damaged": "not a whole safetensors file",
     "evaluate --predictions nope --task run.yaml": "Predictions must be in a file",
     f"{REPORT} --records nope --output dangling": "link that leads nowhere",
     f"{REPORT} --records nope --output new": "must hold finetuning. Received: records, which holds records",
