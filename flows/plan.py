@@ -16,6 +16,7 @@ from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetun
 from keras_bert_flow.planning.workers import describe_workers
 from keras_bert_flow.preflight.run import STAGES
 from keras_bert_flow.preflight.stages import check_corpus
+from keras_bert_flow.tasks.minimal_pairs import read_minimal_pairs
 from keras_bert_flow.terminal import JOINERS, escape_controls
 from keras_bert_flow.text.builtin import write_builtin_corpus, write_builtin_task
 from keras_bert_flow.text.storage import is_remote
@@ -72,6 +73,7 @@ def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: Task
         *estimate_pretraining(config, estimate),
         *estimate_finetuning(config, len(task.training)),
         *describe_workers(config, files),
+        *_describe_minimal_pairs(config),
     ]
 
 
@@ -148,6 +150,15 @@ def _names(config: PipelineConfig) -> list[str]:
 
 def _stage(config: PipelineConfig, name: str, key: str) -> Stage:
     return Stage(name, key, Path(config.runs) / name / key, ())
+
+
+def _describe_minimal_pairs(config: PipelineConfig) -> list[str]:
+    path, limit = config.evaluation.minimal_pairs, config.evaluation.minimal_pairs_limit
+    if path is None:
+        return []
+    pairs = read_minimal_pairs(path, limit)
+    phenomena = {pair.groups["phenomena"] for pair in pairs}
+    return [f"Minimal pairs: {len(pairs):,} of {len(phenomena):,} phenomena, scored by the pre-trained model."]
 
 
 def _describe_corpus(files: Sequence[str], remote: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ def settle_config(
 
 def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
     """Pin the paths to the present working directory, so that they mean the same in every child process."""
-    corpus, task, vocabulary = config.corpus, config.task, config.vocabulary
+    corpus, task, vocabulary, evaluation = config.corpus, config.task, config.vocabulary, config.evaluation
     files = {"train": _absolute(task.train), "dev": _absolute(task.dev)}
     files["extra_dev"] = {name: _absolute(path) for name, path in task.extra_dev.items()}
     return config.model_copy(
@@ -47,6 +47,9 @@ def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
             "corpus": corpus.model_copy(update={"input": tuple(_absolute(item) for item in corpus.input)}),
             "task": task.model_copy(update=files),
             "vocabulary": vocabulary.model_copy(update={"file": vocabulary.file and _absolute(vocabulary.file)}),
+            "evaluation": evaluation.model_copy(
+                update={"minimal_pairs": evaluation.minimal_pairs and _absolute(evaluation.minimal_pairs)}
+            ),
         }
     )
 

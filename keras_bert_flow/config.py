@@ -312,6 +312,19 @@ class FinetuningConfig(Settings):
         return self
 
 
+class EvaluationConfig(Settings):
+    """What the report measures beside the task."""
+
+    minimal_pairs: LocalPath | None = Field(
+        None,
+        description="File of minimal pairs in the format of BLiMP, .jsonl, also .gz, .bz2, .xz and .zst, on which the "
+        "pre-trained model is scored; left out, it is not.",
+    )
+    minimal_pairs_limit: int | None = Field(
+        None, ge=1, le=MOST_EXAMPLES, description="Score only the first so many pairs of each phenomenon."
+    )
+
+
 class DistributionConfig(Settings):
     """Over which devices pre-training is spread; it changes a result by rounding only, so it is in no key."""
 
@@ -358,6 +371,9 @@ class PipelineConfig(Settings):
     )
     task: AnyTask = Field(default_factory=ClassificationConfig, description="The task.")
     finetuning: FinetuningConfig = Field(default_factory=FinetuningConfig, description="Fine-tuning.")
+    evaluation: EvaluationConfig = Field(
+        default_factory=EvaluationConfig, description="What the report measures beside the task."
+    )
 
     @model_validator(mode="after")
     def _check_lengths(self):

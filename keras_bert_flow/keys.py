@@ -100,7 +100,11 @@ def finetuning_key(config: PipelineConfig, model: Path) -> str:
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:
     """Key of a report; `phases` are the folders of pre-training whose scores it shows."""
     settings = _without_paths(config.model_dump(exclude={"runs", "beam", "distribution"}))
+    pairs = config.evaluation.minimal_pairs
+    if pairs is None:
+        del settings["evaluation"]
     extra = {f"extra_dev {name}": _digest_table(Path(path)) for name, path in config.task.extra_dev.items()}
+    extra |= {"minimal_pairs": _digest_file(pairs)} if pairs else {}
     inputs = evaluation_inputs(finetuned, records, phases) | task_digests(config) | extra
     return _stage_key("evaluation", settings, inputs)
 
@@ -214,7 +218,12 @@ def _corpus_settings(corpus: CorpusConfig) -> dict:
 
 def _without_paths(settings: dict) -> dict:
     """Drop where inputs lie; what they hold is digested apart."""
-    paths = {"corpus": _NOT_IN_KEYS, "task": {"train", "dev", "extra_dev"}, "vocabulary": {"file"}}
+    paths = {
+        "corpus": _NOT_IN_KEYS,
+        "task": {"train", "dev", "extra_dev"},
+        "vocabulary": {"file"},
+        "evaluation": {"minimal_pairs"},
+    }
     return {
         section: {name: value for name, value in values.items() if name not in paths[section]}
         if section in paths

@@ -99,6 +99,25 @@ def test_further_dev_files_are_of_the_evaluation_and_not_of_the_fine_tuning(tmp_
     assert copy[1] == other[1]
 
 
+def test_minimal_pairs_are_of_the_evaluation_only_where_they_are_named(tmp_path):
+    for name in ("table", "pairs", "other", "copy"):
+        (tmp_path / name).write_text("a" if name == "table" else "b" if name != "other" else "c")
+    (tmp_path / "model").mkdir()
+
+    def keys_of(name=None, limit=None):
+        files = dict.fromkeys(("train", "dev"), str(tmp_path / "table"))
+        pairs = {"minimal_pairs": name and str(tmp_path / name), "minimal_pairs_limit": limit}
+        config = PipelineConfig(task=files, evaluation=pairs)
+        return keys.finetuning_key(config, tmp_path / "model"), keys.evaluation_key(config, *[tmp_path / "model"] * 2)
+
+    none, unused, pairs, other, copy, few = (
+        keys_of(*given) for given in ((), (None, 3), ("pairs",), ("other",), ("copy",), ("pairs", 3))
+    )
+    assert none == unused and copy == pairs  # where a file lies changes nothing
+    assert len({found[0] for found in (none, pairs, other, few)}) == 1
+    assert len({found[1] for found in (none, pairs, other, few)}) == 4
+
+
 def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(tmp_path):
     (tmp_path / "vocab.txt").write_text("a")
     write_manifest(tmp_path, "records", "key", {}, {}, {})

@@ -9,6 +9,8 @@ from typing import Any
 
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.evaluation.grid_table import GRID_FILE, RANDOM_GRID_FILE, grid_markdown, other_seconds, read_grid
+from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
+from keras_bert_flow.evaluation.pair_tables import pairs_markdown
 from keras_bert_flow.evaluation.predictions import write_predictions
 from keras_bert_flow.evaluation.questions import DEV, Questions, read_questions, require_kind
 from keras_bert_flow.evaluation.report import Report, write_report
@@ -34,6 +36,7 @@ from keras_bert_flow.tasks.word_baseline import answer_from_words
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.task_data import TaskFiles, read_task_files, read_unreachable
 
+MODEL = "model"  # the model directory within a folder of pre-training
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")
 
 
@@ -92,6 +95,7 @@ def write_evaluation(
     def build(work: Path) -> Contents:
         read = files or read_task_files(config)
         task, training, dev, extra = read.task, read.training, read.dev, read.extra_dev
+        pairs = _score_minimal_pairs(config, pretrained)
         dev_sets = {DEV: dev} | extra
         predicted = _predict_runs(task, finetuned, dev_sets, work / "predictions")
         words = answer_from_words(task, training, dev_sets, config.seed)
@@ -115,6 +119,7 @@ def write_evaluation(
             results["grid_random"] = grid
         if unreachable := read_unreachable(finetuned):
             results["unreachable"] = unreachable
+        results |= pairs
         (work / "metrics.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
         (work / "report.md").write_text(_write_tables(results), encoding="utf-8")
         report = Report(
@@ -162,6 +167,15 @@ def _ending(dev_set: str) -> str:
     return "" if dev_set == DEV else f"-{dev_set}"
 
 
+def _score_minimal_pairs(config: PipelineConfig, pretrained: Path) -> dict[str, Any]:
+    """Return what the results have of minimal pairs, nothing where the configuration names none."""
+    settings = config.evaluation
+    if settings.minimal_pairs is None:
+        return {}
+    found = evaluate_minimal_pairs(pretrained / MODEL, settings.minimal_pairs, settings.minimal_pairs_limit)
+    return {"minimal_pairs": found}
+
+
 def _ask(predictor: Predictor, model: Path, features: Features, examples: Sequence[Any]) -> list[Prediction]:
     try:
         return predictor.answer_encoded(features, examples)
@@ -177,6 +191,7 @@ def _write_tables(results: Mapping[str, Any]) -> str:
     tables += [grid_markdown(results["grid"])] if "grid" in results else []
     tables += [f"From random weights:\n\n{grid_markdown(results['grid_random'])}"] if "grid_random" in results else []
     tables += [unreachable_markdown(results)] if "unreachable" in results else []
+    tables += [pairs_markdown(results["minimal_pairs"])] if "minimal_pairs" in results else []
     return "\n\n".join(tables)
 
 

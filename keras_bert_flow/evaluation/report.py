@@ -12,6 +12,7 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.evaluation.curves import Panel, describe_panel, draw_panel, last_values, loss_panels
 from keras_bert_flow.evaluation.grid_table import NOTE, grid_rows
 from keras_bert_flow.evaluation.page import details, figure, page, paragraph, section, table
+from keras_bert_flow.evaluation.pair_tables import describe_minimal_pairs
 from keras_bert_flow.evaluation.result_sections import (
     describe_classes,
     describe_confusion,
@@ -86,6 +87,7 @@ def render_report(report: Report) -> str:
             section("Grid, random weights", *_describe_grid(report.results.get("grid_random"))),
             section("Pre-training, first phase", _describe_pretraining(report.results.get("first_phase", {}))),
             section("Pre-training", _describe_pretraining(report.pretraining or report.results.get("pretraining", {}))),
+            section("Minimal pairs", *describe_minimal_pairs(report.results.get("minimal_pairs"))),
             section("Losses", *_describe_curves(loss_panels(report.curves))),
             section("Classes", *describe_classes(report.results)),
             section("Confusion", *describe_confusion(report.results)),

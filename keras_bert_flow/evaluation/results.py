@@ -22,6 +22,8 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
     grid_random: the same of random weights
     unreachable: `train`, `dev` or `extra_dev.<name>` → answers, questions, words or spans → total, and by reason
         how many no model can give; see `count_unreachable` of the task. Absent where every label can be given
+    minimal_pairs: of the pre-trained model, where the configuration names a file of them; see
+        `keras_bert_flow.evaluation.minimal_pairs`
     interval: of the main metric of the first pre-trained run, over the dev examples: metric, seed, value, low, high,
         level, resamples; see `keras_bert_flow.evaluation.interval`
     classes: class, label or type of span → gold, predicted and correct, counts summed over the pre-trained runs, and

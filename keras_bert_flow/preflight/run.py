@@ -8,6 +8,7 @@ from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.outputs import check_place
 from keras_bert_flow.preflight.stages import (
     check_corpus,
+    check_minimal_pairs,
     check_model,
     check_names,
     check_pattern,
@@ -50,4 +51,6 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
         check_predictions(config)
     if "vocabulary" in stages or "records" in stages:
         check_corpus(config, makes_records="records" in stages)
+    if "evaluation" in stages:
+        check_minimal_pairs(config)
     return check_task(config) if "finetuning" in stages or "evaluation" in stages else None

@@ -20,9 +20,11 @@ from keras_bert_flow.records.checking import check_positions, check_records
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.settings import BUILTIN
+from keras_bert_flow.tasks.minimal_pairs import encode_pairs, read_minimal_pairs
 from keras_bert_flow.text.inputs import check_inputs, packages_for
 from keras_bert_flow.text.storage import is_remote
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
 from keras_bert_flow.training.initial_shape import check_shape
 from keras_bert_flow.training.task_data import (
     TaskData,
@@ -132,10 +134,26 @@ def check_report_stage(
 ) -> TaskFiles | None:
     """Check what `kbf report` is given, and return the task's files; None of the built-in task."""
     check_output(output)
+    check_minimal_pairs(config)
     inputs = [(finetuned, "finetuning"), (pretrained, "pretraining"), (records, "records")]
     for folder, stage in (*inputs, *([(first_phase, "pretraining")] if first_phase else ())):
         check_folder(folder, stage)
     return check_task(config)
+
+
+def check_minimal_pairs(config: PipelineConfig) -> None:
+    """Check the file of minimal pairs, if the configuration names one.
+
+    Without a vocabulary each word counts as one token: a sentence that does not fit the model then never does.
+    """
+    path, limit = config.evaluation.minimal_pairs, config.evaluation.minimal_pairs_limit
+    if path is None:
+        return
+    check_installed(packages_for([path]))
+    verify(path)
+    pairs, file = read_minimal_pairs(path, limit), config.vocabulary.file
+    pieces = read_vocabulary(file) if file else SPECIAL_PIECES
+    encode_pairs(WordPieceTokenizer(pieces, config.vocabulary.cased), pairs, config.model.max_positions)
 
 
 def check_predictions(config: PipelineConfig) -> None:

@@ -3,11 +3,13 @@ import re
 
 import pytest
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config import EvaluationConfig, PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.evaluation.evaluate import evaluate_model, write_evaluation
 from keras_bert_flow.evaluation.grid_table import grid_markdown
+from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.tasks.conll import read_tagged_words
 from keras_bert_flow.tasks.make import make_task
@@ -128,6 +130,26 @@ def test_every_kind_of_task_is_evaluated(kind, make_folders, tmp_path):
     page, table = (output / "report.html").read_text(), (output / "report.md").read_text()
     assert "mine" in page and "pre-trained" in table
     assert page.count("TF-IDF with") >= 2 * len(words) and table.count("| TF-IDF with ") == len(words)
+
+
+@pytest.mark.any_backend
+def test_minimal_pairs_are_scored_where_they_are_named(make_folders, tmp_path):
+    folders = make_folders("classification")
+    without = write_evaluation(**folders, output=tmp_path / "without")
+    assert "minimal_pairs" not in json.loads((without / "metrics.json").read_text())
+    assert "inimal pairs" not in re.sub("minimal_pairs", "", (without / "report.html").read_text())
+    masked_lm = BertMaskedLM(BertBackbone(len(PIECES), 1, 2, 8, 16, max_positions=LENGTH, use_pooler=False))
+    save_model_directory(masked_lm, folders["pretrained"] / "model", tmp_path / "vocab.txt")
+    lines = [{"sentence_good": "a b", "sentence_bad": bad, "UID": "order", "field": "f"} for bad in ("b a", "a b")]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    named = EvaluationConfig(minimal_pairs=str(tmp_path / "pairs.jsonl"), minimal_pairs_limit=2)
+    config = folders["config"].model_copy(update={"evaluation": named})
+    output = write_evaluation(**folders | {"config": config}, output=tmp_path / "with")
+    results = json.loads((output / "metrics.json").read_text())["minimal_pairs"]
+    assert results == evaluate_minimal_pairs(folders["pretrained"] / "model", tmp_path / "pairs.jsonl", 2)
+    assert (results["pairs"], results["ties"], results["limit"]) == (2, 1, 2)
+    assert "<h2>Minimal pairs</h2>" in (output / "report.html").read_text()
+    assert "| field f | 2 | " in (output / "report.md").read_text()
 
 
 def test_labels_out_of_reach_are_reported(make_folders, tmp_path):

@@ -99,6 +99,14 @@ def test_tokens_are_counted_with_the_vocabulary_or_one_learnt_from_the_sample(co
     assert "learnt from it" in estimate_corpus(config, [str(text)], None).basis
 
 
+def test_minimal_pairs_are_in_the_plan_where_they_are_named(config, tmp_path: Path):
+    (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "a", "sentence_bad": "b", "UID": "x"}\n' * 3)
+    named = settle_config("tiny.yaml", ["evaluation={minimal_pairs: pairs.jsonl, minimal_pairs_limit: 2}"])
+    assert named.evaluation.minimal_pairs == str(tmp_path / "pairs.jsonl")
+    assert describe_plan(named).endswith("\nMinimal pairs: 2 of 1 phenomena, scored by the pre-trained model.")
+    assert "Minimal pairs" not in describe_plan(config)
+
+
 def test_estimates_follow_from_the_settings(config):
     config = config.model_copy(update={"pretraining": config.pretraining.model_copy(update={"peak_flops": 1e6})})
     training, seconds = estimate_pretraining(config, None)
