@@ -155,10 +155,11 @@ def test_report_holds_labels_as_text(run):
         assert name in seen.text
     assert any(package in seen.text for package in PACKAGES)
     markdown = (folder / "report/report.md").read_text(encoding="utf-8")
+    models = json.loads((folder / "report/metrics.json").read_text())["models"]
     first, name, second = markdown.split("\n\n")
     assert not hidden_in(markdown)
     for table in map(read_table, (first, second)):
-        assert len(table) == 4 and {len(row) for row in table} == {5}
+        assert len(table) == 1 + len(models) and {len(row) for row in table} == {5}
     assert text_of(PARSER.parse(name)[1]) == "On _x_:"
 
 
