@@ -144,6 +144,7 @@ def _predict_runs(
 ) -> dict[str, dict[str, list[RunPredictions]]]:
     """Ask every fine-tuned model, and keep what each answered beside the results; return dev set → start → runs."""
     folder.mkdir()
+    field = f"dev_{task.main_metric}"
     predicted: dict[str, dict[str, list[RunPredictions]]] = {name: {} for name in dev_sets}
     predictor = None
     for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
@@ -154,9 +155,10 @@ def _predict_runs(
             encoded = {name: predictor.encode(examples) for name, examples in dev_sets.items()}
         else:
             predictor.take_weights(run_file.parent / "model")
+        scores = tuple(line[field] for line in read_log(run_file.parent) if field in line)
         for name, examples in dev_sets.items():
             predictions = _ask(predictor, run_file.parent / "model", encoded[name], examples)
-            found = RunPredictions(run["seed"], predictions, run["seconds"])
+            found = RunPredictions(run["seed"], predictions, run["seconds"], scores if name == DEV else ())
             predicted[name].setdefault(run["start"], []).append(found)
             file = f"{run['start']}-seed-{run['seed']}{_ending(name)}"
             write_predictions(folder, file, task, examples, predictions)

@@ -9,6 +9,7 @@ from keras_bert_flow.evaluation.summary import (
     COMPARISON_NOTE,
     describe_words,
     extra_results,
+    improving_sentence,
     interval_sentence,
     result_rows,
 )
@@ -37,7 +38,7 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
             f"{name}, seed {run['seed']}",
             *(format_metric(run[metric], heading) for metric, heading in metrics.items()),
             f"{run['seconds']:,.1f}",
-            "collapsed" if run["collapsed"] else "",
+            "collapsed" if run["collapsed"] else "still improving" if run["improving"] else "",
         ]
         for model, name in name_models(results).items()
         for run in results["models"][model]["runs"]
@@ -45,7 +46,13 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
     ]
     columns = ["run", *metrics.values(), "seconds", ""]
     kinds = ["", *["number"] * (len(columns) - 2), ""]
-    sentences = (note, COMPARISON_NOTE, describe_words(results), interval_sentence(results))
+    sentences = (
+        note,
+        improving_sentence(results),
+        COMPARISON_NOTE,
+        describe_words(results),
+        interval_sentence(results),
+    )
     notes = [paragraph(sentence, "note") for sentence in sentences]
     return [table(header, rows), *notes, table(columns, runs, kinds)]
 

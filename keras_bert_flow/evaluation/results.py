@@ -8,7 +8,9 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
         each
         every metric that the task's `score` gives: mean, standard_deviation, minimum, maximum over the runs
         runs: list of seed, every such metric, collapsed (all predictions are the same, though the labels are not),
-            seconds; baseline and tfidf are one run each, of seed null and 0.0 seconds
+            improving (the dev score was still rising when the run ended, see
+            `keras_bert_flow.evaluation.convergence`; null where nothing tells), seconds;
+            baseline and tfidf are one run each, of seed null and 0.0 seconds
     comparisons: each model but pretrained → difference (of the mean main metrics, pretrained minus that), its
         standard_error, beyond_chance and resamples; see `keras_bert_flow.evaluation.comparison`
     tfidf: how that model was chosen: longest, strength, score, choosing_examples and fitted_examples; see
@@ -38,6 +40,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_bert_flow.evaluation.comparison import compare_models
+from keras_bert_flow.evaluation.convergence import is_improving
 from keras_bert_flow.evaluation.interval import bootstrap_interval
 from keras_bert_flow.tasks.counts import pool_tables
 from keras_bert_flow.tasks.metrics import confusion, summarise_runs
@@ -54,11 +57,13 @@ class RunPredictions:
         seed: of the run.
         predictions: one an example, as the task's `decode` makes them.
         seconds: how long the fine-tuning took.
+        dev_scores: the main metric on the dev set of each evaluation of the training, in their order.
     """
 
     seed: int | None
     predictions: Sequence[Prediction]
     seconds: float
+    dev_scores: tuple[float, ...] = ()
 
 
 def build_results(
@@ -155,6 +160,7 @@ def _summarise(task: Task, dev: Sequence[Any], runs: Sequence[RunPredictions]) -
             "seed": run.seed,
             **score,
             "collapsed": task.is_collapsed(dev, run.predictions),
+            "improving": is_improving(run.dev_scores, task.main_metric, len(dev)),
             "seconds": float(run.seconds),
         }
         for run, score in zip(runs, scores, strict=True)

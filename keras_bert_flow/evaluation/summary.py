@@ -65,10 +65,28 @@ def result_rows(results: Mapping[str, Any]) -> list[list[str]]:
 
 
 def count_runs(model: Mapping[str, Any]) -> str:
-    """Write how many runs a summary stands on, and how many of them collapsed; the baseline is no run."""
+    """Write how many runs a summary stands on, and how many of them collapsed or were still improving."""
     seeds = [run for run in model["runs"] if run["seed"] is not None]
-    collapsed = sum(run["collapsed"] for run in seeds)
-    return (str(len(seeds)) if seeds else "-") + (f" ({collapsed} collapsed)" if collapsed else "")
+    counts = {mark: sum(bool(run[mark]) for run in seeds) for mark in ("collapsed", "improving")}
+    marks = ", ".join(f"{count} {mark}" for mark, count in counts.items() if count)
+    return (str(len(seeds)) if seeds else "-") + (f" ({marks})" if marks else "")
+
+
+def improving_sentence(results: Mapping[str, Any]) -> str:
+    """Say which runs were still improving when they ended, with the remedy; nothing where none was."""
+    remedies = {"random": "finetuning.random_max_epochs", "pretrained": "finetuning.epochs"}
+    found, names = [], name_models(results)
+    for model in remedies.keys() & names.keys():
+        runs = results["models"][model]["runs"]
+        if count := sum(bool(run["improving"]) for run in runs):
+            found.append((model, f"{count} of {len(runs)} runs of {names[model]}"))
+    if not found:
+        return ""
+    found.sort(reverse=True)  # in the order of the rows
+    return (
+        f"Still improving when they ended: {', '.join(words for _, words in found)}. Their scores are lower than what "
+        f"these models reach: raise {' and '.join(remedies[model] for model, _ in found)}."
+    )
 
 
 def verdict(results: Mapping[str, Any]) -> str:

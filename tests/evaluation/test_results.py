@@ -59,7 +59,7 @@ def test_results_hold_the_documented_format():
         assert set(model) == {"accuracy", "f1", "matthews", "runs"}
         assert set(model["accuracy"]) == {"mean", "standard_deviation", "minimum", "maximum"}
         for run in model["runs"]:
-            assert set(run) == {"seed", "accuracy", "f1", "matthews", "collapsed", "seconds"}
+            assert set(run) == {"seed", "accuracy", "f1", "matthews", "collapsed", "improving", "seconds"}
     assert [(run["seed"], run["accuracy"], run["seconds"]) for run in models["pretrained"]["runs"]] == [
         (1, 1.0, 2.5),
         (2, 0.75, 2.5),
@@ -77,7 +77,7 @@ def test_results_of_every_kind_have_the_metrics_of_the_task(name):
     metrics = set(case.task.score(case.dev, case.answer(2.0, 1)))
     for model in results["models"].values():
         assert set(model) == {*metrics, "runs"}
-        assert set(model["runs"][0]) == {*metrics, "seed", "collapsed", "seconds"}
+        assert set(model["runs"][0]) == {*metrics, "seed", "collapsed", "improving", "seconds"}
     main = case.task.main_metric
     expected = [case.task.score(case.dev, case.answer(skill, seed))[main] for seed, skill in ((1, 2.0), (2, 1.5))]
     pretrained = results["models"]["pretrained"]
@@ -95,7 +95,7 @@ def test_results_of_every_kind_have_the_metrics_of_the_task(name):
 def test_baseline_of_classes_is_the_majority_of_training():
     baseline = results_of([[0, 1, 2, 2]])["models"]["baseline"]
     expected = {"accuracy": 0.25, "f1": pytest.approx(0.4 / 3), "matthews": 0.0}
-    assert baseline["runs"] == [{"seed": None, **expected, "collapsed": True, "seconds": 0.0}]
+    assert baseline["runs"] == [{"seed": None, **expected, "collapsed": True, "improving": None, "seconds": 0.0}]
 
 
 def test_confusion_and_classes_sum_the_pretrained_runs_only():
