@@ -9,8 +9,10 @@ import io
 import pickle
 import struct
 import uuid
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +24,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 CHUNK_BYTES = 256_000  # small enough to keep all workers busy, large enough for the runner to hold every place
 RUN_BYTES = 8_000_000  # what a worker sorts at a time
 _MERGE_BYTES = 16_000_000  # what a worker reads ahead of all the runs that it merges
+_MOST_BLOCK_BYTES = 1_000_000  # of that for one run
+_MOST_SORTED_RUNS = 256  # beyond, to look through all blocks for each that is read takes longer than a heap
 _ITEM_OVERHEAD_BYTES = 60  # of a Python object in a list
 _LENGTH = struct.Struct("<I")
 _OFFSET = struct.Struct("<Q")
@@ -186,12 +190,34 @@ def use_bucket(bucket: int, runs: Sequence[str], use: Callable[..., Iterable], *
 
 def merge_runs(bucket: int, runs: Sequence[str]) -> Iterator[bytes]:
     """Return an iterator over the items of a bucket in all the runs, in order, one block of each run in memory."""
-    block_bytes = max(4096, _MERGE_BYTES // max(1, len(runs)))
-    return heapq.merge(*(_read_items(path, bucket, block_bytes) for path in runs))
+    block_bytes = min(_MOST_BLOCK_BYTES, max(4096, _MERGE_BYTES // max(1, len(runs))))
+    blocks = [_read_blocks(path, bucket, block_bytes) for path in runs]
+    if len(runs) > _MOST_SORTED_RUNS:
+        return heapq.merge(*map(chain.from_iterable, blocks))
+    return chain.from_iterable(_merge_blocks(blocks))
 
 
-def _read_items(path: str, bucket: int, block_bytes: int) -> Iterator[bytes]:
-    """Yield the items of a bucket in one run; the file is open only while a block is read: there may be many."""
+def _merge_blocks(readers: Sequence[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
+    """Yield lists that together are all items in order, from sorted blocks; an item costs less than in `heapq.merge`.
+
+    What is at most the least of the last items of the blocks at hand comes before all that is still to be read.
+    """
+    at_hand = [(block, reader) for reader in readers if (block := next(reader, None))]
+    while at_hand:
+        bound = min(block[-1] for block, _ in at_hand)
+        ready, left = [], []
+        for block, reader in at_hand:
+            end = bisect_right(block, bound)
+            ready += block[:end]
+            if rest := block[end:] or next(reader, None):
+                left.append((rest, reader))
+        ready.sort()  # of sorted parts, which is to merge them
+        yield ready
+        at_hand = left
+
+
+def _read_blocks(path: str, bucket: int, block_bytes: int) -> Iterator[list[bytes]]:
+    """Yield the items of a bucket in one run, in lists; the file is open only while one is read: there may be many."""
     with _open_again(path) as file:
         (buckets,) = _OFFSET.unpack(_read_at(file, 0, _OFFSET.size))
         if bucket >= buckets:
@@ -202,15 +228,17 @@ def _read_items(path: str, bucket: int, block_bytes: int) -> Iterator[bytes]:
         with _open_again(path) as file:
             block = rest + _read_at(file, start, min(block_bytes, end - start))
         start += len(block) - len(rest)
-        position = 0
+        position, items = 0, []
         while len(block) - position >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(block, position)
             if len(block) - position - _LENGTH.size < length:
                 break
             position += _LENGTH.size
-            yield block[position : position + length]
+            items.append(block[position : position + length])
             position += length
         rest = block[position:]
+        if items:
+            yield items
 
 
 def _open_again(path: str) -> BinaryIO:

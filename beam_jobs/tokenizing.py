@@ -44,7 +44,7 @@ class TokenizeDocuments(CountingDoFn):
             if not lengths:
                 self.counts["documents_without_tokens"] += 1
                 continue
-            text_bytes = sum(len(sentence.encode()) for sentence in document.sentences)
+            text_bytes = sum(map(count_bytes, document.sentences))
             batch.append(pack_document(document.id, text_bytes, lengths, token_ids))
             self.counts["sentences"] += len(lengths)
             self.counts["tokens"] += len(token_ids)
@@ -52,6 +52,11 @@ class TokenizeDocuments(CountingDoFn):
             self.counts["documents_of_one_sentence"] += len(lengths) == 1
         if batch:
             yield batch
+
+
+def count_bytes(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def pack_document(document_id: str, text_bytes: int, lengths: array, token_ids: array) -> bytes:

@@ -5,7 +5,8 @@
 The sentences of the text are written as documents of 100 and of 1 sentence. Processor seconds are those of the whole
 command, the start of Python included; the peak is the high-water mark of resident memory (VmHWM) of its one process.
 A one-sentence document can only be paired with a random other one, so `mlm_nsp` makes more records of short documents,
-each mostly padding; `mlm` fills records over the borders of documents and makes about as many.
+each mostly padding; `mlm` fills records over the borders of documents and makes about as many. "Times more records" and
+"times a record", the processor seconds of one record compared, tell what of it is the price of more records.
 """
 
 import argparse
@@ -62,8 +63,9 @@ def main() -> None:
         "`records`, `mlm`": ["records", "--vocab", arguments.vocab, "--duplication", "1", "--objective", "mlm"],
         "`vocab`": ["vocab", "--size", "8000"],
     }
-    print("| job | documents | records | processor seconds | times | peak, MB | times |", flush=True)
-    print("|---|---:|---:|---:|---:|---:|---:|", flush=True)
+    header = ("job", "documents", "records", "times more records", "processor seconds", "times", "times a record")
+    print("| " + " | ".join([*header, "peak, MB", "times"]) + " |", flush=True)
+    print("|---|" + "---:|" * 8, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for name, job in jobs.items():
             first = None
@@ -73,8 +75,10 @@ def main() -> None:
                 command = [sys.executable, "-m", "keras_bert_flow", *job, "--input", str(path)]
                 command += ["--set", "corpus.lines=sentences"]
                 seconds, peak, records = run(command, arguments)
-                first = first or (seconds, peak)
-                row = [name, f"{documents:,}", f"{records:,}", f"{seconds:.1f}", f"{seconds / first[0]:.2f}"]
+                first = first or (seconds, peak, records)
+                times, more = seconds / first[0], records / first[2] if records else 1.0
+                row = [name, f"{documents:,}", f"{records:,}", f"{more:.2f}", f"{seconds:.1f}", f"{times:.2f}"]
+                row.append(f"{times / more:.2f}")
                 print("| " + " | ".join([*row, f"{peak:.0f}", f"{peak / first[1]:.2f}"]) + " |", flush=True)
 
 

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from keras_bert_flow.text.inputs import PARQUET, is_jsonl, open_input, whole_file
@@ -93,8 +94,8 @@ def find_fault(path: str, rule: ReadingRule, storage: Storage = LOCAL) -> Fault 
 
 def make_document(lines: Iterable[str], split_lines: bool) -> Document:
     """Make a document of its lines, blank sentences left out."""
-    pieces = (split_sentences(line) if split_lines else [line.strip()] for line in lines)
-    sentences = tuple(sentence for piece in pieces for sentence in piece if sentence)
+    pieces = chain.from_iterable(map(split_sentences, lines)) if split_lines else map(str.strip, lines)
+    sentences = tuple(filter(None, pieces))
     digest = hashlib.blake2b("\n".join(sentences).encode(), digest_size=ID_BYTES)
     return Document(digest.hexdigest(), sentences)
 

@@ -53,7 +53,11 @@ class LineReader:
     def read_text(self) -> Iterator[str]:
         """Emit every line of a text file that can be used; a blank one is an empty string."""
         for _, line, size in self._decoded(self._lines()):
-            yield self._tell_blank(line, size)
+            if line == "\n":  # as many as documents
+                self._add("blank", size)
+                yield ""
+            else:
+                yield self._tell_blank(line, size)
 
     def read_jsonl(self) -> Iterator[str]:
         """Emit the text of every line of JSON that has one."""
@@ -97,11 +101,12 @@ class LineReader:
 
     def _lines(self) -> Iterator[tuple[int, bytes, int]]:
         """Emit the number, the text and the bytes in the file of each line that holds no NUL byte."""
-        number = 0
+        number, counts = 0, self._counts
         while (found := self._read_line())[1]:
             number += 1
             line, size, has_nul = found
-            self._add("read", size)
+            counts["lines_read"] += 1
+            counts["bytes_read"] += size
             if has_nul:
                 self._reject("nul", "hold no NUL byte, as binary files and UTF-16 do", number, size)
             else:
@@ -116,6 +121,8 @@ class LineReader:
         try:
             line = rest = self._file.readline(most)
             size, has_nul = len(line), b"\0" in line
+            if size < most:  # it ends here
+                return line, size, has_nul
             while rest and not rest.endswith(b"\n"):
                 rest = self._file.readline(most)
                 size += len(rest)

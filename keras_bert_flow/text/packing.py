@@ -28,7 +28,8 @@ def pack_documents(
             sequence of its own, so that no sequence holds a token twice.
     """
     room = sequence_length - PACKED_SPECIAL_TOKENS
-    row = np.concatenate([part for token_ids in documents for part in (token_ids, [sep_id])]).astype(np.int32)
+    border = np.array([sep_id], np.int32)
+    row = np.concatenate([part for token_ids in documents for part in (token_ids, border)]).astype(np.int32)
     laps, copies = (copies, 1) if len(row) < room else (1, copies)
     for _ in range(laps):
         start, end = 0, len(row) * copies

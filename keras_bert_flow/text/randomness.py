@@ -21,12 +21,12 @@ def keyed_number(*key: str | int | bytes, digest_bytes: int = 8) -> int:
 
 def keyed_numbers(*beginning: str | int | bytes) -> Callable[[bytes], int]:
     """Return a function that maps the last part of a key to `keyed_number(*beginning, last)`, faster for many keys."""
-    begun = _digest(beginning, 8)
+    copy, from_bytes = _digest(beginning, 8).copy, int.from_bytes
 
     def find_number(last: bytes) -> int:
-        digest = begun.copy()
+        digest = copy()
         digest.update(len(last).to_bytes(8, "little") + last)
-        return int.from_bytes(digest.digest(), "little")
+        return from_bytes(digest.digest(), "little")
 
     return find_number
 
@@ -47,8 +47,7 @@ class _Key(np.random.bit_generator.ISeedSequence):
 
 
 def _digest(key: Iterable[str | int | bytes], digest_bytes: int) -> "hashlib.blake2b":
-    digest = hashlib.blake2b(digest_size=digest_bytes)
-    for part in key:
-        data = part if isinstance(part, bytes) else str(part).encode()
-        digest.update(len(data).to_bytes(8, "little") + data)  # the length keeps ("ab", "c") from being ("a", "bc")
-    return digest
+    parts = [part if isinstance(part, bytes) else str(part).encode() for part in key]
+    # The length keeps ("ab", "c") from being ("a", "bc").
+    named = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
+    return hashlib.blake2b(named, digest_size=digest_bytes)
