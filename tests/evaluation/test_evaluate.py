@@ -241,3 +241,16 @@ def test_vectors_are_measured_by_another_table_of_pairs(make_folders, tmp_path):
     config = PipelineConfig.model_validate({"task": {"name": "scored", **values}})
     scores = evaluate_model(config, folders["finetuned"] / "random/seed-1/model")
     assert set(scores) == {"pearson", "spearman"} and scores["pearson"] > 0
+
+
+def test_runs_that_are_still_improving_are_told_by_their_logs(make_folders, tmp_path):
+    folders = make_folders("classification")
+    lines = [{"step": step, "dev_accuracy": score} for step, score in enumerate((0.0, 0.0, 1.0), 1)]
+    log = "".join(json.dumps(line) + "\n" for line in lines)
+    (folders["finetuned"] / "random/seed-1/log.jsonl").write_text(log)
+    write_manifest(folders["finetuned"], "finetuning", "0", {}, {}, {})
+    output = write_evaluation(**folders, output=tmp_path / "out")
+    models = json.loads((output / "metrics.json").read_text())["models"]
+    assert [run["improving"] for model in models.values() for run in model["runs"]] == [None, None, True, None, None]
+    for name in ("report.md", "report.html"):
+        assert "Still improving when they ended: 1 of 1 runs of random weights." in (output / name).read_text()

@@ -20,7 +20,7 @@ TINY = {
         "evaluate_instances": 4,
         "checkpoint_every_steps": 2,
     },
-    "finetuning": {"batch_size": 4, "epochs": 1, "sequence_length": 32, "seeds": [1]},
+    "finetuning": {"batch_size": 4, "epochs": 1, "random_max_epochs": 2, "sequence_length": 32, "seeds": [1]},
 }
 SENTENCES = (
     "the {0} sees the {1} in the old house.",

@@ -112,7 +112,7 @@ def test_estimates_follow_from_the_settings(config):
     training, seconds = estimate_pretraining(config, None)
     assert "4 steps of 4 sequences, " in training and "at pretraining.peak_flops" in seconds
     assert estimate_finetuning(config, 28)[0].startswith(
-        "Fine-tuning: 28 examples, 7 steps of 4 in each of 1 runs and at most 140 in each of 1 from random weights,"
+        "Fine-tuning: 28 examples, 7 steps of 4 in each of 1 runs and at most 14 in each of 1 from random weights,"
     )
 
 

@@ -37,7 +37,7 @@ CONFIG = {
         "evaluate_instances": 50,
     },
     "task": {"name": "words", "train": "train.tsv", "dev": "dev.tsv"},
-    "finetuning": {"batch_size": 8, "epochs": 8, "sequence_length": 32, "seeds": [1, 2], "compare_random": True},
+    "finetuning": {"batch_size": 8, "epochs": 8, "sequence_length": 32, "seeds": [1, 2], "random_max_epochs": 8},
 }
 
 
