@@ -25,7 +25,8 @@ STRENGTHS = {
 FOLDS = 3
 LEAST_ROWS = 2 * FOLDS
 MOST_CHARACTERS = 100_000_000  # of the rows of the fit: 400,000 rows of MNLI are 70 million
-MOST_CHOOSING_ROWS = 5_000  # of cross-validation, which fits thirty models
+MOST_CHOOSING_ROWS = 10_000  # of cross-validation, which fits thirty models
+MOST_CHOOSING_PAIRS = 5_000  # their rows are four times as wide
 MOST_CHOOSING_CHARACTERS = 10_000_000
 MOST_DECISIONS = 300_000  # rows times labels in the cross-validation of a multi-label task, but 1,000 rows in any case
 MOST_ITERATIONS = 200
@@ -59,7 +60,8 @@ def answer_from_words(
     as those of a network.
 
     It is fitted on all training rows up to 100 million characters, on a random subset of a larger table, and chosen on
-    at most 5,000 rows and 10 million characters. Without two classes, or without any word, it is the guess of `task`.
+    at most 10,000 rows (5,000 of pairs) and 10 million characters. Without two classes, or without any word, it is the
+    guess of `task`.
 
     Args:
         task: with learnt labels.
@@ -71,7 +73,7 @@ def answer_from_words(
         return None
     rng = np.random.default_rng(seed)
     fitted = _subset(training, len(training), MOST_CHARACTERS, rng)
-    most = MOST_CHOOSING_ROWS
+    most = MOST_CHOOSING_ROWS if training[0].text_pair is None else MOST_CHOOSING_PAIRS
     if task.kind == "multi_label":
         most = min(most, max(1000, MOST_DECISIONS // len(task.labels)))
     chosen_with = _subset(fitted, most, MOST_CHOOSING_CHARACTERS, rng)
