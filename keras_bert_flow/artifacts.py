@@ -23,6 +23,7 @@ from keras_bert_flow.outputs import existing_output
 
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
 CHUNK_BYTES = 1 << 20
+TEMPORARY_SUFFIX = ".tmp"
 SETTLED_SECONDS = 2.0  # a younger file may change again without a new stamp: file systems count time in steps
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, the process's limit
 
@@ -96,6 +97,7 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
         if not resumable:
             _remove(work)
         work.mkdir(exist_ok=resumable)  # where rmtree failed, old files must not be published
+        _remove_temporary(work)
         try:
             with on_leaving(lambda _: _discard(work, resumable)):
                 yield work
@@ -121,7 +123,7 @@ def work_folder(output: str | Path) -> Path:
 def write_atomically(path: str | Path, content: bytes) -> None:
     """Replace a file in one step: readers see the old bytes or the new ones."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary_path(path)
     try:
         with removed_on_leaving(temporary):
             with open(temporary, "wb") as file:
@@ -150,7 +152,7 @@ def removed_on_leaving(path: str | Path) -> Iterator[None]:
 
 def follow_umask(path: Path) -> None:
     """Give a file the mode of a new one; some libraries make theirs readable by their owner alone."""
-    probe = path.with_name(f".{path.name}.{os.getpid()}.mode")  # reading the umask would change it for other threads
+    probe = _temporary_path(path)  # reading the umask would change it for other threads
     probe.touch()
     mode = probe.stat().st_mode & 0o777
     probe.unlink()
@@ -182,6 +184,16 @@ def _remove(folder: Path) -> None:
         if not folder.exists():
             return
         time.sleep(0.1)
+
+
+def _temporary_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+
+
+def _remove_temporary(folder: Path) -> None:
+    """Remove what a kill left half-written anywhere in a work folder, which would be published with it."""
+    for path in list(folder.rglob(f".*{TEMPORARY_SUFFIX}")):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

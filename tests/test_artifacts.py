@@ -53,6 +53,34 @@ def test_publishing_keeps_the_work_of_a_resumable_stage(tmp_path):
     assert names_in(tmp_path) == ["result"]
 
 
+KILLED_WHILE_WRITING = """
+import os, sys
+from keras_bert_flow import artifacts
+def die(*_):
+    os.kill(os.getpid(), 9)
+with artifacts.publishing(sys.argv[1], resumable=True) as work:
+    (work / "run").mkdir()
+    (work / "run" / "model").write_text("1")
+    if sys.argv[2] == "replace":
+        os.replace = die
+        artifacts.write_atomically(work / "run" / "run.json", b"{}")
+    artifacts.Path.unlink = die
+    artifacts.follow_umask(work / "run" / "model")
+"""
+
+
+@pytest.mark.parametrize("moment", ["replace", "unlink"])
+def test_publishing_leaves_out_what_a_kill_left_half_written(moment, tmp_path):
+    output = tmp_path / "result"
+    command = [sys.executable, "-c", KILLED_WHILE_WRITING, output, moment]
+    killed = subprocess.run(command, timeout=PATIENCE_SECONDS, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(names_in(tmp_path / ".result.work" / "run")) == 2
+    with publishing(output, resumable=True):
+        pass
+    assert names_in(output / "run") == ["model"]
+
+
 def test_publishing_empties_what_a_killed_run_left(tmp_path):
     work = tmp_path / ".result.work"
     (work / "sub").mkdir(parents=True)

@@ -122,4 +122,4 @@ def test_block_runs_in_an_empty_home(folder: Path):
     assert script.returncode == 0, said
     assert "or `prefect config unset PREFECT_API_URL` to run without one" in " ".join(said.split())
     (report,) = folder.glob("runs/evaluation/*/report.html")
-    assert said.splitlines()[-1] == f"Report: {report}"
+    assert f"Report: {report}" in said.splitlines()  # a worker that is stopped in the end may have the last word
