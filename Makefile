@@ -23,13 +23,13 @@ endif
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
 
-# Three processes at a time, a thread each: two cores are then busy while one of them waits for a server or a kill. What
-# one prints comes when it is done. `make test` has XLA compile quickly rather than well: a step runs a few times there.
+# Five processes, a thread each: two cores are then busy while some of them wait for a server or a kill, and to the end,
+# since all five end at about the same time. They take some 12 GB. What one prints comes when it is done. `make test` has XLA compile quickly rather than well: a step runs a few times there.
 test: SELECTED := -m "not slow"
 test: export XLA_FLAGS = --xla_backend_optimization_level=0
 test test-all: $(VENV)/.installed-all lint
-	@echo "Testing: three processes at a time, five in all; this takes many minutes without a word."
-	$(MAKE) --no-print-directory --jobs 3 --output-sync=target \
+	@echo "Testing: five processes at a time; this takes many minutes without a word."
+	$(MAKE) --no-print-directory --jobs 5 --output-sync=target \
 		.test-jobs .test-tensorflow .test-jax .test-torch .test-rest SELECTED='$(SELECTED)'
 
 .test-%: export OMP_NUM_THREADS = 1

@@ -1,7 +1,8 @@
 """Choose how many worker processes count words or make records on this machine, from the size of the text.
 
 A worker process takes one to two seconds to start, most of it importing Apache Beam, so a small job is faster without
-any. Processor seconds of `benchmarks/workers.py --megabytes 10` on two cores of an AMD EPYC (third generation):
+any. Processor seconds of `benchmarks/workers.py --megabytes 10` on two cores of a Sapphire Rapids processor, with
+much other work on them:
 
     job                       one process    two workers
     records, duplication 1            4.8            7.6
