@@ -57,7 +57,7 @@ def test_keys_of_everything_made_are_equal_though_timings_differ(runs):
     first, second = runs.values()
     for name in ("model/README.md", "log.jsonl", "metrics.json"):
         assert (first / "pretraining" / name).read_bytes() != (second / "pretraining" / name).read_bytes()
-    for name in ("grid.json", "pretrained/seed-1/run.json"):
+    for name in ("grid.json", "grid-random.json", "pretrained/seed-1/run.json"):
         assert (first / "finetuning" / name).read_bytes() != (second / "finetuning" / name).read_bytes()
     for stage in STAGES:
         manifests = [read_manifest(place / stage) for place in (first, second)]
