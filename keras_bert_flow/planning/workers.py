@@ -1,18 +1,17 @@
 """Choose how many worker processes count words or make records on this machine, from the size of the text.
 
-A worker process takes one to two seconds to start, most of it importing Apache Beam, so a small job is faster without
-any. Processor seconds of `benchmarks/workers.py --megabytes 10` on two cores of a Sapphire Rapids processor, with
-much other work on them:
+A worker process takes about a second to start, most of it importing Apache Beam, so a small job is faster without any.
+`benchmarks/workers.py --megabytes 10` on two cores of a Sapphire Rapids processor that did nothing else, seconds and
+processor seconds:
 
-    job                       one process    two workers
-    records, duplication 1            4.8            7.6
-    records, duplication 5            6.3            9.3
-    vocab                             6.4            8.9
+    job                       one process     two workers
+    records, duplication 1    4.3    4.1      4.9    6.6
+    records, duplication 5    5.8    5.5      5.6    7.9
+    vocab                     5.7    5.6      6.5    7.7
 
 So each pass over a megabyte takes 0.04 s, and reading and encoding it 0.25 s, since the command itself takes 1.6 s. Two
-workers cost 2.5 to 3 s. On two cores that do nothing else they halve that sum: they gain where one process would work
-for longer than they cost. With 14 MB and duplication 5 (6 s of work) the clock showed 6.5 s in place of 7.6 s. Counting
-words takes 0.08 s a megabyte (`vocab` in docs/beam.md); one process learns the vocabulary from the counts.
+workers cost 2.1 to 2.5 s and halve the rest of the work: they gain where one process would work for longer than they
+cost. Counting words takes 0.08 s a megabyte (`vocab` in docs/beam.md); one process learns the vocabulary from them.
 """
 
 import os
