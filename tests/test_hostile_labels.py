@@ -23,6 +23,7 @@ from tests.evaluation.test_page import OURS, Elements
 from tests.hostile_names import HOSTILE, hidden_in
 from tests.patience import PATIENCE_SECONDS
 from tests.tasks.kinds import LETTERS
+from tests.terminals import read_terminal
 from tests.test_markdown import PARSER, read_table, shown, text_of
 
 pytestmark = pytest.mark.any_backend
@@ -108,13 +109,7 @@ def run(tmp_path_factory) -> tuple[Path, list[str]]:
     streams = {"stdin": follower, "stdout": follower, "stderr": follower}
     process = subprocess.Popen([sys.executable, "-c", CHILD], cwd=folder, env=environment, **streams)
     os.close(follower)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(leader, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-    os.close(leader)
+    shown = read_terminal(leader)
     process.wait(PATIENCE_SECONDS)
     return folder, shown.decode().replace("\r\n", "\n").split("=====\n")[1:]
 

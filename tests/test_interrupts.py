@@ -16,6 +16,7 @@ import yaml
 from keras_bert_flow.exit_status import CHECKPOINTED, INTERRUPTED, TERMINATED
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS, wait_until
+from tests.terminals import read_terminal
 
 ROOT = Path(__file__).parents[1]
 INTERRUPTED_LINE = "kbf: interrupted; run the same command again to complete it."
@@ -285,13 +286,7 @@ def test_interrupt_shows_the_cursor_again(tmp_path):
     command = [sys.executable, "-c", code]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(leader, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-    os.close(leader)
+    shown = read_terminal(leader)
     assert process.wait(PATIENCE_SECONDS) == INTERRUPTED
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
     assert f"\n{INTERRUPTED_LINE}" in shown.decode()
