@@ -10,6 +10,7 @@ from keras_bert_flow.task_config import AnyTask, ClassificationConfig
 Backend = Literal["jax", "tensorflow", "torch"]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 Optimizer = Literal["adamw", "bert_adam", "lamb"]
+PretrainingOptimizer = Literal["adamw", "bert_adam", "lamb", "muon"]
 Decay = Literal["linear", "cosine", "constant"]
 DecayFrom = Literal["warmup", "start"]
 # Far beyond what anybody trains; a slip of the keyboard would otherwise take all memory, or a year.
@@ -122,11 +123,22 @@ class PretrainingConfig(Settings):
     )
     total_steps: int = Field(1_000_000, ge=1, le=MOST_STEPS, description="Optimizer steps.")
     warmup_steps: int = Field(10_000, ge=0, description="Steps in which the learning rate rises from 0.")
-    optimizer: Optimizer = Field(
+    token_embeddings: Literal["random", "co_occurrence"] = Field(
+        "random",
+        description="How token embeddings of a new model start: at random, or from which tokens stand near each other.",
+    )
+    output_bias: Literal["zeros", "unigram"] = Field(
+        "zeros", description="How the bias of a new masked-LM head starts: at 0, or at log token frequencies."
+    )
+    optimizer: PretrainingOptimizer = Field(
         "adamw",
-        description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches.",
+        description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches; `muon` "
+        "for the matrices of the encoder, AdamW for the rest.",
     )
     learning_rate: float = Field(1e-4, gt=0, description="Highest learning rate.")
+    matrix_learning_rate: float = Field(
+        0.02, gt=0, description="Highest learning rate of the matrices of the encoder, with `optimizer: muon`."
+    )
     decay: Decay = Field(
         "linear", description="How the learning rate falls to 0 at the last step; `constant`: it stays."
     )

@@ -65,6 +65,7 @@ REGISTERED = {
     "training.bert_adam": ("BertAdam",),
     "training.guard": ("GuardedOptimizer",),
     "training.lamb": ("Lamb",),
+    "training.muon": ("Muon",),
     "training.schedules": (
         "WarmupDecay",
         "AccumulatedSteps",

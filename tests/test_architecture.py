@@ -26,7 +26,7 @@ ALLOWED = {
     "distribution": "config data models keras numpy jax tensorflow torch",  # those three where their file is loaded
     "training": (
         "config artifacts interrupts json_documents keys local_paths progress data models distribution conversion "
-        "markdown tasks text records keras numpy safetensors"
+        "layers markdown tasks text records keras numpy scipy safetensors"
     ),
     "tasks": "text json_documents local_paths numpy sklearn scipy",
     "evaluation": (

@@ -16,6 +16,7 @@ from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
@@ -100,6 +101,10 @@ class PretrainingRecords:
     def read_masking_rule(self) -> MaskingRule:
         """Return how the records were masked; see `dynamic_masking.read_masking_rule`."""
         return read_masking_rule(self._folder, self.manifest.config)
+
+    def read_tokenizer(self) -> WordPieceTokenizer:
+        """Return the tokenizer that the records were made with."""
+        return WordPieceTokenizer.from_file(self._folder / VOCABULARY_FILE, self.manifest.config.get("cased", False))
 
     @property
     def objective(self) -> str:

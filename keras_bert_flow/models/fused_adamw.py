@@ -96,28 +96,53 @@ class FusedAdamW(_AdamW):
         return torch.clamp(norm / self.global_clipnorm, min=1.0) + (norm - norm)  # infinite norms make all of it NaN
 
     def _step(self, given, scale, is_decayed):
-        import torch
-        from torch.optim.adamw import adamw
-
-        done, indices = int(self.iterations), [self._get_variable_index(variable) for _, variable in given]
-        adamw(
+        indices = [self._get_variable_index(variable) for _, variable in given]
+        step_by_torch(
             [variable.value for _, variable in given],
             [grad for grad, _ in given],
             [self._momentums[index].value for index in indices],
             [self._velocities[index].value for index in indices],
-            [],
-            list(torch.full((len(given),), float(done)).unbind()),
-            fused=True,
-            grad_scale=scale,
-            amsgrad=False,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            lr=float(self.learning_rate),
-            weight_decay=self.weight_decay if is_decayed and self.weight_decay else 0.0,
-            # PyTorch adds epsilon to the root of the corrected moment, Keras to that of the plain one.
-            eps=self.epsilon / math.sqrt(1 - self.beta_2 ** (done + 1)),
-            maximize=False,
+            int(self.iterations),
+            float(self.learning_rate),
+            (self.beta_1, self.beta_2, self.epsilon),
+            self.weight_decay if is_decayed and self.weight_decay else 0.0,
+            scale,
         )
+
+
+def step_by_torch(weights, gradients, momentums, velocities, done, rate, constants, weight_decay, scale=None):
+    """Take a step of AdamW in place, by PyTorch's fused one.
+
+    Args:
+        weights, gradients, momentums, velocities: tensors of PyTorch on a processor, lists of equal length.
+        done: steps before this one.
+        rate: the learning rate.
+        constants: beta_1, beta_2 and epsilon, the last as Keras has it.
+        weight_decay: decoupled decay.
+        scale: what the gradients are divided by, a tensor, or None.
+    """
+    import torch
+    from torch.optim.adamw import adamw
+
+    beta_1, beta_2, epsilon = constants
+    adamw(
+        weights,
+        gradients,
+        momentums,
+        velocities,
+        [],
+        list(torch.full((len(weights),), float(done)).unbind()),
+        fused=True,
+        grad_scale=scale,
+        amsgrad=False,
+        beta1=beta_1,
+        beta2=beta_2,
+        lr=rate,
+        weight_decay=weight_decay,
+        # PyTorch adds epsilon to the root of the corrected moment, Keras to that of the plain one.
+        eps=epsilon / math.sqrt(1 - beta_2 ** (done + 1)),
+        maximize=False,
+    )
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -135,6 +160,11 @@ def choose_adamw(steps_at_once):
         return DenseAdamW
     if keras.backend.backend() == "jax":
         return ExcludingAdamW
-    if steps_at_once and ops.convert_to_tensor(0.0).device.type == "cpu":
+    if steps_at_once and is_torch_on_processor():
         return FusedAdamW
     return keras.optimizers.AdamW  # of which PyTorch has a form with fewer launches, for this very class only
+
+
+def is_torch_on_processor():
+    """Say whether tensors are PyTorch's, on a processor."""
+    return keras.backend.backend() == "torch" and ops.convert_to_tensor(0.0).device.type == "cpu"

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bert_flow.models.fused_adamw import is_torch_on_processor, step_by_torch
 from keras_bert_flow.training.moments import MomentOptimizer
 
 
@@ -23,6 +24,21 @@ class BertAdam(MomentOptimizer):
     def __init__(self, learning_rate, bias_correction=False, name="bert_adam", **kwargs):
         super().__init__(learning_rate, name=name, **kwargs)
         self.bias_correction = bias_correction
+
+    def update_step(self, gradient, variable, learning_rate):
+        if not (self.bias_correction and is_torch_on_processor()):
+            return super().update_step(gradient, variable, learning_rate)
+        index = self._get_variable_index(variable)  # what Keras gives to its subclasses, underscore and all
+        step_by_torch(
+            [variable.value],
+            [gradient.contiguous()],
+            [self._momentums[index].value],
+            [self._velocities[index].value],
+            int(self.iterations),
+            float(learning_rate) * self._rate_factors[index],
+            (self.beta_1, self.beta_2, self.epsilon),
+            0.0 if self._is_excluded[index] else self.decay,
+        )
 
     def find_direction(self, variable, momentum, velocity, is_excluded):
         direction = ops.divide(momentum, ops.add(ops.sqrt(velocity), self.epsilon))

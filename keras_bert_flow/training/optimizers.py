@@ -4,9 +4,10 @@ from keras_bert_flow.models.defaults import EPSILON, make_adamw
 from keras_bert_flow.training.bert_adam import BertAdam
 from keras_bert_flow.training.guard import GuardedOptimizer
 from keras_bert_flow.training.lamb import Lamb
+from keras_bert_flow.training.muon import Muon
 from keras_bert_flow.training.schedules import LINEAR, AccumulatedSteps, WarmupDecay
 
-ADAMW, BERT_ADAM, LAMB = "adamw", "bert_adam", "lamb"
+ADAMW, BERT_ADAM, LAMB, MUON = "adamw", "bert_adam", "lamb", "muon"
 
 
 def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_norm=1.0, decay=LINEAR, epsilon=EPSILON):
@@ -27,18 +28,26 @@ def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_no
 
 
 def make_optimizer(
-    kind, learning_rate, weight_decay=0.01, clip_norm=1.0, layer_decay=1.0, accumulate_batches=1, epsilon=EPSILON
+    kind,
+    learning_rate,
+    weight_decay=0.01,
+    clip_norm=1.0,
+    layer_decay=1.0,
+    accumulate_batches=1,
+    epsilon=EPSILON,
+    muon_options=None,
 ):
     """Return an optimizer that leaves biases and layer norms undecayed.
 
     Args:
-        kind: `adamw`, `bert_adam` or `lamb`.
+        kind: `adamw`, `bert_adam`, `lamb` or `muon`.
         learning_rate: a float, or a schedule of steps.
         weight_decay: decoupled decay.
         clip_norm: largest global norm of the gradient.
         layer_decay: see `layer_rates.rate_factors`.
         accumulate_batches: batches whose mean gradient makes a step.
         epsilon: added to the root of the mean square of a gradient, which the step is divided by.
+        muon_options: further arguments of `Muon`, `num_heads` among them; of no meaning to the others.
     Raises:
         ValueError: another `kind`.
     """
@@ -57,7 +66,9 @@ def make_optimizer(
         return BertAdam(learning_rate, **options)
     if kind == LAMB:
         return Lamb(learning_rate, **options)
-    raise ValueError(f"The optimizer must be {ADAMW}, {BERT_ADAM} or {LAMB}. Received: {kind!r}.")
+    if kind == MUON:
+        return Muon(learning_rate, **(options | (muon_options or {})))
+    raise ValueError(f"The optimizer must be {ADAMW}, {BERT_ADAM}, {LAMB} or {MUON}. Received: {kind!r}.")
 
 
 def make_guarded_optimizer(*arguments, accumulate_batches=1, max_skipped_steps=0, precision="float32", **options):

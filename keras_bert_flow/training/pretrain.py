@@ -24,6 +24,7 @@ from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.identity import STEERING, pretraining_identity
 from keras_bert_flow.training.initial_model import load_initial_model
+from keras_bert_flow.training.initial_tokens import set_initial_tokens
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.precision import arithmetic, seed_everything
@@ -122,12 +123,14 @@ def _build(run: Run) -> Contents:
     identity = pretraining_identity(config, run.records, run.initial_model)
     check_same_run(cluster, identity | {"pretraining": settings.model_dump(mode="json")})
     seed_everything(config.seed)
-    with arithmetic(settings.precision), cluster.scope():
-        model = _make_model(run)
     steering = {name: getattr(settings, name) for name in STEERING}
     folder, is_chosen = run.work / CHECKPOINTS, settings.publish == "best"
     checkpoints = Checkpoints(folder, identity, settings.keep_checkpoints, steering, cluster.is_first)
-    checkpoints.find()  # the history of the run is known from here on
+    done, _ = checkpoints.find()  # the history of the run is known from here on
+    with arithmetic(settings.precision), cluster.scope():
+        model = _make_model(run)
+        if not done and run.initial_model is None:
+            set_initial_tokens(model, run.training, settings, config.seed)
     best = BestCheckpoint(
         folder / BEST,
         identity,

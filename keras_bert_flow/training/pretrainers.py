@@ -46,6 +46,11 @@ def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineCon
         accumulate_batches=settings.accumulate_batches,
         max_skipped_steps=max_skipped_steps,
         precision=settings.precision,
+        muon_options={
+            "num_heads": model.backbone.num_heads,
+            "matrix_rate_factor": settings.matrix_learning_rate / settings.learning_rate,
+            "product_type": "bfloat16" if settings.precision == "mixed_bfloat16" else "float32",
+        },
     )
     sums = {name: token_loss(is_sum=True) for name in model.output} if settings.accumulate_batches > 1 else None
     losses = cluster.losses(model.output) or sums

@@ -1,0 +1,59 @@
+"""Start a new model from what counting tells of its tokens: how often each occurs, and near which others."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from keras_bert_flow.config import PretrainingConfig
+from keras_bert_flow.data.dynamic_masking import restore_tokens
+from keras_bert_flow.data.pretraining import PretrainingRecords
+from keras_bert_flow.models.masked_lm import BertMaskedLM
+from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.values import read_variable
+from keras_bert_flow.training.token_vectors import count_neighbours, find_token_vectors
+
+MOST_TOKENS = 16_000_000  # more of them change little, and would take more than seconds
+BATCH_TOKENS = 1 << 21
+
+
+def set_initial_tokens(
+    model: BertPretrainer | BertMaskedLM, records: PretrainingRecords, settings: PretrainingConfig, seed: int
+) -> None:
+    """Set the output bias and the token embeddings of a new model as the settings say.
+
+    The bias becomes the logarithm of each token's share of the text, so that training begins at the loss of token
+    frequencies. The embeddings become vectors from co-occurrence, at the standard deviation they had; special pieces
+    and tokens that do not occur keep theirs.
+
+    Args:
+        records: of the training part; of many, evenly spaced ones are read.
+        settings: says `output_bias` and `token_embeddings`.
+        seed: see `find_token_vectors`.
+    Raises:
+        ValueError: the text has too few different tokens.
+    """
+    if settings.output_bias == "zeros" and settings.token_embeddings == "random":
+        return
+    table = model.backbone.token_embedding.embeddings
+    vocabulary_size, width = table.shape
+    special = np.array(records.read_tokenizer().special_ids)
+    if settings.output_bias == "unigram":
+        counts = sum(np.bincount(rows.ravel(), minlength=vocabulary_size) for rows in _read_tokens(records))
+        counts[special] = 0
+        model.get_layer("mlm").bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
+    if settings.token_embeddings == "co_occurrence":
+        neighbours = count_neighbours(_read_tokens(records), vocabulary_size, special)
+        vectors, token_ids = find_token_vectors(neighbours, width, seed)
+        values = np.array(read_variable(table))
+        values[token_ids] = vectors * values.std()
+        table.assign(values)
+
+
+def _read_tokens(records: PretrainingRecords) -> Iterator[np.ndarray]:
+    """Yield the tokens of records before masking, int, (sequences, length)."""
+    length = records.sequence_length
+    step = max(1, -(-len(records) * length // MOST_TOKENS))
+    numbers = range(0, len(records), step)
+    size = max(1, BATCH_TOKENS // length)
+    for start in range(0, len(numbers), size):
+        yield np.stack([restore_tokens(records[number]) for number in numbers[start : start + size]])

@@ -1,0 +1,75 @@
+"""Make token embeddings from the text alone: which tokens stand near each other, compressed to vectors."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse.linalg import svds
+
+WINDOW = 5  # tokens on either side
+CONTEXT_POWER = 0.75  # rare contexts count for more than they occur, or they would have the largest information
+
+
+def count_neighbours(rows: Iterable[np.ndarray], vocabulary_size: int, left_out: np.ndarray) -> csr_matrix:
+    """Count which tokens stand near which, a neighbour at distance d as 1 / d.
+
+    Args:
+        rows: batches of sequences, int, (sequences, length).
+        vocabulary_size: pieces.
+        left_out: ids that are no neighbours of any, such as [SEP] and [PAD].
+    Returns:
+        float64, (vocabulary_size, vocabulary_size), symmetric.
+    """
+    shape = (vocabulary_size, vocabulary_size)
+    is_counted = np.ones(vocabulary_size, bool)
+    is_counted[left_out] = False
+    counts = csr_matrix(shape)
+    for batch in rows:
+        for distance in range(1, min(WINDOW, batch.shape[1] - 1) + 1):
+            left, right = batch[:, :-distance].ravel(), batch[:, distance:].ravel()
+            is_pair = is_counted[left] & is_counted[right]
+            weights = np.full(is_pair.sum(), 1 / distance)
+            counts = counts + coo_matrix((weights, (left[is_pair], right[is_pair])), shape).tocsr()
+    return counts + counts.T
+
+
+def find_token_vectors(counts: csr_matrix, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Compress positive pointwise mutual information by a singular value decomposition, and rotate it at random.
+
+    Without the rotation the first columns would hold most of the variance, which no layer of a new network expects.
+
+    Args:
+        counts: see `count_neighbours`.
+        width: of a vector.
+        seed: of the rotation.
+    Returns:
+        vectors, float32, (tokens, width), of mean 0 and standard deviation 1; and the ids of the tokens, those that
+        have neighbours, (tokens,).
+    Raises:
+        ValueError: there are not more tokens than `width`.
+    Source: Levy, Goldberg and Dagan 2015, sections 2 and 3 (context distribution smoothing, symmetric singular values),
+    10.1162/tacl_a_00134; the weights of distances are those of GloVe (Pennington et al. 2014, section 4.2).
+    """
+    totals = np.asarray(counts.sum(axis=0)).ravel()
+    token_ids = np.flatnonzero(totals)
+    if len(token_ids) <= width:
+        raise ValueError(
+            "Token embeddings from co-occurrence need more different tokens in the text than `hidden_dim`. Received: "
+            f"{len(token_ids)} tokens, hidden_dim={width}. Give more text, or token_embeddings: random."
+        )
+    information = _positive_information(counts[token_ids][:, token_ids].tocoo(), totals[token_ids])
+    start = np.random.default_rng(0).normal(size=len(token_ids))  # the same in every process
+    left, values, _ = svds(information, k=width, v0=start)
+    vectors = left * np.sqrt(values)
+    vectors = vectors - vectors.mean(axis=0)
+    rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(width, width)))
+    return (vectors / vectors.std() @ rotation).astype(np.float32), token_ids
+
+
+def _positive_information(counts: coo_matrix, totals: np.ndarray) -> csr_matrix:
+    contexts = totals**CONTEXT_POWER
+    contexts /= contexts.sum()
+    information = np.log(counts.data / (totals[counts.row] * contexts[counts.col]))
+    is_positive = information > 0
+    places = counts.row[is_positive], counts.col[is_positive]
+    return csr_matrix((information[is_positive], places), counts.shape)

@@ -1,0 +1,100 @@
+"""A new model that starts from token counts: which weights change, and that a killed or continued run keeps its own."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keras_bert_flow.data.pretraining import PretrainingRecords
+from keras_bert_flow.training import initial_tokens
+from keras_bert_flow.training.initial_tokens import set_initial_tokens
+from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
+from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
+
+COUNTED = {"token_embeddings": "co_occurrence", "output_bias": "unigram"}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return write_tiny_records(tmp_path_factory.mktemp("initial_tokens") / "records", train=(40, 60))
+
+
+def read_words(records):
+    """Return the words of every record, those that are masked included."""
+    words = []
+    for record in PretrainingRecords(records):
+        is_masked = record["masked_lm_weights"] > 0
+        words.extend(word for word in record["input_ids"] if word > 4)
+        words.extend(record["masked_lm_ids"][is_masked])
+    return np.array(words)
+
+
+def values_of(model):
+    paths = [variable.path for variable in model.weights]
+    return {path: np.array(values) for path, values in zip(paths, model.get_weights(), strict=True)}
+
+
+def set_and_compare(records, **settings):
+    model = make_pretrainer(make_tiny_config().model, 50)
+    before = values_of(model)
+    set_initial_tokens(model, PretrainingRecords(records), make_tiny_config(**settings).pretraining, seed=1)
+    after = values_of(model)
+    return before, after, {path for path, values in before.items() if (after[path] != values).any()}
+
+
+def test_defaults_change_nothing(records):
+    assert set_and_compare(records)[2] == set()
+
+
+def test_bias_is_the_logarithm_of_the_frequencies(records):
+    _, after, changed = set_and_compare(records, output_bias="unigram")
+    assert changed == {"mlm/bias"}
+    counts = np.bincount(read_words(records), minlength=50) + 1  # one more each, special pieces included
+    np.testing.assert_allclose(after["mlm/bias"], np.log(counts / counts.sum()), rtol=1e-6)
+
+
+def test_embeddings_keep_their_spread_and_special_pieces_theirs(records):
+    before, after, changed = set_and_compare(records, token_embeddings="co_occurrence")
+    assert changed == {"token_embedding/embeddings"}
+    old, new = before["token_embedding/embeddings"], after["token_embedding/embeddings"]
+    np.testing.assert_array_equal(new[:5], old[:5])
+    words = np.unique(read_words(records))
+    assert (new[words] != old[words]).all()
+    assert new[words].std() == pytest.approx(old.std(), rel=1e-3)
+
+
+def test_some_of_many_records_are_read(records, monkeypatch):
+    monkeypatch.setattr(initial_tokens, "MOST_TOKENS", 16 * 20)
+    monkeypatch.setattr(initial_tokens, "BATCH_TOKENS", 16 * 3)
+    read = np.concatenate(list(initial_tokens._read_tokens(PretrainingRecords(records))))
+    monkeypatch.undo()
+    every = np.concatenate(list(initial_tokens._read_tokens(PretrainingRecords(records))))
+    np.testing.assert_array_equal(read, every[::5])
+
+
+@pytest.mark.any_backend
+def test_run_that_goes_on_from_a_model_keeps_its_tokens(records, tmp_path):
+    first = pretrain(make_tiny_config(total_steps=3), records, tmp_path / "first", lambda line: None) / "model"
+    still = {"total_steps": 1, "warmup_steps": 0, "learning_rate": 1e-12, "matrix_learning_rate": 1e-12}
+    config = make_tiny_config(**still, **COUNTED)
+    then = pretrain(config, records, tmp_path / "then", lambda line: None, initial_model=first) / "model"
+    before, after = (load_file(folder / "model.safetensors") for folder in (first, then))
+    assert max(float(np.abs(after[name] - values).max()) for name, values in before.items()) < 1e-9
+
+
+@pytest.mark.any_backend
+def test_killed_run_ends_in_the_same_bits_with_muon(records, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def die(line):
+        if line["step"] > 3:
+            raise Killed
+
+    settings = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "batch_size": 4, "warmup_steps": 1}
+    config = make_tiny_config(**settings, **COUNTED, optimizer="muon", masking="static")
+    finished = pretrain(config, records, tmp_path / "finished", lambda line: None)
+    with pytest.raises(Killed):
+        pretrain(config, records, tmp_path / "killed", die)
+    killed = pretrain(config, records, tmp_path / "killed", lambda line: None)
+    files = [(folder / "model" / "model.safetensors").read_bytes() for folder in (killed, finished)]
+    assert files[0] == files[1]
