@@ -1,6 +1,7 @@
 """Pre-train a BERT from records to a model directory."""
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +28,13 @@ from keras_bert_flow.training.initial_model import load_initial_model
 from keras_bert_flow.training.initial_tokens import set_initial_tokens
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
+from keras_bert_flow.training.plateau import PlateauWatch, find_unigram_loss
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.pretrainers import compile_pretrainer, make_pretrainer
 from keras_bert_flow.training.several import check_same_run, join_cluster, publish_together
 from keras_bert_flow.training.validation import score_pretraining
+
+_logger = logging.getLogger(__name__)
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 EARLIER = "earlier"  # in the manifest: other settings that the first steps were made with
@@ -175,6 +179,13 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
             best.offer(model, model.optimizer.steps, scores["masked_lm_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
 
+    watch = PlateauWatch(lambda: find_unigram_loss(training), settings, read_log(run.folder))
+
+    def report(line: Mapping[str, Any]) -> None:
+        run.report(line)
+        if cluster.is_first and (remark := watch.see(line)):
+            _logger.warning("%s", remark)
+
     tokens_per_step = settings.batch_size * training.sequence_length
     flops = pretraining_flops(model.backbone, training.sequence_length, len(training[0]["masked_lm_ids"]))
     seconds = train(
@@ -192,7 +203,7 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
         checkpoints,
         evaluate,
         tokens_per_step,
-        run.report,
+        report,
         batches_per_step=settings.accumulate_batches,
         flops_per_step=settings.batch_size * flops.training,
         peak_flops=settings.peak_flops,
