@@ -71,10 +71,10 @@ def test_loss_of_a_batch_of_any_sentences_is_the_mean_over_its_tags(place):
 
 
 def test_epsilon_is_that_of_the_settings(place):
-    rates = {"learning_rate": 0.01, "warmup_fraction": 0.0, "weight_decay": 0.0}
-    losses, dev_loss = finetune_tags(place, epsilon=1e6, **rates)
+    settings = {"learning_rate": 0.01, "warmup_fraction": 0.0, "weight_decay": 0.0, "max_widths": 1}
+    losses, dev_loss = finetune_tags(place, epsilon=1e6, **settings)
     assert np.mean(losses) == pytest.approx(dev_loss, rel=1e-4)  # divided by so much, no step moves a weight
-    losses, dev_loss = finetune_tags(place, output="learnt", **rates)
+    losses, dev_loss = finetune_tags(place, output="learnt", **settings)
     assert dev_loss < 0.8 * np.mean(losses)
 
 
@@ -91,10 +91,10 @@ def test_words_out_of_reach_of_further_dev_files_are_logged(place, caplog):
 def test_words_out_of_reach_are_logged_and_written(place, caplog):
     with (place / "tags.txt").open("a") as table:
         table.write("\nzebra O\n\nberta B-PER\n")
-    finetune_tags(place)
+    finetune_tags(place, max_widths=1)
     found = {"words": {"total": 546, "unknown": 2}}
     assert json.loads((place / "finished/unreachable.json").read_text()) == {"train": found, "dev": found}
-    assert [record.message for record in caplog.records] == [
+    assert [record.message for record in caplog.records if record.name != "tensorflow"] == [
         f"{name}: 2 of 546 words are not shown to the model as written (0.37%): 2 with [UNK]."
         for name in ("train", "dev")
     ]
