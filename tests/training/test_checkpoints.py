@@ -77,8 +77,8 @@ def test_round_trip_brings_every_state_back_and_training_goes_on_alike(batches, 
     assert len(seeds) == 4  # after the embeddings, on the attention, after either sublayer
     assert not any(np.array_equal(states[0][path], states[5][path]) for path in seeds)
     last = all_states(model)
+    twin = make_model(seed=7)  # other weights and other dropout
     for step in (5, 0):
-        twin = make_model(seed=7)  # other weights and other dropout
         assert Checkpoints(tmp_path / "checkpoints", IDENTITY).restore(twin) == (step, {"elapsed_seconds": 0.5 + step})
         np.testing.assert_equal(all_states(twin), states[step])
         again = []
