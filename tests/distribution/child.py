@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import keras
@@ -75,14 +76,23 @@ def damage(read, token_ids):
 
 def follow(seen, stop_at, stop_signal):
     """Note which training records are read, how many rows each device gets, and where the weights lie."""
-    read = PretrainingRecords.__getitem__
+    read, find_unigram_loss = PretrainingRecords.__getitem__, module.find_unigram_loss
+    counting = threading.local()  # other threads read ahead meanwhile
 
     def note_and_read(self, index):
-        if self._files[0].path.name.startswith("train"):
+        if self._files[0].path.name.startswith("train") and not hasattr(counting, "frequencies"):
             seen["records"].add(index)
         return read(self, index)
 
-    PretrainingRecords.__getitem__ = note_and_read
+    def find_without_notes(records):
+        """Count token frequencies: the first process reads records of all for that, which are no training."""
+        counting.frequencies = True
+        try:
+            return find_unigram_loss(records)
+        finally:
+            del counting.frequencies
+
+    PretrainingRecords.__getitem__, module.find_unigram_loss = note_and_read, find_without_notes
     score = module.score_pretraining
 
     def note_and_score(model, *arguments):
