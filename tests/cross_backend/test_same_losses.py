@@ -7,12 +7,14 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretrain import make_pretrainer
+from tests.cross_backend.steps_child import train_steps
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS
 
@@ -21,6 +23,8 @@ STEPS = 20
 
 
 def run_steps(backend, model, records):
+    if backend == keras.backend.backend():
+        return train_steps(model, records, STEPS)
     child = subprocess.run(
         [sys.executable, "-m", "tests.cross_backend.steps_child", str(model), str(records), str(STEPS)],
         cwd=Path(__file__).parents[2],
