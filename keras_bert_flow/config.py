@@ -21,6 +21,7 @@ MOST_UNITS = 1 << 16
 MOST_POSITIONS = MOST_SEQUENCES = 1 << 20
 MOST_STEPS = MOST_EXAMPLES = 10**12
 MOST_EPOCHS = 100_000
+FEW_LABELS_EPOCHS = 20  # on few examples, as Mosbach et al. 2021 advise, arXiv:2006.04884
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]  # as NumPy and Keras take them
 
 
@@ -304,6 +305,12 @@ class FinetuningConfig(Settings):
         description="End a run from random weights where neither its dev score nor its dev loss has improved for so "
         "many epochs.",
     )
+    label_counts: tuple[Annotated[int, Field(ge=1, le=MOST_EXAMPLES)] | Literal["all"], ...] | None = Field(
+        None,
+        min_length=1,
+        description="Train on the first so many rows as well, such as [100, 300, 1000, all], for a curve of scores "
+        "over labels; left out, on all rows only.",
+    )
     grid: GridConfig | None = Field(
         None,
         description="Learning rates, epochs and batch sizes to choose from by the dev score; left out, none are tried.",
@@ -314,6 +321,15 @@ class FinetuningConfig(Settings):
         if len({*self.seeds}) < len(self.seeds):
             raise ValueError(
                 f"`seeds` must name each seed once. Received: {list(self.seeds)}. Leave out the second of equals."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_label_counts(self):
+        counts = self.label_counts or ()
+        if len({*counts}) < len(counts):
+            raise ValueError(
+                f"`label_counts` must name each number once. Received: {list(counts)}. Leave out the second of equals."
             )
         return self
 

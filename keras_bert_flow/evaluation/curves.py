@@ -34,6 +34,9 @@ class Panel:
 
     title: str
     series: tuple[Series, ...]
+    x_label: str = "steps"
+    y_label: str = "loss, nats"
+    is_log: bool = False  # whether x is on a logarithmic scale
 
 
 def loss_panels(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Panel]:
@@ -81,7 +84,12 @@ def draw_panel(panel: Panel, salt: str) -> str:
         figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
         axes = figure.subplots()
         _draw_lines(axes, panel)
-        axes.set(title=panel.title, xlabel="steps", ylabel="loss, nats")
+        axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+        if panel.is_log:
+            ticks = sorted({step for series in panel.series for step in series.steps})
+            axes.set_xscale("log")
+            axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+            axes.minorticks_off()
         axes.grid(color=INK, alpha=0.12, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.evaluation.grid_table import GRID_FILE, RANDOM_GRID_FILE, grid_markdown, other_seconds, read_grid
+from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown
 from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
 from keras_bert_flow.evaluation.pair_tables import pairs_markdown
 from keras_bert_flow.evaluation.predictions import write_predictions
@@ -119,6 +120,8 @@ def write_evaluation(
             results["grid_random"] = grid
         if unreachable := read_unreachable(finetuned):
             results["unreachable"] = unreachable
+        if curve := build_label_curve(finetuned, task, training, dev, config.seed):
+            results["label_curve"] = curve
         results |= pairs
         (work / "metrics.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
         (work / "report.md").write_text(_write_tables(results), encoding="utf-8")
@@ -190,6 +193,7 @@ def _write_tables(results: Mapping[str, Any]) -> str:
     tables += [
         f"On {escape_markdown(name)}:\n\n{results_markdown(other)}" for name, other in extra_results(results).items()
     ]
+    tables += [curve_markdown(results["label_curve"])] if "label_curve" in results else []
     tables += [grid_markdown(results["grid"])] if "grid" in results else []
     tables += [f"From random weights:\n\n{grid_markdown(results['grid_random'])}"] if "grid_random" in results else []
     tables += [unreachable_markdown(results)] if "unreachable" in results else []

@@ -11,6 +11,8 @@ import yaml
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.evaluation.curves import Panel, describe_panel, draw_panel, last_values, loss_panels
 from keras_bert_flow.evaluation.grid_table import NOTE, grid_rows
+from keras_bert_flow.evaluation.label_curve import NOTE as CURVE_NOTE
+from keras_bert_flow.evaluation.label_curve import curve_panel, curve_rows, describe_gains
 from keras_bert_flow.evaluation.page import details, figure, page, paragraph, section, table
 from keras_bert_flow.evaluation.pair_tables import describe_minimal_pairs
 from keras_bert_flow.evaluation.result_sections import (
@@ -81,6 +83,7 @@ def render_report(report: Report) -> str:
         [
             paragraph(verdict(report.results), "verdict"),
             section("Result", *describe_results(report.results)),
+            section("Fewer labels", *_describe_label_curve(report.results.get("label_curve"))),
             section("Other dev sets", *describe_extra_dev(report.results)),
             section("Labels out of reach", *describe_unreachable_labels(report.results)),
             section("Grid", *_describe_grid(report.results.get("grid"))),
@@ -108,6 +111,17 @@ def _describe_grid(grid: Mapping[str, Any] | None) -> list[str]:
         return []
     header, *rows = grid_rows(grid)
     return [table(header, rows, [*["number"] * (len(header) - 1), ""]), paragraph(NOTE, "note")]
+
+
+def _describe_label_curve(curve: Mapping[str, Any] | None) -> list[str]:
+    if curve is None:
+        return []
+    header, *rows = curve_rows(curve)
+    parts = [table(header, rows), paragraph(f"{CURVE_NOTE} {describe_gains(curve)}", "note")]
+    try:
+        return [*parts, figure(draw_panel(curve_panel(curve), "labels"), "Mean over the seeds.")]
+    except ImportError:  # without matplotlib the table has it all
+        return parts
 
 
 def _describe_pretraining(pretraining: Mapping[str, Any]) -> str:

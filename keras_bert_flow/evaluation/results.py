@@ -22,6 +22,8 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
     first_phase: the same of a pre-training before that, where there was one
     grid: what `search_grid` keeps in `grid.json`, where fine-tuning had a grid
     grid_random: the same of random weights
+    label_curve: the scores on fewer labels, where fine-tuning had `label_counts`; see
+        `keras_bert_flow.evaluation.label_curve`
     unreachable: `train`, `dev` or `extra_dev.<name>` → answers, questions, words or spans → total, and by reason
         how many no model can give; see `count_unreachable` of the task. Absent where every label can be given
     minimal_pairs: of the pre-trained model, where the configuration names a file of them; see

@@ -125,7 +125,8 @@ def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:
     runs, steps_per_epoch = len(settings.seeds), -(-examples // settings.batch_size)
     steps, most = steps_per_epoch * settings.epochs, steps_per_epoch * max(settings.epochs, settings.random_max_epochs)
     random = f" and at most {most:,} in each of {runs} from random weights" if settings.compare_random else ""
-    grid = " A grid comes on top." if settings.grid else ""
+    extras = [name for name, value in (("A grid", settings.grid), ("Fewer labels", settings.label_counts)) if value]
+    grid = "".join(f" {name} come{'s' if name == 'A grid' else ''} on top." for name in extras)
     return [
         f"Fine-tuning: {examples:,} examples, {steps:,} steps of {settings.batch_size} in each of {runs} runs{random}, "
         f"where each example is one row.{grid}"

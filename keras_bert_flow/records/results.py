@@ -10,7 +10,7 @@ from keras_bert_flow.json_documents import read_json
 # Files that hold seconds, dates, places or facts of the machine, and that nothing is made from.
 INFORMATIONAL = {"README.md", "log.jsonl", "events.out.tfevents.log", "rejected_inputs.txt"}
 # JSON files of scores and timings, from which reports are made.
-SCORES = {"run.json", "grid.json", "grid-random.json", "metrics.json"}
+SCORES = {"run.json", "grid.json", "grid-random.json", "label-counts.json", "metrics.json"}
 # Fields of these that differ between equal runs: speed, devices, and what a run was made from, which its key says.
 NOT_RESULTS = {"seconds", "elapsed_seconds", "tokens_per_second", "devices", "identity"}
 

@@ -14,6 +14,7 @@ from keras_bert_flow.keys import finetuning_key, folder_digest
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.training.grid import search_grid
+from keras_bert_flow.training.label_counts import train_label_counts
 from keras_bert_flow.training.precision import arithmetic
 from keras_bert_flow.training.random_weights import with_random_training
 from keras_bert_flow.training.task_data import TaskData, read_task_data, write_unreachable
@@ -35,8 +36,9 @@ def finetune(
     `<start>` is `pretrained` and, unless told not to compare, `random`: the same shape from new weights, trained until
     it stops improving, see `with_random_training`. With `finetuning.grid` each of its points is trained first, from
     either start; what is published is trained as the best of them, and `grid.json` and `grid-random.json` have them
-    all, see `search_grid`. Labels that no model can give are counted in a
-    warning and in `unreachable.json`, see `Task.count_unreachable`. A killed run goes on where it was.
+    all, see `search_grid`. With `finetuning.label_counts` the same is trained on fewer labels, and `label-counts.json`
+    has the scores, see `train_label_counts`. Labels that no model can give are counted in a warning and in
+    `unreachable.json`, see `Task.count_unreachable`. A killed run goes on where it was.
 
     Args:
         config: its sections `task` and `finetuning` count.
@@ -60,17 +62,22 @@ def finetune(
     tokenizer = read_tokenizer(model)
     data = data or read_task_data(config, tokenizer)
 
-    def make_runs(settings: PipelineConfig) -> TaskRuns:
+    def make_runs(settings: PipelineConfig, data: TaskData = data) -> TaskRuns:
         return TaskRuns(settings, model, tokenizer, data, report, callbacks)
 
     def build(work: Path) -> Contents:
+        settled = {}
         for start, settings in list_starts(config):
-            has_grid = settings.finetuning.grid is not None
-            runs = make_runs(search_grid(settings, data.task, work, make_runs, start) if has_grid else settings)
+            if settings.finetuning.grid is not None:
+                settings = search_grid(settings, data.task, work, make_runs, start)
+            runs = make_runs(settings)
             for seed in settings.finetuning.seeds:
                 runs.finish(work / start / f"seed-{seed}", start, seed)
+            settled[start] = settings
             del runs
             gc.collect()  # a Keras model is part of a cycle; the next one takes as much memory again
+        if config.finetuning.label_counts:
+            train_label_counts(settled, tokenizer, data, work, make_runs)
         write_unreachable(work, data)
         settings = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
         return Contents(settings, {"model": folder_digest(model)})

@@ -60,6 +60,7 @@ def read_task_files(config: PipelineConfig) -> TaskFiles:
     verify(config.task.train, config.task.dev, *config.task.extra_dev.values())
     training = task.read(config.task.train, config.finetuning.max_train_examples)
     extra_dev = {name: task.read(path) for name, path in config.task.extra_dev.items()}
+    check_label_counts(config, training)
     return TaskFiles(task.learn(training), training, task.read(config.task.dev), extra_dev)
 
 
@@ -113,4 +114,15 @@ def check_task_length(sequence_length: int, max_positions: int) -> None:
         raise ValueError(
             f"Examples must fit the model's {max_positions} positions. Received: finetuning.sequence_length="
             f"{sequence_length}. Lower it, or choose another model."
+        )
+
+
+def check_label_counts(config: PipelineConfig, examples: Sequence[Any]) -> None:
+    """Raise ValueError unless the table has more rows than each number of `label_counts`."""
+    counts = config.finetuning.label_counts or ()
+    largest = max((count for count in counts if count != "all"), default=0)
+    if largest >= len(examples):
+        raise ValueError(
+            f"`label_counts` must be below the {len(examples):,} training rows; `all` stands for these. Received: "
+            f"{largest:,}. Leave it out."
         )

@@ -254,3 +254,21 @@ def test_runs_that_are_still_improving_are_told_by_their_logs(make_folders, tmp_
     assert [run["improving"] for model in models.values() for run in model["runs"]] == [None, None, True, None, None]
     for name in ("report.md", "report.html"):
         assert "Still improving when they ended: 1 of 1 runs of random weights." in (output / name).read_text()
+
+
+def test_label_curve_of_the_fine_tuning_is_told(make_folders, tmp_path):
+    folders = make_folders("classification")
+    runs = [{"seed": 1, "score": 0.5, "dev_scores": [0.1, 0.2, 0.5], "seconds": 1.0}]
+    rows = [{"labels": count, "epochs": {"pretrained": 3}, "runs": {"pretrained": runs}} for count in (1, 2)]
+    curve = {"kind": "classification", "main_metric": "accuracy", "rows": rows}
+    (folders["finetuned"] / "label-counts.json").write_text(json.dumps(curve))
+    write_manifest(folders["finetuned"], "finetuning", "0", {}, {}, {})
+    output = write_evaluation(**folders, output=tmp_path / "out")
+    found = json.loads((output / "metrics.json").read_text())["label_curve"]["rows"]
+    assert [(row["labels"], row["pretrained"]["mean"]) for row in found] == [(1, 0.5), (2, 0.5)]
+    assert all(0 <= row["tfidf"]["mean"] <= 1 for row in found)
+    page = (output / "report.html").read_text()
+    assert page.count("Fewer labels") == 1 and "ahead of" in page and "Scores over labels" in page
+    assert (
+        "| labels, accuracy % | TF-IDF with logistic regression | pre-trained |" in (output / "report.md").read_text()
+    )

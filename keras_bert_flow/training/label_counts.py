@@ -1,0 +1,94 @@
+"""Train a task on its first labels only, from either start: where pre-training pays is where labels are few."""
+
+import gc
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.config import FEW_LABELS_EPOCHS, PipelineConfig
+from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.task_data import TaskData
+from keras_bert_flow.training.task_runs import MODEL, RUN_FILE, TaskRuns
+
+FOLDER, CURVE_FILE = "label-counts", "label-counts.json"
+
+MakeRuns = Callable[[PipelineConfig, TaskData], TaskRuns]
+
+
+def with_labels(config: PipelineConfig, count: int, rows: int) -> PipelineConfig:
+    """Return the configuration of runs on the first `count` of `rows` examples.
+
+    They have as many steps as with all rows, up to `FEW_LABELS_EPOCHS` epochs: with the same epochs, the fewest labels
+    would be shown least often.
+    """
+    settings = config.finetuning
+    epochs = max(settings.epochs, min(FEW_LABELS_EPOCHS, settings.epochs * rows // count))
+    changes = {"epochs": epochs, "max_train_examples": count, "grid": None}
+    return config.model_copy(update={"finetuning": settings.model_copy(update=changes)})
+
+
+def train_label_counts(
+    starts: Mapping[str, PipelineConfig],
+    tokenizer: WordPieceTokenizer,
+    data: TaskData,
+    work: Path,
+    make_runs: MakeRuns,
+) -> None:
+    """Train each start once a seed on each number of labels, and write `label-counts.json`.
+
+    It holds kind, main_metric and rows, the fewest labels first, each of labels, epochs and runs: start → a list of
+    seed, score, dev_scores (of each evaluation), seconds, and failure where a run met NaN or infinity. The last row has
+    the runs on all labels, which are those in `<start>/seed-<n>/`. Of the others
+    `label-counts/<labels>/<start>/seed-<n>/` keeps `run.json` and the log, no model.
+
+    Args:
+        starts: start → the configuration of its runs on all labels, which have been trained.
+        tokenizer: of the model.
+        data: all of the task's.
+        work: where the runs are.
+        make_runs: makes the runs of a configuration on some data.
+    """
+    settings = next(iter(starts.values())).finetuning
+    examples = data.task.read(next(iter(starts.values())).task.train, settings.max_train_examples)
+    rows = []
+    for count in sorted(number for number in settings.label_counts if number != "all"):
+        features = data.task.encode(tokenizer, examples[:count], settings.sequence_length)
+        few, folder = replace(data, train=features), work / FOLDER / str(count)
+        counted = {start: with_labels(config, count, len(examples)) for start, config in starts.items()}
+        found = {}
+        for start, config in counted.items():
+            runs = make_runs(config, few)
+            found[start] = [_train(runs, folder / start, start, seed, data) for seed in config.finetuning.seeds]
+            del runs
+            gc.collect()  # a Keras model is part of a cycle; the next one takes as much memory again
+        rows.append({"labels": count, "epochs": _epochs(counted), "runs": found})
+    everything = {
+        start: [_describe(work / start / f"seed-{seed}", data) for seed in config.finetuning.seeds]
+        for start, config in starts.items()
+    }
+    rows.append({"labels": len(examples), "epochs": _epochs(starts), "runs": everything})
+    curve = {"kind": data.task.kind, "main_metric": data.task.main_metric, "rows": rows}
+    write_atomically(work / CURVE_FILE, json.dumps(curve, indent=1).encode())
+
+
+def _train(runs: TaskRuns, folder: Path, start: str, seed: int, data: TaskData) -> dict[str, Any]:
+    place = folder / f"seed-{seed}"
+    runs.finish(place, start, seed, may_fail=True)
+    shutil.rmtree(place / MODEL, ignore_errors=True)  # only its scores are shown
+    return _describe(place, data)
+
+
+def _describe(folder: Path, data: TaskData) -> dict[str, Any]:
+    run, field = read_json_object(folder / RUN_FILE), f"dev_{data.task.main_metric}"
+    found = {name: run[name] for name in ("seed", "score", "seconds", "failure") if name in run}
+    return found | {"dev_scores": [line[field] for line in read_log(folder) if field in line]}
+
+
+def _epochs(starts: Mapping[str, PipelineConfig]) -> dict[str, int]:
+    return {start: config.finetuning.epochs for start, config in starts.items()}

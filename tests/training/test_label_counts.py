@@ -1,0 +1,147 @@
+"""Fine-tuning on fewer labels: which rows, for how long, resumed after a kill, and what the report makes of it."""
+
+import json
+
+import pytest
+
+from keras_bert_flow.config import FinetuningConfig
+from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown, curve_rows, describe_gains
+from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.training import label_counts
+from keras_bert_flow.training.finetune import finetune
+from keras_bert_flow.training.label_counts import with_labels
+from keras_bert_flow.training.logs import read_log
+from tests.training.test_finetune import make_task_config, place  # noqa: F401  `place` is a fixture
+
+pytestmark = pytest.mark.any_backend
+
+SETTINGS = {"epochs": 2, "random_max_epochs": 2, "label_counts": [3, "all", 24], "batch_size": 8}
+
+
+def read_curve(folder):
+    return json.loads((folder / "label-counts.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def encoded():
+    """The texts that were encoded for each number of labels."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def finished(place, encoded):  # noqa: F811
+    class Killed(BaseException):
+        pass
+
+    seen = []
+
+    def die(line):
+        seen.append((line["run"], line["step"]))
+        if seen.count(("random/seed-1", 6)) == 2:  # on all rows first, then on 24, three steps an epoch
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(label_counts, "with_labels", lambda *given: shorten(with_labels(*given)))
+        task_type, encode = type(make_task("classification")), type(make_task("classification")).encode
+
+        def note(task, tokenizer, examples, length):
+            encoded.setdefault(len(examples), [example.text for example in examples])
+            return encode(task, tokenizer, examples, length)
+
+        patch.setattr(task_type, "encode", note)
+        config, output = make_task_config(place, **SETTINGS), place / "counts"
+        with pytest.raises(Killed):
+            finetune(config, place / "model", output, die)
+        told = []
+        finetune(config, place / "model", output, lambda line: told.append((line["run"], line["step"])))
+    # What was whole is not trained again: it goes on from the checkpoint of the first epoch on 24 rows.
+    assert told == [("random/seed-1", step) for step in range(4, 10)] + [
+        ("random/seed-2", step) for step in range(1, 10)
+    ]
+    return output
+
+
+def shorten(config):
+    """Make the runs of few labels short: how many epochs they have is tested apart."""
+    settings = config.finetuning.model_copy(update={"epochs": 3})
+    return config.model_copy(update={"finetuning": settings})
+
+
+def test_curve_holds_every_run_of_every_number(finished):
+    curve = read_curve(finished)
+    assert (curve["kind"], curve["main_metric"]) == ("classification", "accuracy")
+    assert [row["labels"] for row in curve["rows"]] == [3, 24, 77]
+    for row in curve["rows"]:
+        for start in ("pretrained", "random"):
+            assert [run["seed"] for run in row["runs"][start]] == [1, 2]
+            for run in row["runs"][start]:
+                few = "" if row["labels"] == 77 else f"label-counts/{row['labels']}/"
+                log = read_log(finished / f"{few}{start}/seed-{run['seed']}")
+                assert run["dev_scores"] == [line["dev_accuracy"] for line in log if "dev_accuracy" in line]
+                best = max(run["dev_scores"]) if start == "random" else run["dev_scores"][-1]
+                assert run["score"] == best
+                assert log[-1]["step"] == len(run["dev_scores"]) * -(-row["labels"] // 8)
+
+
+def test_few_labels_are_the_first_rows(finished, place, encoded):  # noqa: F811
+    texts = [line.split("\t")[0] for line in (place / "train.tsv").read_text().splitlines()[1:]]
+    assert encoded[3] == texts[:3] and encoded[24] == texts[:24]
+
+
+def test_models_of_few_labels_are_not_kept(finished):
+    assert len(list(finished.glob("*/seed-*/model"))) == 4
+    assert not list(finished.glob("label-counts/**/model"))
+
+
+def test_table_sets_the_models_beside_the_words(finished, place):  # noqa: F811
+    task = make_task("classification")
+    training, dev = task.read(place / "train.tsv"), task.read(place / "dev.tsv")
+    curve = build_label_curve(finished, task.learn(training), training, dev, seed=1)
+    header, *rows = curve_rows(curve)
+    assert header == ["labels, accuracy %", "TF-IDF with logistic regression", "random weights", "pre-trained"]
+    assert [row[0] for row in rows] == ["3", "24", "77"]
+    words = [row["tfidf"]["mean"] for row in curve["rows"]]
+    assert words == sorted(words) and words[-1] == 1.0 > words[0]  # each word tells its class, once it has been seen
+    assert all(model in row for row in curve["rows"] for model in ("tfidf", "random", "pretrained"))
+    assert curve_markdown(curve).startswith("| labels, accuracy % |")
+    assert "ahead" in describe_gains(curve)
+
+
+def test_table_without_a_curve_is_none(tmp_path):
+    assert build_label_curve(tmp_path, None, [], [], 1) is None
+
+
+def test_damaged_curve_is_refused(tmp_path):
+    (tmp_path / "label-counts.json").write_text('{"rows": [{}], "kind": "classification", "main_metric": "f1"}')
+    with pytest.raises(ValueError, match="A label curve must have all of its fields. Received: .*damaged"):
+        build_label_curve(tmp_path, None, [], [], 1)
+
+
+@pytest.mark.parametrize(("count", "epochs"), [(1000, 3), (500, 6), (100, 20), (3, 20)])
+def test_few_labels_have_as_many_steps_up_to_twenty_epochs(count, epochs, place):  # noqa: F811
+    config = make_task_config(place, epochs=3)
+    settings = with_labels(config, count, 1000).finetuning
+    assert (settings.epochs, settings.max_train_examples, settings.grid) == (epochs, count, None)
+    assert with_labels(make_task_config(place, epochs=30), count, 1000).finetuning.epochs == 30
+
+
+def test_gain_is_told_with_its_number_of_labels():
+    def row(labels, **means):
+        return {"labels": labels, **{model: {"mean": mean} for model, mean in means.items()}}
+
+    rows = [row(100, tfidf=0.5, random=0.4, pretrained=0.62), row(900, tfidf=0.7, random=0.75, pretrained=0.8)]
+    curve = {"kind": "classification", "main_metric": "accuracy", "rows": rows}
+    assert describe_gains(curve) == (
+        "The pre-trained model is furthest ahead of the better other row at 100 labels, by 12.0 points."
+    )
+    assert describe_gains(curve | {"rows": [row(9, tfidf=0.5, pretrained=0.4)]}).startswith("At no number of labels")
+
+
+def test_counts_that_the_table_has_not_are_refused_before_any_training(place, tmp_path):  # noqa: F811
+    config = make_task_config(place, label_counts=[8, 77])
+    with pytest.raises(ValueError, match="must be below the 77 training rows; `all` stands for these. Received: 77. L"):
+        finetune(config, place / "model", tmp_path / "out", lambda line: pytest.fail("it trained"))
+    with pytest.raises(ValueError, match="must name each number once"):
+        FinetuningConfig(label_counts=[8, 8])
+    with pytest.raises(ValueError, match="label_counts"):
+        FinetuningConfig(label_counts=["most"])
