@@ -1,6 +1,7 @@
 """Train a model on a task, a run after another: each from a start and with a seed, in a folder of its own."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -139,7 +140,8 @@ class TaskRuns:
         callbacks = self._callbacks
         if settings.patience_epochs is not None:
             loss = "dev_loss" if run["start"] == RANDOM else None
-            callbacks = (*callbacks, StopWithoutGain(folder, self._field, settings.patience_epochs, loss))
+            warmup = math.ceil(settings.warmup_fraction * settings.epochs)
+            callbacks = (*callbacks, StopWithoutGain(folder, self._field, settings.patience_epochs, loss, warmup))
 
         def evaluate(until_stopped) -> dict[str, float]:
             scores = self._score(until_stopped)

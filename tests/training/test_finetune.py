@@ -301,3 +301,15 @@ def test_loss_counts_as_a_gain_where_it_is_asked_for(scores, losses, loss, ends,
     assert not callback.model.stop_training
     callback.on_epoch_end(1, {"dev_accuracy": scores[-1]})
     assert callback.model.stop_training == ends
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(("warmup", "ends"), [(0, 3), (1, 3), (2, 4), (4, 6)])
+def test_patience_begins_where_the_learning_rate_has_risen(warmup, ends, tmp_path):
+    callback = StopWithoutGain(tmp_path, "dev_accuracy", 2, warmup=warmup)
+    callback.set_model(SimpleNamespace(stop_training=False))
+    for epoch in range(1, ends + 1):
+        assert not callback.model.stop_training
+        append_log(tmp_path, {"step": epoch, "dev_accuracy": 0.5})
+        callback.on_epoch_end(epoch, {"dev_accuracy": 0.5})
+    assert callback.model.stop_training
