@@ -64,7 +64,8 @@ def train_label_counts(
         found = {}
         for start, config in counted.items():
             runs = make_runs(config, few)
-            found[start] = [_train(runs, folder / start, start, seed, data) for seed in config.finetuning.seeds]
+            name = f"{count:,} labels, "
+            found[start] = [_train(runs, folder / start, start, seed, data, name) for seed in config.finetuning.seeds]
             del runs
             gc.collect()  # a Keras model is part of a cycle; the next one takes as much memory again
         rows.append({"labels": count, "epochs": _epochs(counted), "runs": found})
@@ -77,9 +78,9 @@ def train_label_counts(
     write_atomically(work / CURVE_FILE, json.dumps(curve, indent=1).encode())
 
 
-def _train(runs: TaskRuns, folder: Path, start: str, seed: int, data: TaskData) -> dict[str, Any]:
+def _train(runs: TaskRuns, folder: Path, start: str, seed: int, data: TaskData, prefix: str) -> dict[str, Any]:
     place = folder / f"seed-{seed}"
-    runs.finish(place, start, seed, may_fail=True)
+    runs.finish(place, start, seed, may_fail=True, prefix=prefix)
     shutil.rmtree(place / MODEL, ignore_errors=True)  # only its scores are shown
     return _describe(place, data)
 

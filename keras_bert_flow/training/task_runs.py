@@ -62,11 +62,12 @@ class TaskRuns:
         self._field = f"dev_{data.task.main_metric}"
         self._classifier = None
 
-    def finish(self, folder: Path, start: str, seed: int, may_fail: bool = False) -> dict[str, Any]:
+    def finish(self, folder: Path, start: str, seed: int, may_fail: bool = False, prefix: str = "") -> dict[str, Any]:
         """Fill a folder with `model/`, `log.jsonl` and `run.json`, going on where a killed run was.
 
         Args:
             may_fail: a run that meets NaN or infinity is finished too, with no model and `failure`, which says what.
+            prefix: of the name by which its lines are reported, which ends with those of the folder and its parent.
         Returns:
             What `run.json` holds: start, seed, seconds, score (the main metric of the model on the dev table) and
             identity.
@@ -75,7 +76,7 @@ class TaskRuns:
         if not self._is_finished(folder):
             self._take_first_state(start, seed)
             try:
-                run |= self._train(folder, run)
+                run |= self._train(folder, run, prefix + str(folder.relative_to(folder.parents[1])))
                 self._save(folder / MODEL)
             except NotFiniteError as error:
                 if not may_fail:
@@ -121,7 +122,7 @@ class TaskRuns:
         for variable, first in zip(self._classifier.variables, fresh.variables, strict=True):
             variable.assign(first)
 
-    def _train(self, folder: Path, run: Mapping[str, Any]) -> dict[str, float]:
+    def _train(self, folder: Path, run: Mapping[str, Any], name: str) -> dict[str, float]:
         """Train to the end, leave the classifier in the state to publish, and return seconds and score."""
         settings, model, identity = self._settings, self._classifier, self._identity | run
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +158,7 @@ class TaskRuns:
             Checkpoints(folder / CHECKPOINTS, identity, keep=1),
             evaluate,
             batches.mean_positions,
-            lambda line: self._report({"run": str(folder.relative_to(folder.parents[1]))} | dict(line)),
+            lambda line: self._report({"run": name} | dict(line)),
             batches_per_step=settings.accumulate_batches,
             callbacks=callbacks,
         )
