@@ -24,7 +24,7 @@ quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
 
 # Three of the five processes at a time, a thread each, the longest first: two cores are then busy while one of them waits
-# for a server or a kill. Five at a time take a sixth more processor time. What one prints comes when it is done.
+# for a server or a kill. More of them at a time take more processor time. What one prints comes when it is done.
 # `make test` has XLA compile quickly rather than well: a step runs a few times there.
 test: SELECTED := -m "not slow"
 test: export XLA_FLAGS = --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false

@@ -21,7 +21,6 @@ MOST_UNITS = 1 << 16
 MOST_POSITIONS = MOST_SEQUENCES = 1 << 20
 MOST_STEPS = MOST_EXAMPLES = 10**12
 MOST_EPOCHS = 100_000
-FEW_LABELS_EPOCHS = 20  # on few examples, as Mosbach et al. 2021 advise, arXiv:2006.04884
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]  # as NumPy and Keras take them
 
 

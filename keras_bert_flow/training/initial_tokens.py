@@ -37,12 +37,13 @@ def set_initial_tokens(
     table = model.backbone.token_embedding.embeddings
     vocabulary_size, width = table.shape
     special = np.array(records.read_tokenizer().special_ids)
+    batches = list(_read_tokens(records))  # at most 128 MB, and read once for both
     if settings.output_bias == "unigram":
-        counts = sum(np.bincount(rows.ravel(), minlength=vocabulary_size) for rows in _read_tokens(records))
+        counts = sum(np.bincount(rows.ravel(), minlength=vocabulary_size) for rows in batches)
         counts[special] = 0
         model.get_layer("mlm").bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
     if settings.token_embeddings == "co_occurrence":
-        neighbours = count_neighbours(_read_tokens(records), vocabulary_size, special)
+        neighbours = count_neighbours(batches, vocabulary_size, special)
         vectors, token_ids = find_token_vectors(neighbours, width, seed)
         values = np.array(read_variable(table))
         values[token_ids] = vectors * values.std()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.artifacts import write_atomically
-from keras_bert_flow.config import FEW_LABELS_EPOCHS, PipelineConfig
+from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.training.logs import read_log
@@ -17,6 +17,7 @@ from keras_bert_flow.training.task_data import TaskData
 from keras_bert_flow.training.task_runs import MODEL, RUN_FILE, TaskRuns
 
 FOLDER, CURVE_FILE = "label-counts", "label-counts.json"
+FEW_LABELS_EPOCHS = 20  # on few examples, as Mosbach et al. 2021 advise, arXiv:2006.04884
 
 MakeRuns = Callable[[PipelineConfig, TaskData], TaskRuns]
 
