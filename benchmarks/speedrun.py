@@ -1,15 +1,20 @@
 """Pre-train with recipes by name for the same processor time, and print what each learnt, as a Markdown table.
 
     python benchmarks/speedrun.py --corpus data/corpus/imdb_reviews.txt.zst --minutes 5
-    python benchmarks/speedrun.py --records RECORDS --recipes adamw all --minutes 20 --target 5.0 --seeds 1 2
+    python benchmarks/speedrun.py --records RECORDS --recipes adamw all transformers --minutes 20 --target 5.0 \\
+        --seeds 1 2 --task configs/imdb_sst2.yaml --keep out/speedrun
 
 Without `--records`, the vocabulary and records are built from the text first and their processor time is printed apart:
 it is the same for every recipe. Each run is a process of its own with one thread. Its steps are chosen from two short
 runs of the same recipe, so that start-up, counts and compilation, training and the last evaluation take the time given;
 the learning rate falls to 0 at its own last step, so every recipe is trained to its end. Processor time is that of the
-whole process, measured: the column `minutes` shows how well it was met.
+whole process, measured: the column `minutes` shows how well it was met. The recipe `transformers` is that library's own
+BertForMaskedLM on the same batches (`benchmarks/peers/pretrain_transformers.py`).
 
-`--target`: the processor minutes at which the held-out loss is first at most this.
+`--target`: the processor minutes and tokens at which the held-out loss is first at most this.
+`--task`: each model is then fine-tuned by `kbf finetune` on the task of this configuration, every recipe alike, and the
+table has the mean score for each number of labels. This takes time of its own, which is not counted.
+`--keep`: a folder in which runs are kept and found again when the command is repeated.
 """
 
 import argparse
@@ -21,9 +26,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 COUNTS = {"token_embeddings": "co_occurrence", "output_bias": "unigram"}
+TRANSFORMERS = "transformers"
 # Name → settings of `pretraining`; each says what it adds to plain AdamW.
 RECIPES = {
     "adamw": {},
@@ -35,7 +42,7 @@ RECIPES = {
     "all, batches of 64": {"optimizer": "muon", **COUNTS, "batch_size": 64},
     "lamb": {"optimizer": "lamb", "learning_rate": 0.005},
 }
-SHORT, LONG = 20, 100  # steps of the two short runs
+SHORT, LONG = 20, 200  # steps of the two short runs
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -45,7 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     source.add_argument("--records", type=Path, help="what `kbf records` made with the objective mlm")
     parser.add_argument("--vocabulary-size", type=int, default=8000)
     parser.add_argument("--sequence-length", type=int, default=64)
-    parser.add_argument("--recipes", nargs="+", default=["adamw", "counts", "muon", "all"], choices=RECIPES)
+    parser.add_argument("--recipes", nargs="+", default=["adamw", "all"], choices=[*RECIPES, TRANSFORMERS])
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
@@ -55,15 +62,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--evaluations", type=int, default=10, help="held-out evaluations in a run")
     parser.add_argument("--target", type=float, help="held-out loss, nats")
+    parser.add_argument("--task", help="configuration whose sections `task` and `finetuning` count")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of --task")
     parser.add_argument("--keep", type=Path, help="folder for the results of the runs")
     return parser.parse_args()
 
 
-def run_kbf(arguments: argparse.Namespace, *command: str) -> float:
-    """Run a command with one thread and return its processor seconds."""
+def run_child(arguments: argparse.Namespace, *command: Any) -> tuple[str, float]:
+    """Run a Python module with one thread, and return what it printed and its processor seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, "-m", "keras_bert_flow", *map(str, command)],
+        [sys.executable, "-m", *map(str, command)],
         cwd=ROOT,
         env=os.environ
         | {"KERAS_BACKEND": arguments.backend, "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
@@ -75,22 +84,35 @@ def run_kbf(arguments: argparse.Namespace, *command: str) -> float:
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def run_kbf(arguments: argparse.Namespace, *command: Any, **settings: Any) -> float:
+    """Run a command of `kbf` with settings, and return its processor seconds."""
+    options = [part for name, value in settings.items() for part in ("--set", f"{name}={json.dumps(value)}")]
+    return run_child(arguments, "keras_bert_flow", *command, *options)[1]
 
 
 def build_records(arguments: argparse.Namespace, folder: Path) -> Path:
-    corpus = ("--set", f"corpus.input={arguments.corpus}")
-    seconds = run_kbf(
-        arguments, "vocab", *corpus, "--set", f"vocabulary.size={arguments.vocabulary_size}", "--output", folder / "v"
-    )
-    settings = (f"sequence_length={arguments.sequence_length}", "objective=mlm", "duplication=1")
-    masks = f"max_predictions={round(0.15 * arguments.sequence_length)}"
-    options = [part for name in (*settings, masks) for part in ("--set", f"records.{name}")]
+    records = folder / "records"
+    if records.exists():
+        return records
+    corpus, vocabulary = {"corpus.input": [arguments.corpus]}, folder / "vocabulary"
+    size = {"vocabulary.size": arguments.vocabulary_size}
+    seconds = run_kbf(arguments, "vocab", "--output", vocabulary, **corpus, **size)
+    length = arguments.sequence_length
+    settings = {
+        "sequence_length": length,
+        "objective": "mlm",
+        "duplication": 1,
+        "max_predictions": round(0.15 * length),
+    }
+    settings = {f"records.{name}": value for name, value in settings.items()}
     seconds += run_kbf(
-        arguments, "records", *corpus, *options, "--vocab", folder / "v" / "vocab.txt", "--output", folder / "records"
+        arguments, "records", "--vocab", vocabulary / "vocab.txt", "--output", records, **corpus, **settings
     )
     print(f"Vocabulary and records: {seconds / 60:.1f} processor minutes.\n")
-    return folder / "records"
+    return records
 
 
 def pretrain(arguments: argparse.Namespace, records: Path, recipe: str, seed: int, steps: int, output: Path) -> float:
@@ -119,60 +141,125 @@ def pretrain(arguments: argparse.Namespace, records: Path, recipe: str, seed: in
         "model.attention_dropout_rate": 0.0,
         **{f"pretraining.{name}": value for name, value in settings.items()},
     }
-    options = [part for name, value in values.items() for part in ("--set", f"{name}={json.dumps(value)}")]
-    return run_kbf(arguments, "pretrain", "--records", records, "--output", output, *options)
+    return run_kbf(arguments, "pretrain", "--records", records, "--output", output, **values)
 
 
-def measure(arguments: argparse.Namespace, records: Path, recipe: str, seed: int, folder: Path) -> dict[str, float]:
+def measure_ours(arguments: argparse.Namespace, records: Path, recipe: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Pre-train with a recipe; return steps, tokens, seconds, loss, accuracy and the losses on the way."""
     short = pretrain(arguments, records, recipe, seed, SHORT, folder / "short")
     long = pretrain(arguments, records, recipe, seed, LONG, folder / "long")
     step_seconds = (long - short) / (LONG - SHORT)
     steps = max(LONG, int((60 * arguments.minutes - short) / step_seconds) + SHORT)
     seconds = pretrain(arguments, records, recipe, seed, steps, folder / "run")
     metrics = json.loads((folder / "run" / "metrics.json").read_text())
-    found = {
+    lines = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
+    start = max(0.0, short - SHORT * step_seconds)
+    return {
         "steps": steps,
-        "tokens": metrics["tokens"] / 1e6,
-        "minutes": seconds / 60,
+        "tokens": metrics["tokens"],
+        "seconds": seconds,
         "loss": metrics["masked_lm_loss"],
-        "accuracy": 100 * metrics["masked_lm_accuracy"],
+        "accuracy": metrics["masked_lm_accuracy"],
+        "path": [
+            (line["step"], start + (seconds - start) * line["step"] / steps, line["held_out_masked_lm_loss"])
+            for line in lines
+            if "held_out_masked_lm_loss" in line
+        ],
+    }
+
+
+def measure_theirs(arguments: argparse.Namespace, records: Path, seed: int, folder: Path) -> dict[str, Any]:
+    """Pre-train transformers' BERT; return what `measure_ours` does."""
+    names = ("minutes", "size", "batch_size", "learning_rate", "precision", "evaluations")
+    options = [f"--{name.replace('_', '-')}={getattr(arguments, name)}" for name in names]
+    command = ["benchmarks.peers.pretrain_transformers", records, folder / "run", *options, f"--seed={seed}"]
+    found = json.loads(run_child(arguments, *command)[0].splitlines()[-1])
+    return {
+        "steps": found["steps"],
+        "tokens": found["tokens"],
+        "seconds": found["seconds"],
+        "loss": found["masked_lm_loss"],
+        "accuracy": found["masked_lm_accuracy"],
+        "path": [(line["step"], line["seconds"], line["masked_lm_loss"]) for line in found["lines"]],
+    }
+
+
+def finetune(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Fine-tune a pre-trained model, and return the mean score over the seeds for each number of labels."""
+    options = [part for change in arguments.set for part in ("--set", change)]
+    output = folder / "finetuned"
+    command = ["finetune", "--task", arguments.task, "--model", folder / "run" / "model", "--output", output, *options]
+    run_kbf(arguments, *command, **{"finetuning.compare_random": False})
+    rows = json.loads((output / "label-counts.json").read_text())["rows"]
+    return {
+        f"{row['labels']:,} labels": 100 * statistics.fmean(run["score"] for run in row["runs"]["pretrained"])
+        for row in rows
+    }
+
+
+def measure(arguments: argparse.Namespace, records: Path, recipe: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Return the results of a run, kept in its folder."""
+    place = folder / "result.json"
+    if not place.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        if recipe == TRANSFORMERS:
+            found = measure_theirs(arguments, records, seed, folder)
+        else:
+            found = measure_ours(arguments, records, recipe, seed, folder)
+        place.write_text(json.dumps(found))
+    found = json.loads(place.read_text())
+    if arguments.task and "scores" not in found:
+        found["scores"] = finetune(arguments, folder)
+        place.write_text(json.dumps(found))
+    return found
+
+
+def describe(arguments: argparse.Namespace, found: dict[str, Any]) -> dict[str, float]:
+    """Return the columns of a run."""
+    columns = {
+        "minutes": found["seconds"] / 60,
+        "steps": found["steps"],
+        "million tokens": found["tokens"] / 1e6,
+        "held-out loss": found["loss"],
+        "accuracy %": 100 * found["accuracy"],
     }
     if arguments.target is not None:
-        lines = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
-        reached = [line["step"] for line in lines if line.get("held_out_masked_lm_loss", 1e9) <= arguments.target]
-        start = seconds - steps * step_seconds
-        found["target"] = (start + reached[0] * step_seconds) / 60 if reached else float("inf")
-    return found
+        never = (found["steps"], float("inf"), None)
+        step, seconds, _ = next((point for point in found["path"] if point[2] <= arguments.target), never)
+        columns[f"minutes to {arguments.target:g}"] = seconds / 60
+        columns[f"million tokens to {arguments.target:g}"] = (
+            found["tokens"] / 1e6 * step / found["steps"] if seconds < float("inf") else float("inf")
+        )
+    return columns | found.get("scores", {})
 
 
 def main() -> None:
     arguments = parse_arguments()
+    is_first = True
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         records = arguments.records or build_records(arguments, folder)
-        target = "" if arguments.target is None else f" minutes to {arguments.target:g} |"
-        print(f"| recipe | minutes | steps | million tokens | held-out loss | accuracy % |{target}")
-        print("|---|" + "---:|" * (5 + bool(target)), flush=True)
         for recipe in arguments.recipes:
             rows = []
             for seed in arguments.seeds:
                 place = folder / recipe.replace(" ", "-").replace(",", "") / f"seed-{seed}"
-                rows.append(measure(arguments, records, recipe, seed, place))
+                rows.append(describe(arguments, measure(arguments, records, recipe, seed, place)))
+            if is_first:
+                print("| recipe | " + " | ".join(rows[0]) + " |", "|---|" + "---:|" * len(rows[0]), sep="\n")
+                is_first = False
             print_row(recipe, rows)
 
 
 def print_row(recipe: str, rows: list[dict[str, float]]) -> None:
-    """Print means over the seeds; of loss and accuracy with the standard error, where there are several."""
-    formats = {"minutes": ".1f", "steps": ",.0f", "tokens": ".1f", "loss": ".3f", "accuracy": ".1f", "target": ".1f"}
+    """Print means over the seeds; of losses and scores with the standard error, where there are several."""
     cells = []
-    for name, spec in formats.items():
-        values = [row[name] for row in rows if name in row]
-        if not values:
-            continue
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        spec = {"steps": ",.0f", "held-out loss": ".3f"}.get(name, ".1f")
         cell = format(statistics.fmean(values), spec)
-        if name in ("loss", "accuracy") and len(values) > 1:
-            cell += f" ± {statistics.stdev(values) / len(values) ** 0.5:{spec}}"
+        if name in ("held-out loss", "accuracy %") or name.endswith("labels"):
+            cell += f" ± {statistics.stdev(values) / len(values) ** 0.5:{spec}}" if len(values) > 1 else ""
         cells.append(cell)
     print(f"| {recipe} | " + " | ".join(cells) + " |", flush=True)
 

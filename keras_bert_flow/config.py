@@ -21,6 +21,7 @@ MOST_UNITS = 1 << 16
 MOST_POSITIONS = MOST_SEQUENCES = 1 << 20
 MOST_STEPS = MOST_EXAMPLES = 10**12
 MOST_EPOCHS = 100_000
+POOLED_TASKS = ("classification", "regression", "multi_label")  # whose heads predict from one vector for each text
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]  # as NumPy and Keras take them
 
 
@@ -273,6 +274,11 @@ class FinetuningConfig(Settings):
     )
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
     new_head: bool = Field(False, description="Start from a new head even if the model has one for the kind of task.")
+    pooling: Literal["cls", "mean"] | None = Field(
+        None,
+        description="What a head for whole texts predicts from: the pooler's output for [CLS], or the mean of the last "
+        "hidden states. Default: as the model's head, `cls` for a new one.",
+    )
     precision: Precision = Field(
         "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."
     )
@@ -407,6 +413,15 @@ class PipelineConfig(Settings):
         for stage in ("records", "finetuning", *(("second_phase",) if self.second_phase else ())):
             length = getattr(self, stage).sequence_length
             _require_shorter(f"{stage}.sequence_length", length, "model.max_positions", self.model.max_positions)
+        return self
+
+    @model_validator(mode="after")
+    def _check_pooling(self):
+        if self.finetuning.pooling is not None and self.task.kind not in POOLED_TASKS:
+            raise ValueError(
+                f"`finetuning.pooling` must go with a task of kind {', '.join(POOLED_TASKS)}. Received: "
+                f"pooling={self.finetuning.pooling}, kind={self.task.kind}. Leave it out."
+            )
         return self
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from keras_bert_flow.models.poolings import TEXT_POOLINGS
 from keras_bert_flow.terminal import abridge
 
 # Ours, Hugging Face's, and Hugging Face's default; None where a checkpoint must say it.
@@ -27,6 +28,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
 }
+POOLING_FIELD = "classifier_pooling"  # as ModernBERT names it; left out for `cls`, which is all that BERT has there
 MAX_NUMBER = 1 << 31  # of any size; NaN and infinity are not below it
 MAX_LABELS = 1_000_000
 HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
@@ -83,6 +85,7 @@ def _check_head_fields(config: dict[str, Any], source: str) -> None:
         "architectures": (architectures is None or _are_texts(architectures), "a list of names"),
         "problem_type": (isinstance(config.get("problem_type"), str | None), "a text"),
         "classifier_dropout": (rate is None or _is_number(rate) and 0 <= rate < 1, "a number from 0 to below 1"),
+        POOLING_FIELD: (config.get(POOLING_FIELD) in (None, *TEXT_POOLINGS), f"one of {', '.join(TEXT_POOLINGS)}"),
         "num_labels": (count is None or type(count) is int and 0 < count <= MAX_LABELS, "a positive whole number"),
     }
     for name, (holds, rule) in rules.items():

@@ -7,10 +7,10 @@ from typing import Any
 
 from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.directory_files import check_vocabulary, write_card, write_json, write_vocabulary
-from keras_bert_flow.conversion.hf_config import make_hf_config, make_label_fields, number_labels
+from keras_bert_flow.conversion.hf_config import POOLING_FIELD, make_hf_config, make_label_fields, number_labels
 from keras_bert_flow.conversion.reading import check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import write_sentence_files
-from keras_bert_flow.conversion.shelf import CLASSES, KINDS, POOLING, Place, find_place
+from keras_bert_flow.conversion.shelf import CLASSES, KINDS, POOLING, TEXT_POOLING, Place, find_place
 from keras_bert_flow.conversion.task_models import load_with_head
 from keras_bert_flow.conversion.tensor_file import write_tensors
 from keras_bert_flow.conversion.weights import export_tensors, has_pooler, import_tensors, list_missing
@@ -18,6 +18,7 @@ from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.models.masked_lm import BertMaskedLM
+from keras_bert_flow.models.poolings import CLS
 from keras_bert_flow.models.pretrainer import BertPretrainer
 
 _logger = logging.getLogger(__name__)
@@ -173,9 +174,11 @@ def _describe_head(model, place: Place, labels) -> dict[str, Any]:
     fields = {"classifier_dropout": model.dropout_rate}
     if place.problem_type is not None:
         fields["problem_type"] = place.problem_type
+    if set(TEXT_POOLING) <= set(place.options) and model.pooling != CLS:
+        fields[POOLING_FIELD] = model.pooling
     if place.problem_type == "regression":
         return fields | make_label_fields(number_labels(1))
-    if place.options != CLASSES:
+    if not set(CLASSES) <= set(place.options):
         return fields
     labels = labels or model.labels or number_labels(model.num_classes)
     if len(labels) != model.num_classes:

@@ -43,6 +43,7 @@ class Place:
 
 CLASSES = ("num_classes", "labels")
 POOLING = ("pooling", "normalize")
+TEXT_POOLING = ("pooling",)  # of heads for whole texts
 SEQUENCES = "BertForSequenceClassification"
 SHELF = {
     BertBackbone: Place("BertModel", "encoder", use_pooler=None),
@@ -54,15 +55,22 @@ SHELF = {
         hf.CLASSIFIER_HEAD,
         outputs=(2, float("inf")),
         problem_type="single_label_classification",
-        options=CLASSES,
+        options=CLASSES + TEXT_POOLING,
     ),
-    BertTextRegressor: Place(SEQUENCES, "regressor", hf.CLASSIFIER_HEAD, outputs=(1, 1), problem_type="regression"),
+    BertTextRegressor: Place(
+        SEQUENCES,
+        "regressor",
+        hf.CLASSIFIER_HEAD,
+        outputs=(1, 1),
+        problem_type="regression",
+        options=TEXT_POOLING,
+    ),
     BertMultiLabelClassifier: Place(
         SEQUENCES,
         "multi-label classifier",
         hf.CLASSIFIER_HEAD,
         problem_type="multi_label_classification",
-        options=CLASSES,
+        options=CLASSES + TEXT_POOLING,
     ),
     BertTokenClassifier: Place(
         "BertForTokenClassification", "token classifier", hf.CLASSIFIER_HEAD, use_pooler=False, options=CLASSES

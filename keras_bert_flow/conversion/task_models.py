@@ -4,12 +4,18 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.conversion import huggingface as hf
-from keras_bert_flow.conversion.hf_config import read_labels
+from keras_bert_flow.conversion.hf_config import POOLING_FIELD, read_labels
 from keras_bert_flow.conversion.reading import OVERRIDES, check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import read_sentence_files
-from keras_bert_flow.conversion.shelf import CLASSES, POOLING, Place, find_place, has_head
+from keras_bert_flow.conversion.shelf import CLASSES, POOLING, TEXT_POOLING, Place, find_place, has_head
 from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.conversion.weights import has_pooler, import_tensors
+from keras_bert_flow.models.poolings import CLS
+
+NEW_HEAD_ADVICE = (
+    "To start a new head, use `kbf finetune --new-head` (finetuning.new_head: true), or in Python "
+    "from_preset(..., new_head=True)."
+)
 
 
 def load_with_head(model_class: type, path, new_head: bool = False, **overrides) -> tuple[Any, bool]:
@@ -27,9 +33,13 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     folder, config, tensors = read_directory(path)
     is_new = new_head or not has_head(place, config, tensors)
     shared = {name: overrides[name] for name in OVERRIDES if name in overrides and name != "name"}
-    backbone = make_backbone(folder, config, **shared, use_pooler=place.use_pooler)
     arguments = {name: value for name, value in overrides.items() if name in ("name", *place.options)}
-    if place.options == CLASSES:
+    use_pooler = place.use_pooler
+    if _pools_texts(place):
+        arguments["pooling"] = _choose_pooling(folder, config, is_new, overrides.get("pooling"))
+        use_pooler = arguments["pooling"] == CLS
+    backbone = make_backbone(folder, config, **shared, use_pooler=use_pooler)
+    if set(CLASSES) <= set(place.options):
         arguments |= _choose_classes(
             folder, config, tensors, place, is_new, overrides.get("num_classes"), overrides.get("labels")
         )
@@ -45,6 +55,23 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     return model, is_new
 
 
+def _pools_texts(place: Place) -> bool:
+    return place.head == hf.CLASSIFIER_HEAD and set(TEXT_POOLING) <= set(place.options)
+
+
+def _choose_pooling(folder: Path, config: dict[str, Any], is_new: bool, pooling: str | None) -> str:
+    """Return the pooling of the directory's head, or for a new one that asked for."""
+    stored = config.get(POOLING_FIELD) or CLS
+    if is_new:
+        return pooling or CLS
+    if pooling not in (None, stored):
+        raise ValueError(
+            f"{folder / 'config.json'}: `pooling` must be that of the model's head. Received: pooling={pooling!r}, "
+            f"{POOLING_FIELD}={stored!r}. {NEW_HEAD_ADVICE}"
+        )
+    return stored
+
+
 def _choose_classes(
     folder: Path, config: dict[str, Any], tensors: StoredTensors, place: Place, is_new: bool, num_classes, labels
 ) -> dict[str, Any]:
@@ -55,14 +82,10 @@ def _choose_classes(
             raise ValueError(f"{folder}: there is no {place.noun} in it, so a new one needs `num_classes` or `labels`.")
         return {"num_classes": len(labels) if num_classes is None else num_classes, "labels": labels}
     stored = read_labels(config, str(folder / "config.json"))
-    advice = (
-        "To start a new head, use `kbf finetune --new-head` (finetuning.new_head: true), or in Python "
-        "from_preset(..., new_head=True)."
-    )
     if labels is not None and stored is not None and labels != stored:
         raise ValueError(
             f"{folder / 'config.json'}: `labels` must be those of the model. Received: labels={list(labels)}, "
-            f"id2label={list(stored)}. {advice}"
+            f"id2label={list(stored)}. {NEW_HEAD_ADVICE}"
         )
     labels = stored if labels is None else labels
     kernel = f"{hf.CLASSIFIER_HEAD['classifier']}.weight"
@@ -75,6 +98,6 @@ def _choose_classes(
     if num_classes not in (None, stored_classes) or (labels is not None and len(labels) != stored_classes):
         raise ValueError(
             f"{folder}: its {place.noun} has {stored_classes} classes. Received: num_classes={num_classes}, "
-            f"labels={labels}. {advice}"
+            f"labels={labels}. {NEW_HEAD_ADVICE}"
         )
     return {"num_classes": stored_classes, "labels": labels}

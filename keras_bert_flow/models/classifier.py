@@ -2,10 +2,11 @@
 
 import keras
 
-from keras_bert_flow.models.backbone import require_pooler
-from keras_bert_flow.models.base import encode, make_inputs
+from keras_bert_flow.models.base import make_inputs
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.labelled import BertWithClasses
+from keras_bert_flow.models.poolings import CLS
+from keras_bert_flow.models.text_pooling import pool_text
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -17,19 +18,23 @@ class BertTextClassifier(BertWithClasses):
 
     Args:
         labels: names of the classes, in the order of their ids; saved in the model directory.
+        pooling: `cls` or `mean`; see `text_pooling.pool_text`. With `mean` the backbone has no pooler.
     Raises:
-        ValueError: there are fewer than two classes, not `num_classes` labels, or no pooler.
+        ValueError: there are fewer than two classes, not `num_classes` labels, or `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1; google-research/bert, run_classifier.py, `create_model`.
     """
 
-    def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, name="bert_text_classifier"):
-        require_pooler(backbone)
+    def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, pooling=CLS, name="bert_text_classifier"):
         inputs = make_inputs()
-        pooled = encode(backbone, inputs)["pooled_output"]
+        pooled = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
+        self.pooling = pooling
 
     def make_losses(self):
         return token_loss()
 
     def make_metrics(self):
         return [token_accuracy()]
+
+    def get_config(self):
+        return super().get_config() | {"pooling": self.pooling}

@@ -2,10 +2,11 @@
 
 import keras
 
-from keras_bert_flow.models.backbone import require_pooler
-from keras_bert_flow.models.base import encode, make_inputs
+from keras_bert_flow.models.base import make_inputs
 from keras_bert_flow.models.labelled import BertWithClasses
 from keras_bert_flow.models.losses import LabelAccuracy
+from keras_bert_flow.models.poolings import CLS
+from keras_bert_flow.models.text_pooling import pool_text
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -18,20 +19,26 @@ class BertMultiLabelClassifier(BertWithClasses):
 
     Args:
         labels: names in the order of the outputs; saved in the model directory.
+        pooling: `cls` or `mean`; see `text_pooling.pool_text`. With `mean` the backbone has no pooler.
     Raises:
-        ValueError: there is no class, not `num_classes` labels, or no pooler.
+        ValueError: there is no class, not `num_classes` labels, or `pooling` does not fit the backbone.
     """
 
     least_classes = 1
 
-    def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, name="bert_multi_label_classifier"):
-        require_pooler(backbone)
+    def __init__(
+        self, backbone, num_classes, dropout_rate=0.1, labels=None, pooling=CLS, name="bert_multi_label_classifier"
+    ):
         inputs = make_inputs()
-        pooled = encode(backbone, inputs)["pooled_output"]
+        pooled = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
+        self.pooling = pooling
 
     def make_losses(self):
         return keras.losses.BinaryCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
 
     def make_metrics(self):
         return [LabelAccuracy(name="accuracy")]
+
+    def get_config(self):
+        return super().get_config() | {"pooling": self.pooling}

@@ -2,9 +2,10 @@
 
 import keras
 
-from keras_bert_flow.models.backbone import require_pooler
-from keras_bert_flow.models.base import BertWithHead, classify, encode, make_inputs
+from keras_bert_flow.models.base import BertWithHead, classify, make_inputs
 from keras_bert_flow.models.losses import SquaredError
+from keras_bert_flow.models.poolings import CLS
+from keras_bert_flow.models.text_pooling import pool_text
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -13,17 +14,19 @@ class BertTextRegressor(BertWithHead):
 
     Inputs: those of the backbone. Output: float32, (batch,). `compile()` without a loss takes the mean squared error.
 
+    Args:
+        pooling: `cls` or `mean`; see `text_pooling.pool_text`. With `mean` the backbone has no pooler.
     Raises:
-        ValueError: the backbone has no pooler.
+        ValueError: `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1 (STS-B).
     """
 
-    def __init__(self, backbone, dropout_rate=0.1, name="bert_text_regressor"):
-        require_pooler(backbone)
+    def __init__(self, backbone, dropout_rate=0.1, pooling=CLS, name="bert_text_regressor"):
         inputs = make_inputs()
-        numbers = classify(backbone, encode(backbone, inputs)["pooled_output"], 1, dropout_rate)
+        numbers = classify(backbone, pool_text(backbone, inputs, pooling), 1, dropout_rate)
         super().__init__(backbone, inputs, numbers[:, 0], name)
         self.dropout_rate = dropout_rate
+        self.pooling = pooling
 
     def make_losses(self):
         return SquaredError()
@@ -32,4 +35,4 @@ class BertTextRegressor(BertWithHead):
         return [keras.metrics.RootMeanSquaredError()]
 
     def get_config(self):
-        return super().get_config() | {"dropout_rate": self.dropout_rate}
+        return super().get_config() | {"dropout_rate": self.dropout_rate, "pooling": self.pooling}

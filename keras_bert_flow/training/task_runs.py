@@ -113,6 +113,8 @@ class TaskRuns:
         rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), self._settings.dropout_rate)
         task = self._data.task
         options = rates | {"new_head": self._settings.new_head} | task.model_options
+        if self._settings.pooling is not None:
+            options["pooling"] = self._settings.pooling
         fresh = load_task_model(task.kind, self._model, labels=task.labels, **options)
         if start == RANDOM:
             fresh = type(fresh).from_config(fresh.get_config())

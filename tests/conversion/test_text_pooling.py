@@ -1,0 +1,114 @@
+"""Heads for whole texts that predict from the mean of the tokens: by transformers' encoder, saved, loaded, refused."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_flow as kbf
+from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.conversion.model_directory import load_task_model
+from tests.oracles import numpy_bert
+from tests.oracles.small_bert import SMALL
+from tests.oracles.task_models import call, make_task_inputs
+
+torch = pytest.importorskip("torch", reason="the reference needs torch")
+transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
+
+CLASSES = {
+    "classification": (kbf.BertTextClassifier, {"num_classes": 3, "labels": ["no", "?", "yes"]}),
+    "regression": (kbf.BertTextRegressor, {}),
+    "multi_label": (kbf.BertMultiLabelClassifier, {"num_classes": 3, "labels": ["a", "b", "c"]}),
+}
+EVERY_KIND = pytest.mark.parametrize("kind", CLASSES)
+TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of up to 40 terms
+
+
+def make_model(kind, pooling="mean"):
+    model_class, options = CLASSES[kind]
+    backbone = kbf.BertBackbone(**SMALL | {"num_layers": 1, "use_pooler": pooling == "cls"})
+    model = model_class(backbone, pooling=pooling, **options)
+    numpy_bert.randomise_weights(model, 7)
+    return model
+
+
+def predict_reference(folder, inputs):
+    """Return the logits that transformers' encoder and the saved classifier give, and which rows are not empty."""
+    encoder = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    tensors = transformers.modeling_utils.load_state_dict(folder / "model.safetensors")
+    mask = torch.tensor(inputs["padding_mask"])
+    names = {"input_ids": "token_ids", "token_type_ids": "segment_ids", "attention_mask": "padding_mask"}
+    with torch.no_grad():
+        sequence = encoder(**{name: torch.tensor(inputs[ours]).long() for name, ours in names.items()})[0]
+        mean = (sequence * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        logits = torch.nn.functional.linear(mean, tensors["classifier.weight"], tensors["classifier.bias"])
+    return logits.numpy(), inputs["padding_mask"].any(axis=-1)
+
+
+@EVERY_KIND
+def test_mean_of_real_tokens_is_classified(tmp_path, kind):
+    model, inputs = make_model(kind), make_task_inputs(kind)
+    model.save_to_preset(tmp_path)
+    expected, is_real = predict_reference(tmp_path, inputs)
+    ours = call(model, inputs)["output"].reshape(len(is_real), -1)
+    np.testing.assert_allclose(ours[is_real], expected[is_real], atol=TOLERANCE, rtol=0)
+    assert not np.allclose(ours[is_real], ours[is_real][:1])  # texts differ, or padding would not show
+
+
+@EVERY_KIND
+def test_pooling_comes_back_from_a_model_directory(tmp_path, kind):
+    model, inputs = make_model(kind), make_task_inputs(kind)
+    model.save_to_preset(tmp_path)
+    again = load_task_model(kind, tmp_path, needs_head=True)
+    assert again.pooling == "mean"
+    np.testing.assert_array_equal(call(again, inputs)["output"], call(model, inputs)["output"])
+    twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
+    assert twin.get_config() == model.get_config()
+
+
+def test_only_the_mean_is_named_in_the_configuration(tmp_path):
+    for pooling in ("cls", "mean"):
+        make_model("classification", pooling).save_to_preset(tmp_path / pooling)
+    stored = {pooling: json.loads((tmp_path / pooling / "config.json").read_text()) for pooling in ("cls", "mean")}
+    assert stored["mean"]["classifier_pooling"] == "mean"
+    assert "classifier_pooling" not in stored["cls"]
+
+
+def test_transformers_reports_that_it_lacks_the_pooler(tmp_path):
+    """It would predict something else from such a directory; the missing pooler is what tells its user so."""
+    make_model("classification").save_to_preset(tmp_path)
+    _, report = transformers.BertForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert set(report["missing_keys"]) == {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
+
+
+def test_new_head_takes_the_pooling_asked_for(tmp_path):
+    make_model("classification", "cls").save_to_preset(tmp_path)
+    with pytest.raises(ValueError, match="pooling='mean'.*new_head") as caught:
+        load_task_model("classification", tmp_path, pooling="mean")
+    assert "\n" not in str(caught.value)
+    model = load_task_model("classification", tmp_path, labels=("no", "yes"), new_head=True, pooling="mean")
+    assert (model.pooling, model.backbone.use_pooler) == ("mean", False)
+
+
+@pytest.mark.parametrize("stored", ["max", 3, ["mean"]])
+def test_unknown_pooling_of_a_directory_is_refused(tmp_path, stored):
+    make_model("classification").save_to_preset(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"classifier_pooling": stored}))
+    with pytest.raises(ValueError, match="`classifier_pooling` must be one of cls, mean"):
+        load_task_model("classification", tmp_path)
+
+
+def test_pooling_must_fit_the_backbone():
+    with pytest.raises(ValueError, match="without a pooler"):
+        kbf.BertTextClassifier(kbf.BertBackbone(**SMALL), num_classes=2, pooling="mean")
+    with pytest.raises(ValueError, match="cls, mean"):
+        kbf.BertTextClassifier(kbf.BertBackbone(**SMALL), num_classes=2, pooling="max")
+
+
+def test_setting_goes_with_tasks_of_whole_texts():
+    task = {"kind": "token_classification", "train": "a", "dev": "b"}
+    with pytest.raises(ValueError, match="kind classification, regression, multi_label"):
+        PipelineConfig(task=task, finetuning={"pooling": "mean"})
+    assert PipelineConfig(finetuning={"pooling": "mean"}).finetuning.pooling == "mean"
