@@ -3,10 +3,10 @@
     python benchmarks/words_only.py --config configs/wiki_sst2.yaml --vocab vocab.txt
 
 Logistic regression on which pieces a text has, on the mean of their vectors, and on both. The vectors are the singular
-vectors of the pieces' positive pointwise mutual information in the corpus, five pieces around (Levy and Goldberg 2014,
-"Neural word embedding as implicit matrix factorization"). Where both together are no better than the pieces alone,
-the corpus holds little of what the task asks for. Each gets the best of its regularisations, so all are flattered.
-Below stands how many words could be known from the corpus alone: those of no text with a label.
+vectors of the pieces' positive pointwise mutual information in the corpus, five pieces around, which is where
+`pretraining.token_embeddings: co_occurrence` starts (`keras_bert_flow/training/token_vectors.py`). Where both together
+are no better than the pieces alone, the corpus holds little of what the task asks for. Each gets the best of its
+regularisations, so all are flattered.
 """
 
 import argparse
@@ -15,18 +15,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy.sparse as sparse
-from scipy.sparse.linalg import svds
 from sklearn.linear_model import LogisticRegression
 
 from keras_bert_flow.config_file import load_config
-from keras_bert_flow.tasks.tables import label_ids, label_names, read_table
+from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.training.token_vectors import count_neighbours, find_token_vectors
 
-NEIGHBOURS, DIMENSIONS = 5, 256
+DIMENSIONS = 256
+ROW_TOKENS = 1024  # of the corpus; neighbours are not counted across rows
 SEEN_OFTEN = 10
-CONTEXT_POWER = 0.75  # flattens the frequencies of contexts: Levy, Goldberg and Dagan 2015, section 3.1
 REGULARISATIONS = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
@@ -45,23 +45,16 @@ def read_lines(paths: Sequence[str]) -> list[str]:
     return [line for document in documents for line in document.sentences]
 
 
-def learn_vectors(documents: Sequence[np.ndarray], vocabulary_size: int) -> np.ndarray:
-    """Return a vector for each piece, (vocabulary, DIMENSIONS); near pieces count more."""
-    counts = sparse.csr_matrix((vocabulary_size, vocabulary_size))
-    for distance in range(1, NEIGHBOURS + 1):
-        left = np.concatenate([ids[:-distance] for ids in documents if len(ids) > distance])
-        right = np.concatenate([ids[distance:] for ids in documents if len(ids) > distance])
-        weights = np.full(len(left), 1 / distance)
-        counts += sparse.csr_matrix((weights, (left, right)), shape=counts.shape)
-    counts = (counts + counts.T).tocoo()
-    totals = np.asarray(counts.sum(axis=1)).ravel()
-    contexts = totals**CONTEXT_POWER / (totals**CONTEXT_POWER).sum()
-    information = np.log(counts.data / (totals[counts.row] * contexts[counts.col]))
-    kept = information > 0
-    matrix = sparse.csr_matrix((information[kept], (counts.row[kept], counts.col[kept])), shape=counts.shape)
-    left_vectors, sizes, _ = svds(matrix, DIMENSIONS, random_state=0)
-    vectors = left_vectors * np.sqrt(sizes)
-    return vectors / vectors.std()
+def learn_vectors(lines: Sequence[np.ndarray], tokenizer: WordPieceTokenizer) -> np.ndarray:
+    """Return a vector for each piece, (vocabulary, DIMENSIONS), of length 0 where it has no neighbours."""
+    border = np.array([tokenizer.sep_id])
+    ids = np.concatenate([part for line in lines for part in (line, border)])
+    rows = np.pad(ids, (0, -len(ids) % ROW_TOKENS), constant_values=tokenizer.pad_id).reshape(-1, ROW_TOKENS)
+    counts = count_neighbours([rows], tokenizer.vocabulary_size, np.array(tokenizer.special_ids))
+    found, piece_ids = find_token_vectors(counts, DIMENSIONS, seed=0)
+    vectors = np.zeros((tokenizer.vocabulary_size, DIMENSIONS), np.float32)
+    vectors[piece_ids] = found
+    return vectors
 
 
 def mark_pieces(texts: Sequence[np.ndarray], vocabulary_size: int) -> sparse.csr_matrix:
@@ -97,15 +90,15 @@ def main() -> None:
     config = load_config(arguments.config, arguments.set)
     tokenizer = WordPieceTokenizer.from_file(arguments.vocab)
     lines = read_lines(config.corpus.input)
-    vectors = learn_vectors(tokenizer.encode_batch(lines), tokenizer.vocabulary_size)
-    tables = [read_table(path, **config.task.columns) for path in (config.task.train, config.task.dev)]
-    names = label_names(tables[0])
-    labels = [label_ids(table, names) for table in tables]
+    vectors = learn_vectors(tokenizer.encode_batch(lines), tokenizer)
+    task = make_task(**config.task.arguments)
+    tables = [task.read(path) for path in (config.task.train, config.task.dev)]
+    labels = [np.array([example.label for example in table]) for table in tables]
+    texts = [[example.text for example in table] for table in tables]
     pieces, means = [], []
-    for table in tables:
-        texts = tokenizer.encode_batch(table.texts)
-        pieces.append(mark_pieces(texts, tokenizer.vocabulary_size))
-        means.append(sparse.csr_matrix(np.stack([vectors[ids].mean(axis=0) for ids in texts])))
+    for encoded in map(tokenizer.encode_batch, texts):
+        pieces.append(mark_pieces(encoded, tokenizer.vocabulary_size))
+        means.append(sparse.csr_matrix(np.stack([vectors[ids].mean(axis=0) for ids in encoded])))
     both = [sparse.hstack(pair).tocsr() for pair in zip(pieces, means, strict=True)]
     print("| labels | its pieces % | vectors of the corpus % | both % |", "|---:|---:|---:|---:|", sep="\n", flush=True)
     for examples in arguments.examples:
@@ -113,7 +106,7 @@ def main() -> None:
         scores = [best_accuracy(train[:examples], train_labels, dev, labels[1]) for train, dev in (pieces, means, both)]
         cells = " | ".join(f"{100 * score:.1f}" for score in scores)
         print(f"| {len(train_labels):,} | {cells} |", flush=True)
-    print("\n" + describe_new_words(tables[0].texts, tables[1].texts, lines))
+    print("\n" + describe_new_words(*texts, lines))
 
 
 if __name__ == "__main__":
