@@ -72,42 +72,57 @@ class FusedAdamW(_AdamW):
     """
 
     def apply(self, grads, trainable_variables=None):
-        import torch
+        apply_at_once(self, grads, trainable_variables, self._step)
 
-        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
-        if not self.built:
-            self.build(variables)
-        given = [
-            (grad.contiguous(), variable) for grad, variable in zip(grads, variables, strict=True) if grad is not None
-        ]
-        with torch.no_grad():
-            scale = self._find_scale([grad for grad, _ in given])
-            for is_decayed in (True, False):
-                self._step([pair for pair in given if self._use_weight_decay(pair[1]) == is_decayed], scale, is_decayed)
-        self.iterations.assign_add(1)
+    def _step(self, given, scale, rate):
+        for is_decayed in (True, False):
+            chosen = [entry for entry in given if self._use_weight_decay(entry[1]) == is_decayed]
+            indices = [index for _, _, index in chosen]
+            step_by_torch(
+                [variable.value for _, variable, _ in chosen],
+                [gradient for gradient, _, _ in chosen],
+                [self._momentums[index].value for index in indices],
+                [self._velocities[index].value for index in indices],
+                int(self.iterations),
+                rate,
+                (self.beta_1, self.beta_2, self.epsilon),
+                self.weight_decay if is_decayed and self.weight_decay else 0.0,
+                scale,
+            )
 
-    def _find_scale(self, grads):
-        """Return by what to divide the gradients: more than 1 where their norm is above the clip."""
-        import torch
 
-        if self.global_clipnorm is None:
-            return None
-        norm = torch.nn.utils.get_total_norm(grads)
-        return torch.clamp(norm / self.global_clipnorm, min=1.0) + (norm - norm)  # infinite norms make all of it NaN
+def apply_at_once(optimizer, grads, trainable_variables, step):
+    """Do what `Optimizer.apply` does, with one call for all weights, for PyTorch on a processor.
 
-    def _step(self, given, scale, is_decayed):
-        indices = [self._get_variable_index(variable) for _, variable in given]
-        step_by_torch(
-            [variable.value for _, variable in given],
-            [grad for grad, _ in given],
-            [self._momentums[index].value for index in indices],
-            [self._velocities[index].value for index in indices],
-            int(self.iterations),
-            float(self.learning_rate),
-            (self.beta_1, self.beta_2, self.epsilon),
-            self.weight_decay if is_decayed and self.weight_decay else 0.0,
-            scale,
-        )
+    Args:
+        optimizer: clips by the global norm, if at all, and neither accumulates gradients nor averages weights.
+        grads, trainable_variables: what `apply` was given.
+        step: called with a list of (gradient, variable, number of the variable), with what the gradients are still to
+            be divided by (a tensor, or None), and with the learning rate.
+    """
+    import torch
+
+    variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
+    if not optimizer.built:
+        optimizer.build(variables)
+    given = [
+        (grad.contiguous(), variable, optimizer._get_variable_index(variable))
+        for grad, variable in zip(grads, variables, strict=True)
+        if grad is not None
+    ]
+    with torch.no_grad():
+        step(given, _find_scale([grad for grad, _, _ in given], optimizer), float(optimizer.learning_rate))
+    optimizer.iterations.assign_add(1)
+
+
+def _find_scale(grads, optimizer):
+    """Return by what to divide the gradients: more than 1 where their norm is above the clip."""
+    import torch
+
+    if optimizer.global_clipnorm is None or not grads:
+        return None
+    norm = torch.nn.utils.get_total_norm(grads)
+    return torch.clamp(norm / optimizer.global_clipnorm, min=1.0) + (norm - norm)  # infinite norms make all of it NaN
 
 
 def step_by_torch(weights, gradients, momentums, velocities, done, rate, constants, weight_decay, scale=None):

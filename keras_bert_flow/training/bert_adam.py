@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.models.fused_adamw import is_torch_on_processor, step_by_torch
+from keras_bert_flow.models.fused_adamw import apply_at_once, is_torch_on_processor, step_by_torch
 from keras_bert_flow.training.moments import MomentOptimizer
 
 
@@ -25,20 +25,42 @@ class BertAdam(MomentOptimizer):
         super().__init__(learning_rate, name=name, **kwargs)
         self.bias_correction = bias_correction
 
+    def apply(self, grads, trainable_variables=None):
+        if self.steps_in_torch():
+            apply_at_once(self, grads, trainable_variables, self.step_all)
+        else:
+            super().apply(grads, trainable_variables)
+
     def update_step(self, gradient, variable, learning_rate):
-        if not (self.bias_correction and is_torch_on_processor()):
-            return super().update_step(gradient, variable, learning_rate)
         index = self._get_variable_index(variable)  # what Keras gives to its subclasses, underscore and all
-        step_by_torch(
-            [variable.value],
-            [gradient.contiguous()],
-            [self._momentums[index].value],
-            [self._velocities[index].value],
-            int(self.iterations),
-            float(learning_rate) * self._rate_factors[index],
-            (self.beta_1, self.beta_2, self.epsilon),
-            0.0 if self._is_excluded[index] else self.decay,
-        )
+        if self.bias_correction and is_torch_on_processor():
+            self.step_all([(gradient.contiguous(), variable, index)], None, float(learning_rate))
+        else:
+            super().update_step(gradient, variable, learning_rate)
+
+    def steps_in_torch(self):
+        """Return whether PyTorch takes the whole step at once: its AdamW corrects the bias and accumulates nothing."""
+        kept_apart = (self.gradient_accumulation_steps, self.use_ema, self.clipnorm, self.clipvalue)
+        return self.bias_correction and is_torch_on_processor() and not any(kept_apart)
+
+    def step_all(self, given, scale, learning_rate):
+        """Step along the gradients that `apply_at_once` gives; weights of one rate and one decay are one call."""
+        groups = {}
+        for gradient, variable, index in given:
+            kind = self._rate_factors[index], 0.0 if self._is_excluded[index] else self.decay
+            groups.setdefault(kind, []).append((variable.value, gradient, *self._find_moments(index)))
+        for (factor, decay), tensors in groups.items():
+            step_by_torch(
+                *map(list, zip(*tensors, strict=True)),
+                int(self.iterations),
+                learning_rate * factor,
+                (self.beta_1, self.beta_2, self.epsilon),
+                decay,
+                scale,
+            )
+
+    def _find_moments(self, index):
+        return self._momentums[index].value, self._velocities[index].value
 
     def find_direction(self, variable, momentum, velocity, is_excluded):
         direction = ops.divide(momentum, ops.add(ops.sqrt(velocity), self.epsilon))

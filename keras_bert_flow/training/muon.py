@@ -6,7 +6,9 @@ import keras
 from keras import ops
 
 from keras_bert_flow.layers.products import product_dtype
+from keras_bert_flow.models.fused_adamw import is_torch_on_processor
 from keras_bert_flow.training.bert_adam import BertAdam
+from keras_bert_flow.training.muon_in_torch import orthogonalise_together, step_matrices
 
 ENCODER_MATRIX = r"(^|/)encoder_block_\d+/.*kernel$"
 QUERY_KEY_VALUE = r"query_key_value/kernel$"  # columns are ordered (heads, 3, head_dim)
@@ -55,9 +57,33 @@ class Muon(BertAdam):
             self._is_three = tuple(re.search(QUERY_KEY_VALUE, variable.path) is not None for variable in variables)
         super().build(variables)
 
+    def step_all(self, given, scale, learning_rate):
+        matrices = [entry for entry in given if self._is_matrix[entry[2]]]
+        super().step_all([entry for entry in given if not self._is_matrix[entry[2]]], scale, learning_rate)
+        if not matrices:
+            return
+        are_three = [self._is_three[index] for _, _, index in matrices]
+        step_matrices(
+            [variable.value for _, variable, _ in matrices],
+            [gradient for gradient, _, _ in matrices],
+            [self._momentums[index].value for _, _, index in matrices],
+            lambda ahead: self._find_directions(ahead, are_three),
+            self.momentum,
+            [learning_rate * self.matrix_rate_factor * self._rate_factors[index] for _, _, index in matrices],
+            self.decay,
+            scale,
+        )
+
+    def _find_directions(self, matrices, are_three):
+        parted = [
+            self._part(matrix) if is_three else matrix for matrix, is_three in zip(matrices, are_three, strict=True)
+        ]
+        found = orthogonalise_together(parted, self.product_type, COEFFICIENTS, ITERATIONS)
+        return [self._join(parts) if is_three else parts for parts, is_three in zip(found, are_three, strict=True)]
+
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)  # what Keras gives to its subclasses, underscore and all
-        if not self._is_matrix[index]:
+        if not self._is_matrix[index] or is_torch_on_processor():
             return super().update_step(gradient, variable, learning_rate)
         gradient = ops.cast(gradient, variable.dtype)
         momentum = ops.add(ops.multiply(self._momentums[index], self.momentum), gradient)
@@ -70,12 +96,19 @@ class Muon(BertAdam):
     def _find_orthogonal(self, matrix, is_three):
         if not is_three:
             return orthogonalise(matrix, self.product_type)
-        inputs, outputs = matrix.shape
-        head_dim = outputs // (3 * self.num_heads)
-        parts = ops.reshape(matrix, (inputs, self.num_heads, 3, head_dim))
-        parts = ops.reshape(ops.transpose(parts, (2, 0, 1, 3)), (3, inputs, outputs // 3))
-        parts = ops.reshape(orthogonalise(parts, self.product_type), (3, inputs, self.num_heads, head_dim))
-        return ops.reshape(ops.transpose(parts, (1, 2, 0, 3)), (inputs, outputs))
+        return self._join(orthogonalise(self._part(matrix), self.product_type))
+
+    def _part(self, kernel):
+        """Return query, key and value, (3, inputs, outputs / 3), of the kernel that is all three."""
+        inputs, outputs = kernel.shape
+        parts = ops.reshape(kernel, (inputs, self.num_heads, 3, outputs // (3 * self.num_heads)))
+        return ops.reshape(ops.transpose(parts, (2, 0, 1, 3)), (3, inputs, outputs // 3))
+
+    def _join(self, parts):
+        """Return the kernel that `_part` has parted."""
+        _, inputs, outputs = parts.shape
+        parts = ops.reshape(parts, (3, inputs, self.num_heads, outputs // self.num_heads))
+        return ops.reshape(ops.transpose(parts, (1, 2, 0, 3)), (inputs, 3 * outputs))
 
     def get_config(self):
         names = ("num_heads", "matrix_rate_factor", "momentum", "product_type")

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from contextlib import ExitStack
 from functools import partial
 
 import keras
@@ -98,8 +99,10 @@ def orthogonalise_plainly(matrix):
 def make_variables(values):
     variables = []
     for path, value in values.items():
-        scope, name = path.split("/")
-        with keras.name_scope(scope):
+        *scopes, name = path.split("/")
+        with ExitStack() as stack:
+            for scope in scopes:
+                stack.enter_context(keras.name_scope(scope))
             variables.append(keras.Variable(value, name=name))
     return variables
 
@@ -299,3 +302,27 @@ def test_muon_takes_these_weights_for_matrices():
     assert sorted(v.path for v in model.trainable_variables if is_encoder_matrix(v)) == [
         path for path in DECAYED if path.startswith("encoder_block")
     ]
+
+
+def test_muon_steps_together_as_one_by_one():
+    """On PyTorch matrices of one shape are stacked, those that lie across among them."""
+    shapes = SHAPES | {
+        "encoder_block_2/kernel": (4, 4),
+        "encoder_block_3/kernel": (3, 4),
+        "encoder_block_4/query_key_value/kernel": (4, 12),
+    }
+    rng = np.random.default_rng(0)
+    first, gradients = (
+        {path: rng.normal(size=shape).astype("float32") for path, shape in shapes.items()} for _ in "12"
+    )
+    moved = []
+    for is_together in (True, False):
+        variables = make_variables(first)
+        for chosen in [slice(None)] if is_together else [slice(place, place + 1) for place in range(len(shapes))]:
+            optimizer = make_optimizer("muon", 0.1, DECAY, None)
+            optimizer.build(variables[chosen])
+            optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in [*gradients.values()][chosen]])
+        moved.append(values_of(variables))
+    for path, together, alone, before in zip(first, *moved, first.values(), strict=True):
+        np.testing.assert_allclose(together, alone, atol=1e-6, err_msg=path)
+        assert np.abs(together - before).min() > 0
