@@ -6,6 +6,7 @@ from keras import ops
 from keras_bert_flow.layers.fusion import fuse
 from keras_bert_flow.models.decay_exclusions import UNDECAYED_NAMES, ExcludesNames
 from keras_bert_flow.models.fused_adamw import choose_adamw
+from keras_bert_flow.models.torch_cross_entropy import best_classes, cross_entropies, is_torch_on_processor
 
 EPSILON = 1e-6  # google-research/bert, optimization.py
 
@@ -22,7 +23,7 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     """Keras' cross-entropy of logits, by rows.
 
     Keras hands three-dimensional logits to PyTorch with the vocabulary in the middle, which takes twice as long, and
-    multiplies those of jax with one-hot labels.
+    multiplies those of jax with one-hot labels. On PyTorch on a processor see `torch_cross_entropy`.
     """
 
     def __init__(self, from_logits=True, **kwargs):
@@ -31,7 +32,9 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     def call(self, y_true, y_pred):
         logits = ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1]))  # spans have as many classes as tokens
         labels = ops.cast(ops.reshape(y_true, (-1,)), "int32")
-        if keras.backend.backend() == "torch":
+        if is_torch_on_processor(logits):
+            losses = cross_entropies(logits, labels)
+        elif keras.backend.backend() == "torch":
             losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
         else:
             losses = _cross_entropies(labels, logits)
@@ -51,9 +54,16 @@ def token_loss(is_sum=False):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Keras' accuracy of integer labels; on jax by counting, which XLA fuses into one pass; not so an `argmax`."""
+    """Keras' accuracy of integer labels.
+
+    On jax it counts, which XLA fuses into one pass; not so an `argmax`. On PyTorch on a processor NumPy looks.
+    """
 
     def update_state(self, y_true, y_pred, sample_weight=None):
+        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        if is_torch_on_processor(y_pred):
+            is_right = ops.equal(best_classes(y_pred), ops.reshape(y_true, ops.shape(y_pred)[:-1]))
+            return keras.metrics.Mean.update_state(self, ops.cast(is_right, self.dtype), sample_weight)
         if keras.backend.backend() != "jax":
             return super().update_state(y_true, y_pred, sample_weight)
         labels = ops.reshape(ops.cast(y_true, "int32"), (*ops.shape(y_pred)[:-1], 1))
