@@ -4,11 +4,13 @@
     python benchmarks/training_step.py --against kerashub --peer-python other/bin/python
     python benchmarks/training_step.py --against transformers --compile --threads 2
     python benchmarks/training_step.py --records out/records
+    python benchmarks/training_step.py --size tiny --sequence-length 64 --clock cpu --against-checkout ../earlier
     python benchmarks/training_step.py --against transformers --compile --device gpu --size base --batch-size 64 \
         --backend jax torch --precision mixed_bfloat16 --peak-flops 989e12 [--sequence-length 512 --predictions 76]
 
 A step is forward, backward and AdamW for masked-LM and next-sentence heads, with dropout .1. Each side is a process of
-its own, warmed up; then they take turns, A B A B, a few steps each, and the ratio is that of the medians.
+its own, warmed up; then they take turns, A B A B, a few steps each, and the ratio is that of the medians. Another
+checkout of this package (`git worktree add ../earlier COMMIT`) runs with this interpreter and this script.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import get_size
 
 ROOT = Path(__file__).parents[1]
+CHECKOUT = "checkout"
 BATCHES_READ = 1000  # in a turn: sixteen lie ready when it begins
 SHAPE = {"num_layers": 6, "hidden_dim": 384, "num_heads": 12, "intermediate_dim": 1536}
 
@@ -58,6 +61,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--backend", nargs="+", default=("jax", "tensorflow", "torch"))
     parser.add_argument("--precision", nargs="+", default=("float32", "mixed_bfloat16"))
     parser.add_argument("--against", nargs="*", default=(), choices=("kerashub", "transformers"))
+    parser.add_argument("--against-checkout", metavar="DIR", help="another checkout of this package")
+    parser.add_argument("--optimizer", default="adamw", choices=("adamw", "muon"), help="of this package; muon guarded")
+    parser.add_argument("--task", default="pretraining", choices=("pretraining", "classification"))
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has the peer")
     parser.add_argument("--compile", action="store_true", help="let the peer use torch.compile")
     parser.add_argument("--compile-ours", action="store_true", help="let this package use torch.compile")
@@ -80,6 +86,10 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def list_others(arguments: argparse.Namespace) -> list[str]:
+    return [*arguments.against, *([CHECKOUT] if arguments.against_checkout else [])]
+
+
 def shape_options(arguments: argparse.Namespace) -> list[str]:
     shape = get_size(arguments.size) if arguments.size else {name: getattr(arguments, name) for name in SHAPE}
     names = ("vocabulary_size", "batch_size", "sequence_length", "predictions", "dropout", "device")
@@ -89,11 +99,16 @@ def shape_options(arguments: argparse.Namespace) -> list[str]:
 
 @contextmanager
 def timed_process(arguments: argparse.Namespace, who: str, backend: str, precision: str) -> Iterator[Timed]:
-    is_ours = who == "ours"
-    command = [sys.executable if is_ours else arguments.peer_python, "-m", f"benchmarks.peers.step_{who}"]
+    is_ours = who in ("ours", CHECKOUT)
+    command = [sys.executable if is_ours else arguments.peer_python, "-m"]
+    command.append(f"benchmarks.peers.step_{'ours' if is_ours else who}")
     command += [f"--backend={backend}", f"--precision={precision}", *shape_options(arguments)]
     if arguments.compile_ours if is_ours else arguments.compile:
         command.append("--compile")
+    if is_ours:
+        command += [f"--optimizer={arguments.optimizer}", f"--task={arguments.task}"]
+    if who == CHECKOUT:
+        command.append(f"--package={Path(arguments.against_checkout).resolve()}")
     if is_ours and arguments.records:
         command.append(f"--records={arguments.records}")
     with start_timed(command, arguments.threads) as timed:
@@ -145,7 +160,7 @@ def measure(arguments: argparse.Namespace, backend: str, precision: str) -> list
     jobs = ("job", "reading") if arguments.records else ()
     tokens = arguments.batch_size * arguments.sequence_length
     with ExitStack() as stack:
-        names = ["ours", *arguments.against]
+        names = ["ours", *list_others(arguments)]
         sides = [
             stack.enter_context(
                 timed_process(arguments, name, "torch" if name == "transformers" else backend, precision)
@@ -167,12 +182,12 @@ def measure(arguments: argparse.Namespace, backend: str, precision: str) -> list
 def main() -> None:
     arguments = parse_arguments()
     header = ["backend", "precision", "ms a step", "tokens/s"]
-    for name in arguments.against:
-        compiled = ", compiled" if arguments.compile else ""
+    for name in list_others(arguments):
+        compiled = ", compiled" if arguments.compile and name != CHECKOUT else ""
         header += [f"{name}{compiled}, tokens/s", f"ours / {name}"]
     header += ["training from records, tokens/s", "reading alone, tokens/s"] if arguments.records else []
     header += ["sequences/s", "GFLOP/s"] + (["utilisation"] if arguments.peak_flops else [])
-    header += ["peak GiB" + ("" if not arguments.against else " (each side)")]
+    header += ["peak GiB" + ("" if not list_others(arguments) else " (each side)")]
     print("| " + " | ".join(header) + " |", "|---|---|" + "---:|" * (len(header) - 2), sep="\n", flush=True)
     for precision in arguments.precision:
         for backend in arguments.backend:

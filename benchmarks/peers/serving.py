@@ -28,6 +28,9 @@ def parse_shape(backends: tuple[str, ...]) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--records", help="also train from these records, and read them alone")
+    parser.add_argument("--optimizer", default="adamw", choices=("adamw", "muon"))
+    parser.add_argument("--task", default="pretraining", choices=("pretraining", "classification"))
+    parser.add_argument("--package", help="the folder with the keras_bert_flow to time, if not this one")
     return parser.parse_args()
 
 

@@ -1,6 +1,7 @@
-"""Run pre-training steps of this package with `fit`: on one synthetic batch, from records, and the reading alone."""
+"""Run steps of this package, or of another checkout, with `fit`: on one synthetic batch, from records; read alone."""
 
 import os
+import sys
 from itertools import islice
 
 from benchmarks.peers.serving import endless, make_batch, parse_shape, serve
@@ -10,9 +11,14 @@ os.environ["KERAS_BACKEND"] = shape.backend
 
 import numpy as np  # noqa: E402
 
-import keras_bert_flow as kbf  # noqa: E402
 from benchmarks.peers.memory import device_memory  # noqa: E402
+
+if shape.package:
+    sys.path.insert(0, shape.package)
+import keras_bert_flow as kbf  # noqa: E402
 from keras_bert_flow.training.memory import keep_freed_memory  # noqa: E402
+from keras_bert_flow.training.optimizers import make_guarded_optimizer  # noqa: E402
+from keras_bert_flow.training.schedules import WarmupDecay  # noqa: E402
 
 keep_freed_memory()  # as `kbf pretrain` does
 backbone = kbf.BertBackbone(
@@ -25,13 +31,28 @@ backbone = kbf.BertBackbone(
     attention_dropout_rate=shape.dropout,
     dtype=shape.precision,
 )
-model = kbf.BertPretrainer(backbone)
-optimizer = kbf.adamw(learning_rate=1e-4, warmup_steps=1000, total_steps=1_000_000)
+is_pretraining = shape.task == "pretraining"
+model = kbf.BertPretrainer(backbone) if is_pretraining else kbf.BertTextClassifier(backbone, num_classes=2)
+options = {"learning_rate": 1e-4, "warmup_steps": 1000, "total_steps": 1_000_000}
+if shape.optimizer == "muon":  # as `kbf pretrain` has it
+    optimizer = make_guarded_optimizer(
+        "muon",
+        WarmupDecay(*options.values()),
+        muon_options={
+            "num_heads": shape.num_heads,
+            "product_type": "bfloat16" if shape.precision == "mixed_bfloat16" else "float32",
+        },
+    )
+else:
+    optimizer = kbf.adamw(**options)
 model.compile(optimizer=optimizer, jit_compile=True if shape.compile else "auto")
 batch = make_batch(shape)
-inputs = {name: batch[name] for name in ("token_ids", "segment_ids", "padding_mask", "mask_positions")}
+names = ("token_ids", "segment_ids", "padding_mask", *(["mask_positions"] if is_pretraining else []))
+inputs = {name: batch[name] for name in names}
 labels = {name: batch[name] for name in ("mlm", "nsp")}
 example = (inputs, labels, {name: np.ones(values.shape, "float32") for name, values in labels.items()})
+if not is_pretraining:
+    example = (inputs, batch["nsp"])
 
 
 def run(steps: int) -> None:
