@@ -72,6 +72,7 @@ def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: Task
         _describe_corpus(files, remote),
         *estimate_pretraining(config, estimate),
         *estimate_finetuning(config, len(task.training)),
+        f"Precision: {config.pretraining.precision}, in fine-tuning {config.finetuning.precision}.",
         *describe_workers(config, files),
         *_describe_minimal_pairs(config),
     ]

@@ -10,6 +10,7 @@ import yaml
 from keras_bert_flow.artifacts import canonical_json, write_atomically
 from keras_bert_flow.config import Backend, PipelineConfig
 from keras_bert_flow.config_file import load_config
+from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.settings import BUILTIN
 
 DEFAULT_CONFIG = "configs/quickstart.yaml"
@@ -22,7 +23,7 @@ def settle_config(
     config: PipelineConfig | None = None,
     backend: Backend | None = None,
 ) -> PipelineConfig:
-    """Load and check the configuration of a run, its paths made absolute.
+    """Load and check the configuration of a run, its paths made absolute and `precision: auto` resolved.
 
     Args:
         overrides: `key.sub=value` settings, the strongest but for `backend`.
@@ -33,7 +34,7 @@ def settle_config(
     """
     path = config_path if config is None else write_config(config)
     chosen = () if backend is None else (f"backend={backend}",)
-    return make_paths_absolute(load_config(path, (*overrides, *chosen)))
+    return resolve_precision(make_paths_absolute(load_config(path, (*overrides, *chosen))))
 
 
 def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:

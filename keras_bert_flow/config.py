@@ -8,7 +8,8 @@ from keras_bert_flow.settings import BUILTIN, LocalPath, Settings
 from keras_bert_flow.task_config import AnyTask, ClassificationConfig
 
 Backend = Literal["jax", "tensorflow", "torch"]
-Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
+AUTO = "auto"
+Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Optimizer = Literal["adamw", "bert_adam", "lamb"]
 PretrainingOptimizer = Literal["adamw", "bert_adam", "lamb", "muon"]
 Decay = Literal["linear", "cosine", "constant"]
@@ -149,7 +150,9 @@ class PretrainingConfig(Settings):
     weight_decay: float = Field(0.01, ge=0, description="Decoupled decay; biases and layer norms are never decayed.")
     clip_norm: float = Field(1.0, gt=0, description="Largest global norm of the gradient.")
     precision: Precision = Field(
-        "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."
+        "float32",
+        description="Arithmetic; weights, softmax, layer norms and losses stay float32. `auto`: mixed_bfloat16 where "
+        "this machine trains faster in it, else float32.",
     )
     rematerialise: bool = Field(
         False, description="Compute each encoder block again in the backward pass: less memory, more time, same result."
@@ -280,7 +283,9 @@ class FinetuningConfig(Settings):
         "hidden states. Default: as the model's head, `cls` for a new one.",
     )
     precision: Precision = Field(
-        "float32", description="Arithmetic; weights, softmax, layer norms and losses stay float32."
+        "float32",
+        description="Arithmetic; weights, softmax, layer norms and losses stay float32. `auto`: mixed_bfloat16 where "
+        "this machine trains faster in it, else float32.",
     )
     max_widths: int = Field(
         4,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_bert_flow.artifacts import content_key, file_digest
-from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.config import AUTO, CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.import_closure import code_digests
 from keras_bert_flow.records.manifest import MANIFEST, manifest_digest, read_manifest
 from keras_bert_flow.records.results import INFORMATIONAL, SCORES
@@ -76,6 +76,7 @@ def pretraining_key(
     config: PipelineConfig, records: Path, initial_model: Path | None = None, earlier: Sequence = ()
 ) -> str:
     """Key of a pre-trained model; `earlier` are other settings that its first steps were made with."""
+    _refuse_auto(pretraining=config.pretraining.precision)
     is_chosen = config.pretraining.publish == "best"  # when it was evaluated then changes which model comes out
     unseen = {*WATCHING} if is_chosen else {*WATCHING, "evaluate_every_steps"}
     settings = config.model_dump(include={"model", "seed", "backend"})
@@ -92,6 +93,7 @@ def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, s
 
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:
+    _refuse_auto(finetuning=config.finetuning.precision)
     settings = _without_paths(config.model_dump(include={"task", "finetuning", "backend"}))
     inputs = {"model": folder_digest(model)} | task_digests(config)
     return _stage_key("finetuning", settings, inputs)
@@ -99,6 +101,7 @@ def finetuning_key(config: PipelineConfig, model: Path) -> str:
 
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:
     """Key of a report; `phases` are the folders of pre-training whose scores it shows."""
+    _refuse_auto(pretraining=config.pretraining.precision, finetuning=config.finetuning.precision)
     settings = _without_paths(config.model_dump(exclude={"runs", "beam", "distribution"}))
     pairs = config.evaluation.minimal_pairs
     if pairs is None:
@@ -186,6 +189,16 @@ def needs_builtin(config: PipelineConfig) -> bool:
 
 def _stage_key(stage: str, settings: dict, inputs: dict[str, str]) -> str:
     return content_key(stage, settings, inputs, stage_code(stage))
+
+
+def _refuse_auto(**precisions: str) -> None:
+    """Let no key say `auto`, which means another arithmetic on another machine."""
+    for section, precision in precisions.items():
+        if precision == AUTO:
+            raise ValueError(
+                f"A key must name the precision. Received: {section}.precision=auto. Resolve the configuration first: "
+                "precision_choice.resolve_precision(config)."
+            )
 
 
 def _digest_file(path: str | Path) -> str:

@@ -25,12 +25,13 @@ ALLOWED = {
     "models": "layers keras numpy grain",
     "distribution": "config data models keras numpy jax tensorflow torch",  # those three where their file is loaded
     "training": (
-        "config artifacts interrupts json_documents keys local_paths progress data models distribution conversion "
-        "layers markdown tasks text records keras numpy scipy safetensors"
+        "config artifacts interrupts json_documents keys local_paths precision_choice progress data models "
+        "distribution conversion layers markdown tasks text records keras numpy scipy safetensors"
     ),
     "tasks": "text json_documents local_paths numpy sklearn scipy",
     "evaluation": (
-        "tasks data prediction models conversion artifacts config json_documents keys local_paths records training "
+        "tasks data prediction models conversion artifacts config json_documents keys local_paths "
+        "precision_choice records training "
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),
     "conversion": "models records artifacts json_documents local_paths terminal safetensors numpy keras",
@@ -66,6 +67,7 @@ ALLOWED = {
         "config conversion data settings distribution extras layers models os_errors outputs prediction records tasks "
         "text training"
     ),
+    "precision_choice": "config",
     "planning": "config models preflight text numpy",
     "os_errors": "terminal",
     "own_packages": "",
@@ -83,6 +85,8 @@ EXCEPTIONS = {
     ("keras_bert_flow/layers/products.py", "torch"),
     ("keras_bert_flow/models/fused_adamw.py", "tensorflow"),
     ("keras_bert_flow/models/fused_adamw.py", "torch"),
+    ("keras_bert_flow/models/torch_cross_entropy.py", "torch"),
+    ("keras_bert_flow/training/muon_in_torch.py", "torch"),
     ("keras_bert_flow/models/tensorflow_batches.py", "tensorflow"),  # Keras has no name for what its data sets are told
     ("keras_bert_flow/training/precision.py", "tensorflow"),  # its switch for exact repetition has no name in Keras
 }

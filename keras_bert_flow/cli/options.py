@@ -14,6 +14,7 @@ from keras_bert_flow.config import CorpusConfig, PipelineConfig
 from keras_bert_flow.config_file import load_config
 from keras_bert_flow.extras import check_backend
 from keras_bert_flow.interrupts import ending_with
+from keras_bert_flow.precision_choice import resolve_precision
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
 Overrides = Annotated[
@@ -60,11 +61,14 @@ def load(
 
 
 def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineConfig:
-    """Fix the backend before Keras is imported: --backend, else $KERAS_BACKEND, else the configuration."""
+    """Fix the backend before Keras is imported: --backend, else $KERAS_BACKEND, else the configuration.
+
+    Then `precision: auto` can be resolved, which depends on it.
+    """
     chosen = backend or os.environ.get("KERAS_BACKEND") or settings.backend
     check_backend(chosen)
     os.environ["KERAS_BACKEND"] = chosen
-    return settings.model_copy(update={"backend": chosen})
+    return resolve_precision(settings.model_copy(update={"backend": chosen}))
 
 
 @contextmanager

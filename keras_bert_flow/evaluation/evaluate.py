@@ -28,6 +28,7 @@ from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.keys import evaluation_inputs, evaluation_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.markdown import escape_markdown
+from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
@@ -91,6 +92,7 @@ def write_evaluation(
     finetuned, pretrained, records = map(Path, (finetuned, pretrained, records))
     phases = ([] if first_phase is None else [Path(first_phase)]) + [pretrained]
 
+    config = resolve_precision(config)
     key = evaluation_key(config, finetuned, records, phases)
 
     def build(work: Path) -> Contents:

@@ -12,6 +12,7 @@ from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.keys import finetuning_key, folder_digest
 from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.training.grid import search_grid
 from keras_bert_flow.training.label_counts import train_label_counts
@@ -54,6 +55,7 @@ def finetune(
         Interrupted: SIGTERM or SIGINT came; run again to go on.
     """
     check_local(output)
+    config = resolve_precision(config, keras.backend.backend())
     if config.distribution.kind not in ("auto", "single"):
         _logger.warning(
             "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind

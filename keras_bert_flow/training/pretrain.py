@@ -17,6 +17,7 @@ from keras_bert_flow.keys import pretraining_inputs, pretraining_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.markdown import as_markdown, code_span, escape_markdown
 from keras_bert_flow.models.flops import pretraining_flops
+from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.objectives import SENTENCE_TASKS
@@ -94,6 +95,7 @@ def pretrain(
         Interrupted: SIGTERM or SIGINT came; run again to go on.
     """
     check_local(output)
+    config = resolve_precision(config, keras.backend.backend())
     records, initial = Path(records), None if initial_model is None else Path(initial_model)
     pretraining_key(config, records, initial)  # says what is wrong with the inputs before anything is looked at
 

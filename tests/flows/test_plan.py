@@ -77,6 +77,7 @@ def test_command_prints_a_plan_and_starts_nothing(tiny_config: Path):
     assert re.fullmatch(r"vocabulary +[0-9a-f]{16} +to run", lines[2])
     assert re.fullmatch(r"records +not yet known +to run, key needs vocabulary", lines[3])
     assert "backend torch" in lines[0] and any(line.startswith("Pre-training: 7 steps of 4") for line in lines)
+    assert "Precision: float32, in fine-tuning float32." in lines
     assert loaded == "[]"
     assert sorted(tiny_config.parent.rglob("*")) == before
 

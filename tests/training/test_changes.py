@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow import precision_choice
 from keras_bert_flow.cli import explain
 from keras_bert_flow.distribution.cluster import SINGLE
 from keras_bert_flow.keys import pretraining_key
@@ -155,6 +156,21 @@ def test_run_may_end_where_it_is_but_not_before(place):
 def test_changed_setting_is_refused_by_name(place, stopped, settings, model, change):
     config = make_tiny_config(model, **SETTINGS | settings)
     assert refusal(config, place / "records", stopped).startswith(f"another {change}")
+
+
+def test_automatic_precision_is_kept_or_refused_by_name(place, monkeypatch):
+    """A run that another machine takes up, where `auto` means another arithmetic."""
+    automatic, choice = SETTINGS | {"precision": "auto"}, "mixed_bfloat16"
+    monkeypatch.setattr(precision_choice, "choose_precision", lambda backend: choice)
+    output = stop(place, "automatic", automatic)
+    choice = "float32"
+    change = refusal(make_tiny_config(**automatic), place / "records", output)
+    assert change.startswith("another pretraining.precision (mixed_bfloat16, now float32)")
+    named = make_tiny_config(**SETTINGS | {"precision": "mixed_bfloat16"})
+    pretrain(named, place / "records", output, lambda line: None)
+    manifest = read_manifest(output)
+    assert manifest.config["pretraining"]["precision"] == "mixed_bfloat16"
+    assert manifest.key == pretraining_key(named, place / "records")
 
 
 def refusal(config, records, output):
