@@ -10,7 +10,8 @@
 
 A step is forward, backward and AdamW for masked-LM and next-sentence heads, with dropout .1. Each side is a process of
 its own, warmed up; then they take turns, A B A B, a few steps each, and the ratio is that of the medians. Another
-checkout of this package (`git worktree add ../earlier COMMIT`) runs with this interpreter and this script.
+checkout of this package (`git worktree add ../earlier COMMIT`) runs with this interpreter and this script; beside
+`--precision auto` it runs in float32, the default.
 """
 
 import argparse
@@ -23,8 +24,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from keras_bert_flow.config import AUTO
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import get_size
+from keras_bert_flow.precision_choice import choose_precision
 
 ROOT = Path(__file__).parents[1]
 CHECKOUT = "checkout"
@@ -157,19 +160,26 @@ def flops_per_step(arguments: argparse.Namespace) -> int:
 
 
 def measure(arguments: argparse.Namespace, backend: str, precision: str) -> list[str]:
+    chosen = choose_precision(backend) if precision == AUTO else precision
+    label = precision if precision == chosen else f"{precision}: {chosen}"
     jobs = ("job", "reading") if arguments.records else ()
     tokens = arguments.batch_size * arguments.sequence_length
     with ExitStack() as stack:
         names = ["ours", *list_others(arguments)]
         sides = [
             stack.enter_context(
-                timed_process(arguments, name, "torch" if name == "transformers" else backend, precision)
+                timed_process(
+                    arguments,
+                    name,
+                    "torch" if name == "transformers" else backend,
+                    "float32" if name == CHECKOUT and precision == AUTO else chosen,
+                )
             )
             for name in names
         ]
         take_turns(arguments, sides, jobs)
     seconds = [side.seconds("step", arguments.clock) for side in sides]
-    row = [backend, precision, f"{1000 * seconds[0]:,.0f}", f"{tokens / seconds[0]:,.0f}"]
+    row = [backend, label, f"{1000 * seconds[0]:,.0f}", f"{tokens / seconds[0]:,.0f}"]
     for theirs in seconds[1:]:
         row += [f"{tokens / theirs:,.0f}", f"{theirs / seconds[0]:.2f}"]
     row += [f"{tokens / sides[0].seconds(job, arguments.clock):,.0f}" for job in jobs]
