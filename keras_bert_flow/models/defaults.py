@@ -91,7 +91,7 @@ def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, epsilon=EPSILON,
     Source: Devlin et al. 2019, appendix A.2. Unlike the original, this corrects the bias of the first steps, as Adam's
     authors do.
     """
-    optimizer = choose_adamw(steps_at_once=not options)(
+    optimizer = choose_adamw(is_plain=options.keys() <= {"gradient_accumulation_steps"})(
         learning_rate=learning_rate,
         weight_decay=weight_decay,
         epsilon=epsilon,

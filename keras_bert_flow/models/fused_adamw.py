@@ -8,6 +8,8 @@ from keras import ops
 from keras_bert_flow.layers.fusion import fuse
 from keras_bert_flow.models.decay_exclusions import ExcludesNames
 
+UNFUSED = ("use_ema", "loss_scale_factor", "clipnorm", "clipvalue")  # arguments that the form for PyTorch cannot take
+
 
 def dense_gradients(gradients):
     """Turn gradients that TensorFlow gives as rows with their numbers into whole ones.
@@ -29,7 +31,7 @@ class _AdamW(ExcludesNames, keras.optimizers.AdamW):
     @classmethod
     def from_config(cls, config):
         """Return the AdamW that is fastest here: a saved model may be loaded on another backend or device."""
-        chosen = choose_adamw(steps_at_once=not config.get("gradient_accumulation_steps"))
+        chosen = choose_adamw(is_plain=not any(map(config.get, UNFUSED)))
         return super().from_config(config) if chosen is cls else chosen.from_config(config)
 
 
@@ -68,7 +70,8 @@ class FusedAdamW(_AdamW):
     """Keras' AdamW for PyTorch on a processor, by PyTorch's fused one.
 
     Keras makes about twelve passes over all weights, some into new memory; this reads and writes everything once, and
-    divides the gradients by what clips them on the way. It steps at once: no accumulation, moving average, loss scale.
+    divides the gradients by what clips them on the way. Accumulated gradients are added up in place. It takes none
+    of `UNFUSED`.
     """
 
     def apply(self, grads, trainable_variables=None):
@@ -94,8 +97,10 @@ class FusedAdamW(_AdamW):
 def apply_at_once(optimizer, grads, trainable_variables, step):
     """Do what `Optimizer.apply` does, with one call for all weights, for PyTorch on a processor.
 
+    Gradients of the batches of a step are added up in place.
+
     Args:
-        optimizer: clips by the global norm, if at all, and neither accumulates gradients nor averages weights.
+        optimizer: clips by the global norm, if at all, and takes none of `UNFUSED`.
         grads, trainable_variables: what `apply` was given.
         step: called with a list of (gradient, variable, number of the variable), with what the gradients are still to
             be divided by (a tensor, or None), and with the learning rate.
@@ -110,19 +115,36 @@ def apply_at_once(optimizer, grads, trainable_variables, step):
         for grad, variable in zip(grads, variables, strict=True)
         if grad is not None
     ]
+    batches, done = optimizer.gradient_accumulation_steps or 1, int(optimizer._iterations)
     with torch.no_grad():
-        step(given, _find_scale([grad for grad, _, _ in given], optimizer), float(optimizer.learning_rate))
-    optimizer.iterations.assign_add(1)
+        if batches > 1:
+            given = _add_up(optimizer, given, is_first=done % batches == 0)
+        if (done + 1) % batches == 0:
+            scale = _find_scale([grad for grad, _, _ in given], optimizer, batches)
+            step(given, scale, float(optimizer.learning_rate))
+    optimizer._iterations.assign_add(1)  # of batches; `iterations` is that of steps
 
 
-def _find_scale(grads, optimizer):
-    """Return by what to divide the gradients: more than 1 where their norm is above the clip."""
+def _add_up(optimizer, given, is_first):
+    """Return the sums of the gradients of a step's batches up to this one, in the place of its gradients."""
+    grads = {index: grad for grad, _, index in given}
+    for index, place in enumerate(optimizer._accumulated_gradients):
+        if index in grads:
+            (place.value.copy_ if is_first else place.value.add_)(grads[index])
+        elif is_first:
+            place.value.zero_()
+    return [(optimizer._accumulated_gradients[index].value, variable, index) for _, variable, index in given]
+
+
+def _find_scale(grads, optimizer, batches):
+    """Return by what to divide sums of gradients: their number, or more where the mean has too large a norm."""
     import torch
 
     if optimizer.global_clipnorm is None or not grads:
-        return None
-    norm = torch.nn.utils.get_total_norm(grads)
-    return torch.clamp(norm / optimizer.global_clipnorm, min=1.0) + (norm - norm)  # infinite norms make all of it NaN
+        return None if batches == 1 else torch.tensor(float(batches))
+    norm = torch.nn.utils.get_total_norm(grads) / batches
+    clipped = torch.clamp(norm / optimizer.global_clipnorm, min=1.0) + (norm - norm)  # infinite norms make it NaN
+    return batches * clipped
 
 
 def step_by_torch(weights, gradients, momentums, velocities, done, rate, constants, weight_decay, scale=None):
@@ -165,17 +187,17 @@ class ExcludingAdamW(_AdamW):
     """Keras' AdamW for jax."""
 
 
-def choose_adamw(steps_at_once):
+def choose_adamw(is_plain):
     """Return the class that is fastest here.
 
     Args:
-        steps_at_once: whether it need not accumulate gradients.
+        is_plain: whether it does without what is in `UNFUSED`.
     """
     if keras.backend.backend() == "tensorflow":
         return DenseAdamW
     if keras.backend.backend() == "jax":
         return ExcludingAdamW
-    if steps_at_once and is_torch_on_processor():
+    if is_plain and is_torch_on_processor():
         return FusedAdamW
     return keras.optimizers.AdamW  # of which PyTorch has a form with fewer launches, for this very class only
 

@@ -20,20 +20,22 @@ def make_gradient(value):
     return keras.ops.transpose(tensor) if value.ndim == 2 else tensor
 
 
+@pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize("clip_norm", [None, 0.5, 100.0])
-def test_steps_are_those_of_keras(clip_norm):
-    keras_own = keras.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-6, global_clipnorm=clip_norm)
+def test_steps_are_those_of_keras(clip_norm, batches):
+    options = {"gradient_accumulation_steps": batches} if batches > 1 else {}
+    keras_own = keras.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-6, global_clipnorm=clip_norm, **options)
     keras_own.exclude_from_weight_decay(var_names=list(UNDECAYED_NAMES))
     ends = []
-    for optimizer in (keras_own, make_adamw(0.01, weight_decay=0.1, clip_norm=clip_norm)):
+    for optimizer in (keras_own, make_adamw(0.01, weight_decay=0.1, clip_norm=clip_norm, **options)):
         rng, variables = np.random.default_rng(2), make_variables()
         for name, variable in zip(SHAPES, variables, strict=True):
             variable._name = name  # one that the patterns of what is not decayed are made for
         optimizer.build(variables)
-        for step in range(5):
+        for batch in range(5 * batches):
             gradients = [make_gradient(rng.normal(size=shape).astype("float32")) for shape in SHAPES.values()]
             optimizer.apply(gradients, variables)
-            assert int(optimizer.iterations) == step + 1
+            assert int(optimizer.iterations) == (batch + 1) // batches
         ends.append([keras.ops.convert_to_numpy(variable.value) for variable in variables])
     for expected, got, name in zip(*ends, SHAPES, strict=True):
         # Weights of about 1 that moved by 0.05: float32 roundings of 6e-8 a step.
