@@ -29,6 +29,10 @@ REGISTERED = {
         "OutputBias",
         "SpanScores",
     ),
+    "layers.packing": (
+        "PackTokens",
+        "UnpackTokens",
+    ),
     "layers.pooling": ("TokenPooling",),
     "models.backbone": ("BertBackbone",),
     "models.classifier": ("BertTextClassifier",),

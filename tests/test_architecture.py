@@ -82,6 +82,7 @@ EXCEPTIONS = {
     ("keras_bert_flow/layers/dense.py", "jax"),
     ("keras_bert_flow/layers/split_heads.py", "jax"),
     ("keras_bert_flow/layers/dropout.py", "torch"),
+    ("keras_bert_flow/layers/packing.py", "torch"),
     ("keras_bert_flow/layers/products.py", "torch"),
     ("keras_bert_flow/models/fused_adamw.py", "tensorflow"),
     ("keras_bert_flow/models/fused_adamw.py", "torch"),

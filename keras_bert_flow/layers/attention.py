@@ -1,5 +1,7 @@
 """Let every token look at every real token."""
 
+from functools import partial
+
 import keras
 from keras import ops
 
@@ -8,6 +10,7 @@ from keras_bert_flow.layers.dropout import Dropout, drop_values
 from keras_bert_flow.layers.fusion import fuse
 from keras_bert_flow.layers.head_sizes import check_heads
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.packing import is_packed, map_rows
 from keras_bert_flow.layers.products import matmul
 from keras_bert_flow.layers.split_heads import split_heads
 
@@ -58,10 +61,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     of the kernel into equal parts gives whole heads to each device.
 
     Call arguments:
-        inputs: float, (batch, length, hidden).
+        inputs: float, (batch, length, hidden), or the real tokens alone, (tokens, hidden); see `PackTokens`.
         padding_mask: int or bool, (batch, length). 1 for a real token; masks keys, never queries.
     Returns:
-        float, (batch, length, hidden).
+        float, as the inputs.
     Source: Vaswani et al. 2017, section 3.2; arXiv:1706.03762.
     """
 
@@ -91,16 +94,22 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.output_dense.build((batch, length, self.hidden_dim))
 
     def call(self, inputs, padding_mask, training=None):
-        length = ops.shape(inputs)[1]
-        query, key, value = split_heads(self.query_key_value(inputs), length, self.num_heads, self.head_dim)
+        fused = self.query_key_value(inputs)
+        attend = partial(self._attend, training=training)
+        context = map_rows(attend, fused, padding_mask) if is_packed(inputs) else attend(fused, padding_mask)
+        return self.output_dense(context)
+
+    def _attend(self, fused, padding_mask, training):
+        """Return the context of each token, (batch, length, hidden), from its query, key and value."""
+        length = ops.shape(fused)[1]
+        query, key, value = split_heads(fused, length, self.num_heads, self.head_dim)
         scores = matmul(query * self.head_dim**-0.5, ops.swapaxes(key, -1, -2))  # (batch, heads, query, key)
         if training and self.attention_dropout_rate > 0:
             probabilities = softmax_and_drop(scores, padding_mask, *self.dropout.draw())
         else:
             probabilities = masked_softmax(scores, padding_mask)
         context = matmul(probabilities, value)  # (batch, heads, query, head_dim)
-        context = ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.hidden_dim))
-        return self.output_dense(context)
+        return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.hidden_dim))
 
     def compute_output_shape(self, inputs_shape, padding_mask_shape=None):
         return inputs_shape

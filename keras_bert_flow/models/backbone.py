@@ -6,6 +6,7 @@ from keras_bert_flow.layers.embeddings import BertEmbeddings
 from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.heads import Pooler
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.packing import PackTokens, UnpackTokens
 from keras_bert_flow.layers.products import product_dtype
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
@@ -89,8 +90,10 @@ class BertBackbone(keras.Model):
 
         inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in INPUT_NAMES}
         hidden = embeddings(token_embedding(inputs["token_ids"]), inputs["segment_ids"])
+        hidden = PackTokens(dtype=policy, name="pack_tokens")(hidden, inputs["padding_mask"])
         for block in blocks:
             hidden = block(hidden, inputs["padding_mask"])
+        hidden = UnpackTokens(dtype=policy, name="unpack_tokens")(hidden, inputs["padding_mask"])
         outputs = {"sequence_output": hidden}
         if use_pooler:
             pooler = Pooler(hidden_dim, initializer_range=initializer_range, dtype=policy, name="pooler")

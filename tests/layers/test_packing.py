@@ -1,0 +1,91 @@
+"""Packed tokens: encoder blocks compute no padding in training, and no output or gradient of a token changes."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_flow.layers import packing
+from keras_bert_flow.layers.packing import PackTokens, UnpackTokens, map_rows, pack_tokens, unpack_tokens
+from keras_bert_flow.models.backbone import BertBackbone
+from tests.oracles.layer_contract import layer_contract
+
+RNG = np.random.default_rng(1)
+# Rows in any order, one without tokens, and one whose mask is not a prefix.
+MASK = np.array([[1, 1, 1, 0, 0, 0], [1] * 6, [0] * 6, [1, 0, 1, 1, 0, 0], [1] + [0] * 5], "int32")
+ON_TORCH = pytest.mark.skipif(keras.backend.backend() != "torch", reason="tokens are packed on PyTorch alone")
+
+
+@pytest.mark.parametrize("layer", [PackTokens, UnpackTokens])
+def test_packing_layers_keep_the_contract(layer):
+    layer_contract(layer(name="layer"), RNG.normal(size=(5, 6, 4)).astype("float32"), MASK)
+
+
+@ON_TORCH
+def test_packed_tokens_are_the_real_ones_row_by_row():
+    hidden = RNG.normal(size=(5, 6, 4)).astype("float32")
+    mask = keras.ops.convert_to_tensor(MASK)
+    tokens = pack_tokens(keras.ops.convert_to_tensor(hidden), mask)
+    np.testing.assert_array_equal(tokens.numpy(), hidden[MASK == 1])
+    np.testing.assert_array_equal(unpack_tokens(tokens, mask).numpy(), hidden * MASK[..., None])
+
+
+@ON_TORCH
+def test_rows_are_mapped_in_groups_as_wide_as_their_longest():
+    tokens, shapes = keras.ops.convert_to_tensor(RNG.normal(size=(13, 4)).astype("float32")), []
+
+    def add_row_sums(rows, mask):
+        shapes.append(tuple(rows.shape))
+        assert tuple(mask.shape) == tuple(rows.shape[:2])
+        return rows + rows.sum(dim=1, keepdim=True)
+
+    found = map_rows(add_row_sums, tokens, keras.ops.convert_to_tensor(MASK))
+    ends = np.cumsum(MASK.sum(axis=1))[:-1]
+    expected = np.concatenate([part + part.sum(axis=0) for part in np.split(tokens.numpy(), ends)])
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)  # sums in another order
+    assert shapes == [(2, 6, 4), (1, 4, 4), (1, 1, 4)]  # the row without tokens is in no group
+
+
+def run_step(backbone, is_packable, monkeypatch):
+    """Return outputs at real tokens, gradients, and how many positions the first block was given."""
+    import torch
+
+    counts = []
+    block = backbone.get_layer("encoder_block_0").intermediate
+    with monkeypatch.context() as patch:
+        if not is_packable:
+            patch.setattr(packing, "is_packable", lambda mask: False)
+        call = block.call
+        patch.setattr(block, "call", lambda inputs, training: counts.append(inputs.shape[:-1]) or call(inputs))
+        ids = {"token_ids": MASK * 7, "segment_ids": np.zeros_like(MASK), "padding_mask": MASK}
+        outputs = backbone(ids, training=True)
+    tokens = outputs["sequence_output"][torch.tensor(MASK == 1)]
+    weights = torch.tensor(np.random.default_rng(2).normal(size=tokens.shape), dtype=tokens.dtype)
+    values = [variable.value for variable in backbone.trainable_variables]
+    loss = (tokens * weights).sum() + outputs["pooled_output"][torch.tensor(MASK.any(axis=1))].sum()
+    gradients = torch.autograd.grad(loss, values)
+    return tokens.detach().numpy(), [gradient.numpy() for gradient in gradients], counts
+
+
+@ON_TORCH
+@pytest.mark.parametrize("is_rematerialised", [False, True])
+def test_packed_step_is_that_of_padded_rows(monkeypatch, is_rematerialised):
+    rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+    backbone = BertBackbone(16, 2, 2, 8, 16, max_positions=8, **rates)
+    backbone.set_rematerialised(is_rematerialised)
+    for variable in backbone.trainable_variables:
+        variable.assign(variable + RNG.normal(scale=0.3, size=variable.shape))
+    padded, padded_gradients, padded_counts = run_step(backbone, False, monkeypatch)
+    packed, gradients, counts = run_step(backbone, True, monkeypatch)
+    assert counts[0] == (13,) and padded_counts[0] == (5, 6)
+    np.testing.assert_allclose(packed, padded, atol=1e-5)
+    for variable, found, expected in zip(backbone.trainable_variables, gradients, padded_gradients, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4, err_msg=variable.path)  # of 0.1 to 100
+
+
+@ON_TORCH
+def test_predictions_and_whole_rows_are_not_packed():
+    full, hidden = np.ones((2, 3), "int32"), RNG.normal(size=(2, 3, 4)).astype("float32")
+    assert PackTokens()(hidden, full, training=True).shape == (2, 3, 4)
+    full[0, 2] = 0
+    assert PackTokens()(hidden, full, training=False).shape == (2, 3, 4)
+    assert PackTokens()(hidden, full, training=True).shape == (5, 4)
