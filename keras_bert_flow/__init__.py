@@ -41,7 +41,7 @@ _HOMES = {
     "pretraining_dataset": "data.pretraining",
     "read_table": "tasks.tables",
     "split_sentences": "text.sentences",
-    "task_dataset": "data.tasks",
+    "task_dataset": "data.task_batches",
     "write_evaluation": "evaluation.evaluate",
 }
 

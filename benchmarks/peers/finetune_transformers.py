@@ -6,7 +6,8 @@ Tables are read and predictions are scored as this package does it; model and lo
 PyTorch: rows padded to the longest of a batch, AdamW with linear decay after warm-up, clipping, autocast. Texts are
 encoded by transformers' tokenizer; words with tags and contexts with questions, which are cut into windows, by this
 package. Batches are those of this package where it does not group them by length: the same rows in the same order. With
-`finetuning.accumulate_batches` a step is computed in as many parts, rows of like length, and is the same step.
+`finetuning.accumulate_batches` a step is computed in as many parts of rows of similar length, and is the same step;
+without it in one, as the loops of transformers do.
 """
 
 import json
@@ -23,7 +24,8 @@ import transformers
 from keras_bert_flow.config_file import load_config
 from keras_bert_flow.data.lengths import deal_at_random
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.data.tasks import make_generator, make_inputs, make_labels
+from keras_bert_flow.data.task_batches import make_generator
+from keras_bert_flow.data.tasks import make_inputs, make_labels
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.training.task_data import read_task_files
 
@@ -111,8 +113,7 @@ def load_model(folder, task, dropout_rate):
 
 def cut(rows, places, parts):
     """Yield the parts of a batch, the shortest texts first, and the share of each in the mean that is the loss."""
-    if parts > 1:
-        places = places[np.argsort(rows.lengths[places], kind="stable")]
+    places = places[np.argsort(rows.lengths[places], kind="stable")]
     total = rows.weights[places].sum()
     for part in np.array_split(places, parts):
         share = rows.weights[part].sum() / total
@@ -135,7 +136,7 @@ def train(model, rows, settings, seed, run):
     model.train()
     for epoch in range(settings.epochs):
         for places in deal_at_random(len(rows), settings.batch_size, make_generator(seed, epoch)):
-            for part, share in cut(rows, places, settings.accumulate_batches):
+            for part, share in cut(rows, places, settings.accumulate_batches or 1):
                 inputs, labels = rows.batch(part)
                 (run(**inputs, **labels).loss * share).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)

@@ -12,11 +12,13 @@ import keras
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
-from keras_bert_flow.data.tasks import TaskBatches, predict_features, read_batches
+from keras_bert_flow.data.task_batches import read_batches
+from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.stored import write_task
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, write_vocabulary
+from keras_bert_flow.training.batch_parts import choose_parts, make_batches
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.early_stopping import StopWithoutGain
@@ -56,9 +58,11 @@ class TaskRuns:
         report: Callable[[Mapping[str, Any]], None],
         callbacks: Sequence[keras.callbacks.Callback],
     ):
-        self._config, self._settings, self._model = config, config.finetuning, model
+        parts = choose_parts(config, data.train)
+        self._settings = config.finetuning.model_copy(update={"accumulate_batches": parts})
+        self._config, self._model = config.model_copy(update={"finetuning": self._settings}), model
         self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
-        self._identity = finetuning_identity(config, model)
+        self._identity = finetuning_identity(self._config, model)
         self._field = f"dev_{data.task.main_metric}"
         self._classifier = None
 
@@ -128,14 +132,7 @@ class TaskRuns:
         """Train to the end, leave the classifier in the state to publish, and return seconds and score."""
         settings, model, identity = self._settings, self._classifier, self._identity | run
         folder.mkdir(parents=True, exist_ok=True)
-        batches = TaskBatches(
-            self._data.train,
-            settings.batch_size,
-            run["seed"],
-            settings.max_widths,
-            settings.group_by_length,
-            settings.accumulate_batches,
-        )
+        batches = make_batches(self._config, self._data.train, run["seed"], settings.accumulate_batches)
         total_steps = settings.epochs * batches.steps_per_epoch
         self._compile(total_steps)
         is_chosen = settings.publish == "best"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.data.tasks import TaskBatches, predict_features, task_dataset
+from keras_bert_flow.data.task_batches import TaskBatches, task_dataset
+from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.tasks.features import IGNORED, Features
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
@@ -146,6 +147,27 @@ def test_batches_of_any_rows_in_parts_are_hardly_padding():
         assert len({batches[number][0]["token_ids"].shape for number in range(100)}) <= 8
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+def test_batches_for_what_compiles_no_shapes_are_as_wide_as_their_longest_row(parts):
+    features = make_features(LENGTHS[:40])
+    batches = TaskBatches(features, 12, 2, 3, accumulate_batches=parts, compiles_shapes=False)
+    compiled = TaskBatches(features, 12, 2, 3, accumulate_batches=parts)
+    positions = 0
+    for step in range(8):
+        found, lengths = [], []
+        for part in range(parts):
+            x, _, weights = batches[step * parts + part]
+            assert x["token_ids"].shape[1] == x["padding_mask"].sum(axis=1).max()
+            lengths += x["padding_mask"].sum(axis=1).tolist()
+            found += x["token_ids"][weights > 0, 0].tolist()
+            positions += x["token_ids"].size * (step < 4)
+        assert lengths == sorted(lengths)
+        assert len(lengths) == ({1: 4, 3: 6}[parts] if step % 4 == 3 else 12)  # four rows are left, no multiple of 3
+        whole = [compiled[step * parts + part] for part in range(parts)]
+        assert sorted(found) == sorted(row for x, _, weights in whole for row in x["token_ids"][weights > 0, 0])
+    assert batches.mean_positions == round(positions / 4)
+
+
 def test_batch_without_equal_parts_is_refused():
     with pytest.raises(ValueError, match="must split into equal parts. Received: 6 sequences for 4 parts. Try 4"):
         task_dataset(make_features(), 6, accumulate_batches=4)
@@ -156,7 +178,7 @@ def test_batch_without_equal_parts_is_refused():
 def test_every_labelled_token_of_a_pass_weighs_alike(batch_size, share):
     rng = np.random.default_rng(7)
     labels = [np.where(rng.random(length) < share, 1, IGNORED).astype(np.int32) for length in LENGTHS]
-    batches = TaskBatches(make_features(labels={"logits": labels}), batch_size, max_widths=4)
+    batches = TaskBatches(make_features(labels={"logits": labels}), batch_size, max_widths=4, group_by_length=True)
     weights = [batches[step][2] for step in range(batches.steps_per_epoch)]
     labelled = sum((row != IGNORED).sum() for row in labels)
     assert sum((weight > 0).sum() for weight in weights) == labelled

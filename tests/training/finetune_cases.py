@@ -26,6 +26,9 @@ SETTINGS = {
     "dropout_rate": 0,
     "clip_norm": 0.1,  # less than the norms, and that of the mean of the parts, not of each
     "max_widths": 2,
+    "group_by_length": True,
+    "accumulate_batches": 1,
+    "epsilon": 1e-6,
 }
 OF_ANY_LENGTH = {"group_by_length": False}
 

@@ -57,13 +57,13 @@ def finetune_tags(place, output="finished", **changes):
 
 
 def test_loss_of_a_pass_is_the_mean_over_all_tags(place):
-    losses, dev_loss = finetune_tags(place)
+    losses, dev_loss = finetune_tags(place, group_by_length=True)
     assert np.mean(losses) == pytest.approx(dev_loss, rel=1e-4)  # float32, and means of 8 rows
     assert np.ptp(losses) > 0.5 * np.mean(losses)  # those of short sentences are smaller: fewer tags
 
 
 def test_loss_of_a_batch_of_any_sentences_is_the_mean_over_its_tags(place):
-    losses, dev_loss = finetune_tags(place, group_by_length=False)
+    losses, dev_loss = finetune_tags(place)
     # Eight sentences have 12 tags or 2 each: 56, with a deviation of 5 * sqrt(8), a quarter; so would sums of losses.
     # Of means only which tags they are of, out of three, is left to differ.
     assert np.ptp(losses) < 0.1 * np.mean(losses)
@@ -71,7 +71,13 @@ def test_loss_of_a_batch_of_any_sentences_is_the_mean_over_its_tags(place):
 
 
 def test_epsilon_is_that_of_the_settings(place):
-    settings = {"learning_rate": 0.01, "warmup_fraction": 0.0, "weight_decay": 0.0, "max_widths": 1}
+    settings = {
+        "learning_rate": 0.01,
+        "warmup_fraction": 0.0,
+        "weight_decay": 0.0,
+        "max_widths": 1,
+        "group_by_length": True,
+    }
     losses, dev_loss = finetune_tags(place, epsilon=1e6, **settings)
     assert np.mean(losses) == pytest.approx(dev_loss, rel=1e-4)  # divided by so much, no step moves a weight
     losses, dev_loss = finetune_tags(place, output="learnt", **settings)

@@ -1,0 +1,149 @@
+"""Shuffled batches of a task's features for `model.fit`, each a function of its number."""
+
+from functools import lru_cache
+from typing import Any
+
+import grain
+import numpy as np
+
+from keras_bert_flow.data.accumulation import require_equal_parts
+from keras_bert_flow.data.lengths import MAX_WIDTHS, choose_widths, deal_at_random, deal_by_length
+from keras_bert_flow.data.pretraining import READING, ROWS
+from keras_bert_flow.data.tasks import make_inputs, make_labels
+from keras_bert_flow.tasks.features import Features
+
+
+class TaskBatches:
+    """Shuffled batches (inputs, labels, weights) of features, by number: each depends on `seed` and its number.
+
+    Each pass over the rows deals them out anew. A batch holds random rows, so that its gradient is an unbiased estimate
+    with the variance of as many independent rows. Batches of rows of similar length are less padding, but where labels
+    depend on length the rows of a batch are alike, and its gradient has more variance (`benchmarks/gradient_noise.py`).
+
+    A batch of random rows is mostly padding, as wide as its longest. In parts, from its shortest rows to its longest,
+    each only as wide as needed, it is not; and parts need less memory. Their losses are to be sums: the weights are
+    such that the mean of the parts' losses, and of their gradients, is that of the whole batch.
+
+    Where tokens have labels, the loss is to be a sum as well, and their weights make it a mean over those of a batch.
+    In batches of similar length that would give a token among short sentences several times the weight of one among
+    long ones: there weights are 1 / the mean number of labelled tokens per batch.
+
+    Args:
+        features: rows with labels.
+        batch_size: rows of a batch.
+        seed: of the order.
+        max_widths: most widths that batches have, and the number of groups for `group_by_length`.
+        group_by_length: batches hold rows of similar length instead of random ones.
+        accumulate_batches: parts in which each batch comes, one after another, each with a number of its own.
+        compiles_shapes: each shape takes time to compile: there are few widths, and the last batch of a pass is filled
+            up with rows of weight 0. Otherwise a batch, or part of one, is as wide as its longest row, and its rows are
+            sorted by length, for `layers.packing`.
+    Attributes:
+        steps_per_epoch: batches of a pass.
+        mean_positions: of a batch, padding included.
+    Raises:
+        ValueError: there are no rows, or no labels; or a batch does not split into equal parts.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        batch_size: int,
+        seed: int = 1,
+        max_widths: int = MAX_WIDTHS,
+        group_by_length: bool = False,
+        accumulate_batches: int = 1,
+        compiles_shapes: bool = True,
+    ):
+        if not len(features) or not features.labels:
+            raise ValueError("Training needs rows with labels. Received: none. Give a table with examples.")
+        require_equal_parts(batch_size, accumulate_batches)
+        self.features = features
+        self.batch_size = batch_size
+        self.seed = seed
+        self.group_by_length = group_by_length
+        self.accumulate_batches = accumulate_batches
+        self.compiles_shapes = compiles_shapes
+        self.steps_per_epoch = -(-len(features) // batch_size)
+        self._lengths, self._labelled_tokens = features.lengths, features.labelled_tokens
+        self._groups = choose_widths(self._lengths, max_widths, features.sequence_length) if group_by_length else ()
+        self._plan = lru_cache(maxsize=2)(self._plan_epoch)
+        parts = [self._take_parts(0, place) for place in range(self.steps_per_epoch)]
+        rows = np.array([len(part) for batch, _ in parts for part, _ in batch])
+        longest = np.array([self._lengths[part].max() for batch, _ in parts for part, _ in batch])
+        self.widths = self._groups or choose_widths(longest, max_widths, features.sequence_length)
+        widths = np.take(self.widths, np.searchsorted(self.widths, longest)) if compiles_shapes else longest
+        self.mean_positions = round(int((widths * rows).sum()) * features.sequences_per_row / self.steps_per_epoch)
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, number: int) -> tuple[dict[str, np.ndarray], Any, Any]:
+        step, part = divmod(number, self.accumulate_batches)
+        parts, weight = self._take_parts(*divmod(step, self.steps_per_epoch))
+        rows, is_real = parts[part]
+        width = int(self._lengths[rows].max())
+        if self.compiles_shapes:
+            width = self.widths[int(np.searchsorted(self.widths, width))]
+        labels, label_weights = make_labels(self.features, rows, width, is_real * np.float32(weight))
+        return make_inputs(self.features, rows, width), labels, label_weights
+
+    def _take_parts(self, epoch: int, place: int) -> tuple[list[tuple[np.ndarray, np.ndarray]], float]:
+        """Return the parts of a batch, the shortest rows first, and the weight of a row.
+
+        A part is its rows, and whether each is one of the batch and not filler.
+        """
+        rows, count = self._plan(epoch)[place], self.accumulate_batches
+        size = self.batch_size if self.compiles_shapes else -(-len(rows) // count) * count
+        filled, is_real = np.resize(rows, size), np.arange(size) < len(rows)
+        if count == 1 and self.compiles_shapes:
+            return [(filled, is_real)], self._weigh(rows)
+        order = np.argsort(self._lengths[filled], kind="stable")
+        filled, is_real = filled[order], is_real[order]
+        return list(zip(np.split(filled, count), np.split(is_real, count), strict=True)), self._weigh(rows)
+
+    def _weigh(self, rows: np.ndarray) -> float:
+        """Return the weight of each of a batch's rows, filler left out, or of each of their labelled tokens."""
+        if self._labelled_tokens.any():
+            counts = self._labelled_tokens
+            tokens = counts.sum() / self.steps_per_epoch if self.group_by_length else counts[rows].sum()
+            return self.accumulate_batches / (tokens or 1)  # a batch may have none
+        return self.accumulate_batches / len(rows) if self.accumulate_batches > 1 else 1.0
+
+    def _plan_epoch(self, epoch: int) -> list[np.ndarray]:
+        rng = make_generator(self.seed, epoch)
+        if self.group_by_length:
+            return deal_by_length(self._lengths, self._groups, self.batch_size, rng)
+        return deal_at_random(len(self.features), self.batch_size, rng)
+
+
+def task_dataset(
+    features: Features,
+    batch_size: int,
+    seed: int = 1,
+    start_step: int = 0,
+    max_widths: int = MAX_WIDTHS,
+    group_by_length: bool = False,
+    accumulate_batches: int = 1,
+    compiles_shapes: bool = True,
+) -> grain.IterDataset:
+    """Return endless batches (inputs, labels, weights); use with `steps_per_epoch`. See `TaskBatches`.
+
+    Args:
+        start_step: batches to leave out at the start, at no cost.
+        accumulate_batches: parts in which each batch comes, for an optimizer that accumulates as many and losses that
+            are sums; `steps_per_epoch` of `fit` counts parts.
+    """
+    options = (max_widths, group_by_length, accumulate_batches, compiles_shapes)
+    batches = TaskBatches(features, batch_size, seed, *options)
+    return read_batches(batches, start_step)
+
+
+def read_batches(batches: TaskBatches, start_step: int = 0) -> grain.IterDataset:
+    """Return batches from a step on, for `model.fit`."""
+    return grain.MapDataset.source(batches)[start_step * batches.accumulate_batches :].to_iter_dataset(READING)
+
+
+def make_generator(seed: int, epoch: int) -> np.random.Generator:
+    """Return what deals out the rows of a pass."""
+    return np.random.Generator(np.random.Philox(key=[seed, epoch]))
