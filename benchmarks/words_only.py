@@ -2,9 +2,8 @@
 
     python benchmarks/words_only.py --config configs/wiki_sst2.yaml --vocab vocab.txt
 
-Logistic regression on which pieces a text has, on the mean of their vectors, and on both. The vectors are the singular
-vectors of the pieces' positive pointwise mutual information in the corpus, five pieces around, which is where
-`pretraining.token_embeddings: co_occurrence` starts (`keras_bert_flow/training/token_vectors.py`). Where both together
+Logistic regression on which pieces a text has, on the mean of their vectors, and on both. The vectors are those from
+co-occurrence in the corpus with which `pretraining.token_embeddings: co_occurrence` starts. Where both together
 are no better than the pieces alone, the corpus holds little of what the task asks for. Each gets the best of its
 regularisations, so all are flattered.
 """
@@ -22,7 +21,7 @@ from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.training.token_vectors import count_neighbours, find_token_vectors
+from keras_bert_flow.training.token_vectors import make_token_vectors
 
 DIMENSIONS = 256
 ROW_TOKENS = 1024  # of the corpus; neighbours are not counted across rows
@@ -50,8 +49,8 @@ def learn_vectors(lines: Sequence[np.ndarray], tokenizer: WordPieceTokenizer) ->
     border = np.array([tokenizer.sep_id])
     ids = np.concatenate([part for line in lines for part in (line, border)])
     rows = np.pad(ids, (0, -len(ids) % ROW_TOKENS), constant_values=tokenizer.pad_id).reshape(-1, ROW_TOKENS)
-    counts = count_neighbours([rows], tokenizer.vocabulary_size, np.array(tokenizer.special_ids))
-    found, piece_ids = find_token_vectors(counts, DIMENSIONS, seed=0)
+    special = np.array(tokenizer.special_ids)
+    found, piece_ids = make_token_vectors([rows], tokenizer.vocabulary_size, special, DIMENSIONS, seed=0)
     vectors = np.zeros((tokenizer.vocabulary_size, DIMENSIONS), np.float32)
     vectors[piece_ids] = found
     return vectors

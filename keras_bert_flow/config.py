@@ -141,6 +141,12 @@ class PretrainingConfig(Settings):
     matrix_learning_rate: float = Field(
         0.02, gt=0, description="Highest learning rate of the matrices of the encoder, with `optimizer: muon`."
     )
+    token_embedding_learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Highest learning rate of the token embeddings, which are the output projection as well. Default: "
+        "`learning_rate`.",
+    )
     decay: Decay = Field(
         "linear", description="How the learning rate falls to 0 at the last step; `constant`: it stays."
     )

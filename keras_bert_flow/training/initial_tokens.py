@@ -10,7 +10,7 @@ from keras_bert_flow.data.pretraining import PretrainingRecords
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.models.values import read_variable
-from keras_bert_flow.training.token_vectors import count_neighbours, find_token_vectors
+from keras_bert_flow.training.token_vectors import make_token_vectors
 
 MOST_TOKENS = 16_000_000  # more of them change little, and would take more than seconds
 BATCH_TOKENS = 1 << 21
@@ -28,7 +28,7 @@ def set_initial_tokens(
     Args:
         records: of the training part; of many, evenly spaced ones are read.
         settings: says `output_bias` and `token_embeddings`.
-        seed: see `find_token_vectors`.
+        seed: see `make_token_vectors`.
     Raises:
         ValueError: the text has too few different tokens.
     """
@@ -43,8 +43,7 @@ def set_initial_tokens(
         counts[special] = 0
         model.get_layer("mlm").bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
     if settings.token_embeddings == "co_occurrence":
-        neighbours = count_neighbours(batches, vocabulary_size, special)
-        vectors, token_ids = find_token_vectors(neighbours, width, seed)
+        vectors, token_ids = make_token_vectors(batches, vocabulary_size, special, width, seed)
         values = np.array(read_variable(table))
         values[token_ids] = vectors * values.std()
         table.assign(values)

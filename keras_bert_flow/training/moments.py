@@ -25,7 +25,7 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         beta_2: how much of the mean of their squares is kept.
         epsilon: keeps the division finite.
         excluded_names: patterns of the paths that have no decay.
-        layer_decay: see `layer_rates.rate_factors`.
+        layer_decay, token_embedding_factor: see `layer_rates.rate_factors`.
         kwargs: of `keras.optimizers.Optimizer`, such as `global_clipnorm`.
     """
 
@@ -38,6 +38,7 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         epsilon=EPSILON,
         excluded_names=UNDECAYED_NAMES,
         layer_decay=1.0,
+        token_embedding_factor=1.0,
         **kwargs,
     ):
         super().__init__(learning_rate=learning_rate, **kwargs)
@@ -47,12 +48,13 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         self.excluded_names = tuple(excluded_names)
         self.layer_decay = layer_decay
+        self.token_embedding_factor = token_embedding_factor
 
     def build(self, variables):
         if self.built:
             return
         paths = [variable.path for variable in variables]
-        self._rate_factors = rate_factors(paths, self.layer_decay)
+        self._rate_factors = rate_factors(paths, self.layer_decay, self.token_embedding_factor)
         self._is_excluded = tuple(any(re.search(name, path) for name in self.excluded_names) for path in paths)
         super().build(variables)
         self._momentums, self._velocities = self.add_optimizer_variables(variables, ["momentum", "velocity"])
@@ -79,6 +81,6 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         return -ops.expm1(ops.cast(self.iterations + 1, dtype) * math.log(beta))
 
     def get_config(self):
-        names = ("beta_1", "beta_2", "epsilon", "layer_decay")
+        names = ("beta_1", "beta_2", "epsilon", "layer_decay", "token_embedding_factor")
         own = {name: getattr(self, name) for name in names}
         return super().get_config() | own | {"weight_decay": self.decay, "excluded_names": list(self.excluded_names)}

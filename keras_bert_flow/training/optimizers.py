@@ -36,6 +36,7 @@ def make_optimizer(
     accumulate_batches=1,
     epsilon=EPSILON,
     muon_options=None,
+    token_embedding_factor=1.0,
 ):
     """Return an optimizer that leaves biases and layer norms undecayed.
 
@@ -47,6 +48,7 @@ def make_optimizer(
         layer_decay: see `layer_rates.rate_factors`.
         accumulate_batches: batches whose mean gradient makes a step.
         epsilon: added to the root of the mean square of a gradient, which the step is divided by.
+        token_embedding_factor: the learning rate of the token embeddings, divided by that of all other weights.
         muon_options: further arguments of `Muon`, `num_heads` among them; of no meaning to the others.
     Raises:
         ValueError: another `kind`.
@@ -56,10 +58,10 @@ def make_optimizer(
         accumulation["gradient_accumulation_steps"] = accumulate_batches
         if not isinstance(learning_rate, float):
             learning_rate = AccumulatedSteps(learning_rate, accumulate_batches)
-    if kind == ADAMW and layer_decay == 1:
+    if kind == ADAMW and layer_decay == token_embedding_factor == 1:
         return make_adamw(learning_rate, weight_decay, clip_norm, epsilon, **accumulation)
     options = {"weight_decay": weight_decay, "global_clipnorm": clip_norm, "epsilon": epsilon} | accumulation
-    options["layer_decay"] = layer_decay
+    options |= {"layer_decay": layer_decay, "token_embedding_factor": token_embedding_factor}
     if kind == ADAMW:
         return BertAdam(learning_rate, bias_correction=True, name=ADAMW, **options)
     if kind == BERT_ADAM:

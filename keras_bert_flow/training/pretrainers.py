@@ -46,6 +46,8 @@ def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineCon
         accumulate_batches=settings.accumulate_batches,
         max_skipped_steps=max_skipped_steps,
         precision=settings.precision,
+        token_embedding_factor=(settings.token_embedding_learning_rate or settings.learning_rate)
+        / settings.learning_rate,
         muon_options={
             "num_heads": model.backbone.num_heads,
             "matrix_rate_factor": settings.matrix_learning_rate / settings.learning_rate,

@@ -1,13 +1,48 @@
 """Make token embeddings from the text alone: which tokens stand near each other, compressed to vectors."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.linalg import svds
 
 WINDOW = 5  # tokens on either side
+STRETCH = 64  # tokens, all of which are together
 CONTEXT_POWER = 0.75  # rare contexts count for more than they occur, or they would have the largest information
+
+
+def make_token_vectors(
+    rows: Sequence[np.ndarray], vocabulary_size: int, left_out: np.ndarray, width: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a vector for each token that has neighbours, from which tokens stand near it and which in its stretch.
+
+    Near neighbours tell how a token is used, whole stretches what the text is about: the latter holds more of what
+    tasks ask for, the former more of what predicts a masked token. Each gives half of the columns, of length 1 for
+    every token; a random rotation then spreads both over all columns, as a new network expects.
+
+    Args:
+        rows: batches of sequences, int, (sequences, length).
+        vocabulary_size, left_out: see `count_neighbours`.
+        width: of a vector.
+        seed: of the rotation.
+    Returns:
+        vectors, float32, (tokens, width), of mean square 1; and the ids of the tokens, (tokens,).
+    Raises:
+        ValueError: there are not more tokens than `width`.
+    """
+    counts = [count(rows, vocabulary_size, left_out) for count in (count_neighbours, count_together)]
+    widths = (width - width // 2, width // 2)
+    (near, near_ids), (together, together_ids) = map(find_token_vectors, counts, widths)
+    token_ids = np.intersect1d(near_ids, together_ids)
+    if len(token_ids) <= width:
+        raise ValueError(
+            "Token embeddings from co-occurrence need more different tokens in the text than `hidden_dim`. Received: "
+            f"{len(token_ids)} tokens, hidden_dim={width}. Give more text, or token_embeddings: random."
+        )
+    halves = [near[np.isin(near_ids, token_ids)], together[np.isin(together_ids, token_ids)]]
+    vectors = np.concatenate([half / np.linalg.norm(half, axis=1, keepdims=True) for half in halves], axis=1)
+    rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(width, width)))
+    return (vectors / np.sqrt(np.mean(vectors**2)) @ rotation).astype(np.float32), token_ids
 
 
 def count_neighbours(rows: Iterable[np.ndarray], vocabulary_size: int, left_out: np.ndarray) -> csr_matrix:
@@ -33,18 +68,36 @@ def count_neighbours(rows: Iterable[np.ndarray], vocabulary_size: int, left_out:
     return counts + counts.T
 
 
-def find_token_vectors(counts: csr_matrix, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compress positive pointwise mutual information by a singular value decomposition, and rotate it at random.
+def count_together(rows: Iterable[np.ndarray], vocabulary_size: int, left_out: np.ndarray) -> csr_matrix:
+    """Count in how many stretches of up to `STRETCH` tokens two tokens both occur; arguments of `count_neighbours`.
 
-    Without the rotation the first columns would hold most of the variance, which no layer of a new network expects.
+    Returns:
+        float64, (vocabulary_size, vocabulary_size), symmetric, 0 on the diagonal.
+    """
+    counts = csr_matrix((vocabulary_size, vocabulary_size))
+    for batch in rows:
+        for start in range(0, batch.shape[1], STRETCH):
+            stretch = batch[:, start : start + STRETCH]
+            places = np.repeat(np.arange(len(stretch)), stretch.shape[1])
+            is_counted = ~np.isin(stretch.ravel(), left_out)
+            found = places[is_counted], stretch.ravel()[is_counted]
+            occurs = csr_matrix((np.ones(len(found[0]), np.float32), found), (len(stretch), vocabulary_size))
+            occurs.data[:] = 1  # however often a token occurs
+            counts = counts + (occurs.T @ occurs)
+    counts.setdiag(0)
+    counts.eliminate_zeros()
+    return csr_matrix(counts, dtype=np.float64)
+
+
+def find_token_vectors(counts: csr_matrix, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Compress positive pointwise mutual information by a singular value decomposition.
 
     Args:
         counts: see `count_neighbours`.
         width: of a vector.
-        seed: of the rotation.
     Returns:
-        vectors, float32, (tokens, width), of mean 0 and standard deviation 1; and the ids of the tokens, those that
-        have neighbours, (tokens,).
+        vectors, float64, (tokens, width), of mean 0, each column times the root of its singular value; and the ids of
+        the tokens, those that have neighbours, (tokens,).
     Raises:
         ValueError: there are not more tokens than `width`.
     Source: Levy, Goldberg and Dagan 2015, sections 2 and 3 (context distribution smoothing, symmetric singular values),
@@ -55,15 +108,13 @@ def find_token_vectors(counts: csr_matrix, width: int, seed: int) -> tuple[np.nd
     if len(token_ids) <= width:
         raise ValueError(
             "Token embeddings from co-occurrence need more different tokens in the text than `hidden_dim`. Received: "
-            f"{len(token_ids)} tokens, hidden_dim={width}. Give more text, or token_embeddings: random."
+            f"{len(token_ids)} tokens for {width} columns. Give more text, or token_embeddings: random."
         )
     information = _positive_information(counts[token_ids][:, token_ids].tocoo(), totals[token_ids])
     start = np.random.default_rng(0).normal(size=len(token_ids))  # the same in every process
     left, values, _ = svds(information, k=width, v0=start)
     vectors = left * np.sqrt(values)
-    vectors = vectors - vectors.mean(axis=0)
-    rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(width, width)))
-    return (vectors / vectors.std() @ rotation).astype(np.float32), token_ids
+    return vectors - vectors.mean(axis=0), token_ids
 
 
 def _positive_information(counts: coo_matrix, totals: np.ndarray) -> csr_matrix:

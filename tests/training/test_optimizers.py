@@ -45,7 +45,7 @@ DECAYED = [
 ]
 
 
-def run_reference(kind, weights, gradients, layer_decay=1.0, epsilon=1e-6):
+def run_reference(kind, weights, gradients, layer_decay=1.0, epsilon=1e-6, token_embedding_factor=1.0):
     """Run an optimizer in float64.
 
     adamw: Loshchilov and Hutter 2019, algorithm 2, the decay scaled by the rate; epsilon is the "epsilon hat" of Kingma
@@ -83,6 +83,8 @@ def run_reference(kind, weights, gradients, layer_decay=1.0, epsilon=1e-6):
             if is_matrix and kind == "lamb":
                 update = update * np.linalg.norm(weights[name]) / np.linalg.norm(update)
             rate_here = rate * layer_decay ** LAYERS_ABOVE[name.split("/")[0]]
+            if name.startswith("token_embedding"):
+                rate_here *= token_embedding_factor
             weights[name] = weights[name] - rate_here * update
     return weights
 
@@ -115,7 +117,9 @@ def schedule():
     return WarmupDecay(PEAK, WARMUP, TOTAL)
 
 
-@pytest.mark.parametrize(("layer_decay", "options"), [(1.0, {}), (0.5, {}), (1.0, {"epsilon": 0.1})])
+@pytest.mark.parametrize(
+    ("layer_decay", "options"), [(1.0, {}), (0.5, {}), (1.0, {"epsilon": 0.1}), (1.0, {"token_embedding_factor": 0.3})]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_optimizer_equals_plain_reference(kind, layer_decay, options):
     rng = np.random.default_rng(0)
