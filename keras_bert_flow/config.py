@@ -304,8 +304,8 @@ class FinetuningConfig(Settings):
     )
     group_by_length: bool = Field(
         False,
-        description="Batches hold examples of similar length instead of random ones: a little faster, and less "
-        "accurate where labels depend on length.",
+        description="Batches hold examples of similar length instead of random ones: faster on JAX and TensorFlow, but "
+        "their gradients have more variance where labels depend on length.",
     )
     patience_epochs: int | None = Field(
         None, ge=1, description="End a run where its dev score has not risen for so many epochs; left out, never."
