@@ -39,6 +39,7 @@ RECIPES = {
     "muon": {"optimizer": "muon"},
     "muon and bias": {"optimizer": "muon", "output_bias": "unigram"},
     "all": {"optimizer": "muon", **COUNTS},
+    "all, slow embeddings": {"optimizer": "muon", **COUNTS, "token_embedding_learning_rate": 1e-4},
     "all, batches of 64": {"optimizer": "muon", **COUNTS, "batch_size": 64},
     "lamb": {"optimizer": "lamb", "learning_rate": 0.005},
 }
