@@ -291,6 +291,11 @@ class FinetuningConfig(Settings):
         description="What a head for whole texts predicts from: the pooler's output for [CLS], or the mean of the last "
         "hidden states. Default: as the model's head, `cls` for a new one.",
     )
+    head_start: Literal["random", "probe"] = Field(
+        "random",
+        description="First weights of a new head for whole texts: random, or a linear model fitted to the vectors of "
+        "the training rows before the encoder is trained.",
+    )
     precision: Precision = Field(
         "float32",
         description="Arithmetic; weights, softmax, layer norms and losses stay float32. `auto`: mixed_bfloat16 where "
@@ -435,6 +440,15 @@ class PipelineConfig(Settings):
             raise ValueError(
                 f"`finetuning.pooling` must go with a task of kind {', '.join(POOLED_TASKS)}. Received: "
                 f"pooling={self.finetuning.pooling}, kind={self.task.kind}. Leave it out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_head_start(self):
+        if self.finetuning.head_start == "probe" and self.task.kind not in POOLED_TASKS:
+            raise ValueError(
+                f"`finetuning.head_start: probe` must go with a task of kind {', '.join(POOLED_TASKS)}. Received: "
+                f"head_start=probe, kind={self.task.kind}. Leave it out."
             )
         return self
 

@@ -96,6 +96,17 @@ def load_task_model(
     Raises:
         FileNotFoundError, ValueError: as for `load_model`, or the kind is unknown or has no labels.
     """
+    model, is_new = load_for_finetuning(kind, path, labels, new_head, **overrides)
+    if is_new and needs_head:
+        noun = find_place(KINDS[kind]).noun
+        raise ValueError(f"{path}: there is no {noun} in it. Fine-tune it on such a task first.")
+    return model
+
+
+def load_for_finetuning(
+    kind: str, path, labels: Sequence[str] = (), new_head: bool = False, **overrides
+) -> tuple[Any, bool]:
+    """Load the model of a kind of task as `load_task_model` does, and return also whether its head is new."""
     if kind not in KINDS:
         raise ValueError(f"The kind of a task must be one of {', '.join(KINDS)}. Received: {kind!r}.")
     place = find_place(KINDS[kind])
@@ -103,10 +114,7 @@ def load_task_model(
         if "labels" not in place.options:
             raise ValueError(f"A model for {kind} has no labels. Received: labels={list(labels)}. Leave them out.")
         overrides["labels"] = labels
-    model, is_new = load_with_head(KINDS[kind], path, new_head, **overrides)
-    if is_new and needs_head:
-        raise ValueError(f"{path}: there is no {place.noun} in it. Fine-tune it on such a task first.")
-    return model
+    return load_with_head(KINDS[kind], path, new_head, **overrides)
 
 
 def load_backbone(path, **overrides) -> BertBackbone:

@@ -108,13 +108,13 @@ def choose(task: Task, examples: Sequence[TextExample], rng: np.random.Generator
     return LONGEST[row], strengths[column], float(scores[row, column])
 
 
-def assign_folds(targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def assign_folds(targets: np.ndarray, rng: np.random.Generator, count: int = FOLDS) -> np.ndarray:
     """Number the fold of each row; each has its share of each class, however rare."""
     strata = targets if np.issubdtype(targets.dtype, np.integer) else np.zeros(len(targets), int)
     order = rng.permutation(len(strata))
     order = order[np.argsort(strata[order], kind="stable")]
     folds = np.empty(len(strata), dtype=int)
-    folds[order] = np.arange(len(strata)) % FOLDS
+    folds[order] = np.arange(len(strata)) % count
     return folds
 
 

@@ -11,7 +11,7 @@ import keras
 
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
+from keras_bert_flow.conversion.model_directory import load_for_finetuning, save_model_directory
 from keras_bert_flow.data.task_batches import read_batches
 from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.json_documents import read_json_object
@@ -24,6 +24,7 @@ from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.early_stopping import StopWithoutGain
 from keras_bert_flow.training.guard import NotFiniteError
 from keras_bert_flow.training.identity import finetuning_identity, list_changes
+from keras_bert_flow.training.linear_probe import LinearProbe
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
 from keras_bert_flow.training.optimizers import make_guarded_optimizer
@@ -65,6 +66,7 @@ class TaskRuns:
         self._identity = finetuning_identity(self._config, model)
         self._field = f"dev_{data.task.main_metric}"
         self._classifier = None
+        self._probe = None
 
     def finish(self, folder: Path, start: str, seed: int, may_fail: bool = False, prefix: str = "") -> dict[str, Any]:
         """Fill a folder with `model/`, `log.jsonl` and `run.json`, going on where a killed run was.
@@ -78,9 +80,9 @@ class TaskRuns:
         """
         run = {"start": start, "seed": seed}
         if not self._is_finished(folder):
-            self._take_first_state(start, seed)
+            is_head_new = self._take_first_state(start, seed)
             try:
-                run |= self._train(folder, run, prefix + str(folder.relative_to(folder.parents[1])))
+                run |= self._train(folder, run, is_head_new, prefix + str(folder.relative_to(folder.parents[1])))
                 self._save(folder / MODEL)
             except NotFiniteError as error:
                 if not may_fail:
@@ -111,24 +113,30 @@ class TaskRuns:
             )
         return True
 
-    def _take_first_state(self, start: str, seed: int) -> None:
-        """Load the classifier; where it is there already, give it the state of a new one."""
+    def _take_first_state(self, start: str, seed: int) -> bool:
+        """Load the classifier, or give the one that is there the state of a new one; return whether its head is new."""
         seed_everything(seed)
         rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), self._settings.dropout_rate)
         task = self._data.task
         options = rates | {"new_head": self._settings.new_head} | task.model_options
         if self._settings.pooling is not None:
             options["pooling"] = self._settings.pooling
-        fresh = load_task_model(task.kind, self._model, labels=task.labels, **options)
+        fresh, is_head_new = load_for_finetuning(task.kind, self._model, labels=task.labels, **options)
         if start == RANDOM:
             fresh = type(fresh).from_config(fresh.get_config())
         if self._classifier is None:
             self._classifier = fresh
-            return
-        for variable, first in zip(self._classifier.variables, fresh.variables, strict=True):
-            variable.assign(first)
+        else:
+            for variable, first in zip(self._classifier.variables, fresh.variables, strict=True):
+                variable.assign(first)
+        return is_head_new or start == RANDOM
 
-    def _train(self, folder: Path, run: Mapping[str, Any], name: str) -> dict[str, float]:
+    def _start_head(self, seed: int) -> None:
+        if self._probe is None:
+            self._probe = LinearProbe(self._classifier, self._data.task.kind)
+        self._probe.start_head(self._data.train, self._settings.max_widths, seed)
+
+    def _train(self, folder: Path, run: Mapping[str, Any], is_head_new: bool, name: str) -> dict[str, float]:
         """Train to the end, leave the classifier in the state to publish, and return seconds and score."""
         settings, model, identity = self._settings, self._classifier, self._identity | run
         folder.mkdir(parents=True, exist_ok=True)
@@ -136,6 +144,9 @@ class TaskRuns:
         total_steps = settings.epochs * batches.steps_per_epoch
         self._compile(total_steps)
         is_chosen = settings.publish == "best"
+        checkpoints = Checkpoints(folder / CHECKPOINTS, identity, keep=1)
+        if settings.head_start == "probe" and is_head_new and not checkpoints.find()[0]:  # else it was fitted before
+            self._start_head(run["seed"])
         best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen)
         callbacks = self._callbacks
         if settings.patience_epochs is not None:
@@ -154,7 +165,7 @@ class TaskRuns:
             lambda step: read_batches(batches, step),
             Borders(total_steps, max(1, total_steps // LOGS_A_RUN), batches.steps_per_epoch, batches.steps_per_epoch),
             folder,
-            Checkpoints(folder / CHECKPOINTS, identity, keep=1),
+            checkpoints,
             evaluate,
             batches.mean_positions,
             lambda line: self._report({"run": name} | dict(line)),

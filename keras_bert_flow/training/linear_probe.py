@@ -1,0 +1,62 @@
+"""Start a new head from a linear probe: fitted to the vectors of the frozen encoder before fine-tuning moves both."""
+
+from dataclasses import replace
+
+import keras
+import numpy as np
+
+from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
+from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.tasks.linear_head import MOST_ROWS, fit_head, spread_rows
+
+HEAD = "classifier"  # name of the dense layer
+
+
+class LinearProbe:
+    """Fits the head of a model that predicts from one vector of each text; its encoder stays as it is.
+
+    On a few hundred labels a random head changes the features of the encoder before it has learnt anything itself.
+
+    Args:
+        model: of a task of kind classification, multi_label or regression.
+        kind: that kind.
+    Source: Kumar et al. 2022, linear probing, then fine-tuning; arXiv:2202.10054. There the probe is trained by
+        gradient descent, here it is the optimum of a convex loss.
+    """
+
+    def __init__(self, model: keras.Model, kind: str):
+        self._layer, self._kind = model.get_layer(HEAD), kind
+        # One model for all seeds: it has the weights of `model`, and what is compiled stays.
+        self._pooled = keras.Model(model.input, self._layer.input, name="pooled_texts")
+        self._pooled.compiles_shapes = model.compiles_shapes
+
+    def start_head(self, features: Features, max_widths: int, seed: int) -> None:
+        """Set kernel and bias so that the model predicts what is fitted to the vectors of the rows.
+
+        Args:
+            features: the training rows, with labels; of more than `MOST_ROWS`, as many evenly spaced.
+            max_widths: as for `predict_features`.
+            seed: of the folds in which the regularisation is chosen.
+        Raises:
+            ValueError: a vector is NaN or infinite.
+        """
+        rows = _take_rows(features, spread_rows(len(features), MOST_ROWS))
+        vectors = predict_features(self._pooled, rows, max_widths)[ONLY_OUTPUT]  # (rows, hidden)
+        labels, outputs = rows.labels[ONLY_OUTPUT], self._layer.units
+        kernel, bias = fit_head(self._kind, vectors, labels, outputs, np.random.default_rng(seed))
+        self._layer.kernel.assign(kernel.astype(np.float32))
+        self._layer.bias.assign(bias.astype(np.float32))
+
+
+def _take_rows(features: Features, rows: np.ndarray) -> Features:
+    """Return some rows of features with one sequence each."""
+    if len(rows) == len(features):
+        return features
+    return replace(
+        features,
+        token_ids=[features.token_ids[row] for row in rows],
+        first_lengths=features.first_lengths[rows],
+        examples=features.examples[rows],
+        labels={name: values[rows] for name, values in features.labels.items()},
+        details=(),
+    )
