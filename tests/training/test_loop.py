@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.data.pretraining import PretrainingRecords, pretraining_dataset
+from keras_bert_flow.layers.packing import GROUPS
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.logs import append_log, read_log, rewind_log
 from keras_bert_flow.training.loop import Borders, Interrupted, train
@@ -85,7 +86,10 @@ def test_loop_makes_exactly_the_steps_and_logs_each_border(model, records, tmp_p
     # TensorFlow runs a step too many at the end of data of unknown size; dropout seeds would show it as well.
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 10
     seeds = [v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")]
-    assert [int(keras.ops.convert_to_numpy(seed.value)[1]) for seed in seeds] == [10] * 4
+    draws = [int(keras.ops.convert_to_numpy(seed.value)[1]) for seed in seeds]
+    # On PyTorch attention draws for each group of rows, as padding is left out.
+    attention = 10 * GROUPS if keras.backend.backend() == "torch" else 10
+    assert draws == [10, attention, 10, 10]
     assert [line["step"] for line in lines] == [3, 4, 5, 6, 8, 9, 10]
     assert read_log(tmp_path / "run") == lines
     assert scored == [3, 6, 9, 10]
