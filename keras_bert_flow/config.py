@@ -119,6 +119,12 @@ class PretrainingConfig(Settings):
     masking: Literal["static", "dynamic"] = Field(
         "static", description="Masks as they are in the records, or drawn anew for each pass over them (RoBERTa)."
     )
+    masked_fraction: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of an instance's tokens to mask, with `masking: dynamic`. Default: that of the records.",
+    )
     batch_size: int = Field(256, ge=1, le=MOST_SEQUENCES, description="Sequences of a step.")
     accumulate_batches: int = Field(
         1, ge=1, description="Parts in which a step's sequences are computed one after another, to the same step."
@@ -131,6 +137,12 @@ class PretrainingConfig(Settings):
     )
     output_bias: Literal["zeros", "unigram"] = Field(
         "zeros", description="How the bias of a new masked-LM head starts: at 0, or at log token frequencies."
+    )
+    bag_of_words: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of a further loss: the mean of the last hidden states predicts the masked tokens, whatever "
+        "their places. 0: none.",
     )
     optimizer: PretrainingOptimizer = Field(
         "adamw",
@@ -189,6 +201,16 @@ class PretrainingConfig(Settings):
     @model_validator(mode="after")
     def _check_durations(self):
         _check_steps(self)
+        return self
+
+    @model_validator(mode="after")
+    def _check_masks(self):
+        if self.masked_fraction is not None and self.masking == "static":
+            raise ValueError(
+                "`masked_fraction` is for masks that are drawn anew. Received: "
+                f"masked_fraction={self.masked_fraction}, masking=static. Set masking to dynamic, or the share of "
+                "static masks in records.masked_fraction."
+            )
         return self
 
     @model_validator(mode="after")

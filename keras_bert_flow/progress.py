@@ -17,6 +17,7 @@ SHOWN = {
     "loss": "loss",
     "mlm_loss": "masked LM",  # with two heads the whole loss is their sum; with one it is the loss
     "mlm_accuracy": "accuracy",
+    "words_loss": "bag of words",
     "nsp_loss": "next sentence",
     "nsp_accuracy": "accuracy",
     "dev_accuracy": "dev accuracy",

@@ -8,7 +8,7 @@ Source: Liu et al. 2019 (RoBERTa), section 4.1; arXiv:1907.11692.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class DynamicMasking:
     """Masks of numbered records at a place of an endless data set.
 
     Attributes:
-        rule: how tokens are hidden: that of the records.
+        rule: how tokens are hidden: that of the records, or one with another share.
         length: records of an epoch.
         seed: of every choice.
     """
@@ -75,6 +75,11 @@ def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingR
     return MaskingRule.of(
         tokenizer, config["masked_fraction"], config["max_predictions"], config.get("mask_unit", TOKEN)
     )
+
+
+def with_fraction(rule: MaskingRule, masked_fraction: float, length: int) -> MaskingRule:
+    """Return a rule that masks another share of instances of up to `length` tokens."""
+    return replace(rule, masked_fraction=masked_fraction, max_predictions=max(1, round(length * masked_fraction)))
 
 
 def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ import grain
 import numpy as np
 
 from keras_bert_flow.data.accumulation import split_batches
-from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords, read_masking_rule
+from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords, read_masking_rule, with_fraction
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.manifest import Manifest
@@ -98,9 +98,10 @@ class PretrainingRecords:
                 f"{place}. Rebuild the records."
             )
 
-    def read_masking_rule(self) -> MaskingRule:
-        """Return how the records were masked; see `dynamic_masking.read_masking_rule`."""
-        return read_masking_rule(self._folder, self.manifest.config)
+    def read_masking_rule(self, masked_fraction: float | None = None) -> MaskingRule:
+        """Return how the records were masked, or the same with another share; see `dynamic_masking`."""
+        rule = read_masking_rule(self._folder, self.manifest.config)
+        return rule if masked_fraction is None else with_fraction(rule, masked_fraction, self.sequence_length)
 
     def read_tokenizer(self) -> WordPieceTokenizer:
         """Return the tokenizer that the records were made with."""
@@ -124,6 +125,8 @@ def pretraining_dataset(
     masking: str = "static",
     accumulate_batches: int = 1,
     share: tuple[int, int] = (0, 1),
+    bag_of_words: bool = False,
+    masked_fraction: float | None = None,
 ) -> grain.IterDataset:
     """Return endless shuffled batches (x, y, sample_weight) for `fit`; use with `steps_per_epoch`.
 
@@ -138,6 +141,8 @@ def pretraining_dataset(
         accumulate_batches: parts in which each batch comes, for an optimizer that accumulates as many and losses that
             are sums (`models.defaults.token_loss`).
         share: (number, count): which of `count` equal runs of each batch's rows to read; the others are not read.
+        bag_of_words: give the masked tokens once more, for a `BagOfWordsPretrainer`.
+        masked_fraction: of dynamic masks, in place of that of the records.
     Raises:
         ValueError: another `masking`, the records do not say how they were masked, or a batch has no equal shares.
     """
@@ -146,14 +151,17 @@ def pretraining_dataset(
         raise ValueError(f"`masking` must be one of {', '.join(MASKINGS)}. Received: masking={masking!r}.")
     if masking == "dynamic":
         dataset = shuffle_endlessly(grain.MapDataset.source(NumberedRecords(records)), seed)
-        dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(), len(records), seed))
+        dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(masked_fraction), len(records), seed))
     else:
         dataset = shuffle_endlessly(grain.MapDataset.source(records), seed)
     to_batch = partial(to_model_batch, has_sentence_labels=records.objective in SENTENCE_TASKS)
     number, count = share
     if batch_size % count:
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
-    batches = dataset.batch(batch_size // count)[number::count].map(to_batch)[start_step:].to_iter_dataset(READING)
+    batches = dataset.batch(batch_size // count)[number::count].map(to_batch)
+    if bag_of_words:
+        batches = batches.map(add_bag_of_words)
+    batches = batches[start_step:].to_iter_dataset(READING)
     return split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
 
 
@@ -202,6 +210,12 @@ def to_model_batch(features: Mapping[str, np.ndarray], has_sentence_labels: bool
         y["nsp"] = features["next_sentence_labels"][:, 0].astype("int32")
         weights["nsp"] = np.ones(len(y["nsp"]), "float32")
     return x, y, weights
+
+
+def add_bag_of_words(batch: tuple[dict, dict, dict]) -> tuple[dict, dict, dict]:
+    """Give the labels and weights of masked tokens to the output `words` as well."""
+    x, y, weights = batch
+    return x, y | {"words": y["mlm"]}, weights | {"words": weights["mlm"]}
 
 
 def _open_file(path: Path, records: int | None) -> TFRecordFile:

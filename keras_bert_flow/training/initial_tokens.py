@@ -7,6 +7,7 @@ import numpy as np
 from keras_bert_flow.config import PretrainingConfig
 from keras_bert_flow.data.dynamic_masking import restore_tokens
 from keras_bert_flow.data.pretraining import PretrainingRecords
+from keras_bert_flow.models.bag_of_words import WORDS, BagOfWordsPretrainer
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.models.values import read_variable
@@ -17,7 +18,10 @@ BATCH_TOKENS = 1 << 21
 
 
 def set_initial_tokens(
-    model: BertPretrainer | BertMaskedLM, records: PretrainingRecords, settings: PretrainingConfig, seed: int
+    model: BertPretrainer | BertMaskedLM | BagOfWordsPretrainer,
+    records: PretrainingRecords,
+    settings: PretrainingConfig,
+    seed: int,
 ) -> None:
     """Set the output bias and the token embeddings of a new model as the settings say.
 
@@ -41,7 +45,8 @@ def set_initial_tokens(
     if settings.output_bias == "unigram":
         counts = sum(np.bincount(rows.ravel(), minlength=vocabulary_size) for rows in batches)
         counts[special] = 0
-        model.get_layer("mlm").bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
+        for name in {"mlm", WORDS} & model.output.keys():
+            model.get_layer(name).bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
     if settings.token_embeddings == "co_occurrence":
         vectors, token_ids = make_token_vectors(batches, vocabulary_size, special, width, seed)
         values = np.array(read_variable(table))

@@ -16,6 +16,7 @@ from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.keys import pretraining_inputs, pretraining_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.markdown import as_markdown, code_span, escape_markdown
+from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.flops import pretraining_flops
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.checking import check_positions
@@ -135,8 +136,9 @@ def _build(run: Run) -> Contents:
     done, _ = checkpoints.find()  # the history of the run is known from here on
     with arithmetic(settings.precision), cluster.scope():
         model = _make_model(run)
+        trained = BagOfWordsPretrainer(model, settings.bag_of_words) if settings.bag_of_words else model
         if not done and run.initial_model is None:
-            set_initial_tokens(model, run.training, settings, config.seed)
+            set_initial_tokens(trained, run.training, settings, config.seed)
     best = BestCheckpoint(
         folder / BEST,
         identity,
@@ -145,11 +147,11 @@ def _build(run: Run) -> Contents:
         cluster.is_first,
     )
     with cluster.scope():
-        compile_pretrainer(model, config, cluster)
-        metrics = _train(run, model, checkpoints, best)
+        compile_pretrainer(trained, config, cluster)
+        metrics = _train(run, trained, checkpoints, best)
         if not cluster.is_first:
             return Contents()
-        _save(run, model, metrics)
+        _save(run, model, metrics | {"parameters": model.count_params()})
     facts = config.model_dump(mode="json", include=SETTINGS)
     earlier = checkpoints.list_earlier(STEERING if is_chosen else ("total_steps",), metrics["steps"])
     return Contents(facts | ({EARLIER: earlier} if earlier else {}), pretraining_inputs(run.records, run.initial_model))
@@ -189,11 +191,22 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
             _logger.warning("%s", remark)
 
     tokens_per_step = settings.batch_size * training.sequence_length
-    flops = pretraining_flops(model.backbone, training.sequence_length, len(training[0]["masked_lm_ids"]))
+    masks = len(training[0]["masked_lm_ids"])
+    if settings.masked_fraction is not None:
+        masks = training.read_masking_rule(settings.masked_fraction).max_predictions
+    flops = pretraining_flops(model.backbone, training.sequence_length, masks)
     seconds = train(
         model,
         lambda step: pretraining_dataset(
-            training, settings.batch_size, run.config.seed, step, settings.masking, parts, share
+            training,
+            settings.batch_size,
+            run.config.seed,
+            step,
+            settings.masking,
+            parts,
+            share,
+            settings.bag_of_words > 0,
+            settings.masked_fraction,
         ),
         Borders(
             settings.total_steps,
@@ -231,7 +244,6 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
             "tokens": tokens,
             "seconds": round(seconds, 1),
             "tokens_per_second": round(tokens / seconds),
-            "parameters": model.count_params(),
         }
         | ({"devices": cluster.devices} if cluster.devices > 1 else {})
     )

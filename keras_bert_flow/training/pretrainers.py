@@ -3,6 +3,7 @@
 from keras_bert_flow.config import ModelConfig, PipelineConfig
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
@@ -30,7 +31,9 @@ def make_pretrainer(
     return BertPretrainer(backbone) if backbone.use_pooler else BertMaskedLM(backbone)
 
 
-def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineConfig, cluster: Cluster = SINGLE) -> None:
+def compile_pretrainer(
+    model: BertPretrainer | BertMaskedLM | BagOfWordsPretrainer, config: PipelineConfig, cluster: Cluster = SINGLE
+) -> None:
     """Compile a model as the section `pretraining` says, for batches in as many parts as it says."""
     settings = config.pretraining
     model.backbone.set_rematerialised(settings.rematerialise)
@@ -56,7 +59,8 @@ def compile_pretrainer(model: BertPretrainer | BertMaskedLM, config: PipelineCon
     )
     sums = {name: token_loss(is_sum=True) for name in model.output} if settings.accumulate_batches > 1 else None
     losses = cluster.losses(model.output) or sums
-    model.compile(optimizer=optimizer, loss=losses, auto_scale_loss=False)  # the guard scales it
+    weights = model.default_loss_weights if losses else None
+    model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard scales it
     cluster.prepare(model)  # gradients come to the guard as those of the whole batch
     if max_skipped_steps:
         keep_metrics_finite(model, cluster.is_everywhere)

@@ -81,6 +81,18 @@ def test_dynamic_masks_follow_the_rule_of_the_records(folder):
     assert stats.chisquare(counts, counts.sum() * expected).pvalue > 0.001
 
 
+def test_dynamic_masks_may_have_another_share(folder):
+    records = PretrainingRecords(folder)
+    batches = list(islice(pretraining_dataset(records, 4, 3, masking="dynamic", masked_fraction=0.4), 100))
+    plain = take(records, 100)
+    most = round(0.4 * records.sequence_length)
+    assert {batch[1]["mlm"].shape for batch in batches} == {(4, most)}
+    for row, other in zip(rows_of(batches), rows_of(plain), strict=True):
+        np.testing.assert_array_equal(row["original"], other["original"])
+        assert len(row["positions"]) == min(most, max(1, round(row["length"] * 0.4)))
+        assert not np.isin(row["labels"], (CLS, SEP)).any()
+
+
 def test_dynamic_masks_differ_between_epochs_and_records(folder):
     records = PretrainingRecords(folder)
     size = len(records)

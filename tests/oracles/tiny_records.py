@@ -30,6 +30,7 @@ def write_tiny_records(folder, train=(13, 10), held_out=7, seed=0, vocabulary_si
     )
     config = {
         "sequence_length": SEQUENCE_LENGTH,
+        "masked_fraction": 0.15,
         "max_predictions": MAX_PREDICTIONS,
         "vocabulary_size": vocabulary_size,
         "cased": False,

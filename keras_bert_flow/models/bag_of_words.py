@@ -1,0 +1,75 @@
+"""Have the mean of the hidden states tell which tokens are masked, whatever their places."""
+
+import keras
+
+from keras_bert_flow.layers.activations import get_activation
+from keras_bert_flow.layers.dense import Dense
+from keras_bert_flow.layers.heads import OutputBias
+from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.pooling import TokenPooling
+from keras_bert_flow.models.base import BertWithHead
+from keras_bert_flow.models.poolings import MEAN
+
+WORDS = "words"
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class BagOfWordsPretrainer(BertWithHead):
+    """Train a pre-trainer with a further loss, by which the mean of the last hidden states predicts the masked tokens.
+
+    The masked-LM loss asks what fits a gap, and words of opposite meaning fit the same one. To predict the words of a
+    text without their places, its mean has to hold what the text is about, and that is what tasks ask of it.
+
+    Inputs: those of the pre-trainer, whose layers these are: train this model, then keep the pre-trainer. Outputs:
+    those of the pre-trainer, and `words`, float32 logits, (batch, vocabulary), with the masked tokens as labels:
+    `data.pretraining_dataset(..., bag_of_words=True)` gives them.
+
+    Args:
+        pretrainer: a `BertMaskedLM` or a `BertPretrainer`.
+        weight: of the further loss; the others have a weight of 1.
+    Source: Ma et al. 2024, arXiv:2401.11248, who predict all words of a passage from [CLS]; here it is the masked ones,
+        which the encoder has not seen, from the mean.
+    """
+
+    default_rate = 1e-4
+    has_one_width = True
+
+    def __init__(self, pretrainer, weight=1.0, name="bag_of_words_pretrainer"):
+        backbone = pretrainer.backbone
+        sequence, _ = pretrainer.get_layer("mlm_transform").input
+        mean = TokenPooling(MEAN, dtype=backbone.dtype_policy, name="words_pooling")(
+            sequence, pretrainer.input["padding_mask"]
+        )
+        hidden = Dense(
+            backbone.hidden_dim,
+            activation=get_activation(backbone.hidden_act),
+            kernel_initializer=truncated_normal(backbone.initializer_range),
+            dtype=backbone.dtype_policy,
+            name="words_dense",
+        )(mean)
+        hidden = keras.layers.LayerNormalization(
+            epsilon=backbone.layer_norm_epsilon, dtype=backbone.dtype_policy, name="words_norm"
+        )(hidden)
+        logits = OutputBias(dtype="float32", name=WORDS)(backbone.token_embedding(hidden, reverse=True))
+        super().__init__(backbone, pretrainer.input, {**pretrainer.output, WORDS: logits}, name)
+        self.pretrainer = pretrainer
+        self.weight = weight
+        self.default_loss_weights = dict.fromkeys(pretrainer.output, 1.0) | {WORDS: weight}
+
+    def make_losses(self):
+        losses = self.pretrainer.make_losses()
+        return losses | {WORDS: losses["mlm"]}
+
+    def make_metrics(self):
+        return self.pretrainer.make_metrics()
+
+    def get_config(self):
+        return {
+            "pretrainer": keras.saving.serialize_keras_object(self.pretrainer),
+            "weight": self.weight,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config | {"pretrainer": keras.saving.deserialize_keras_object(config["pretrainer"])})

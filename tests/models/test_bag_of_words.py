@@ -1,0 +1,108 @@
+"""The mean of the hidden states that predicts the masked tokens, against NumPy and PyTorch."""
+
+import keras
+import numpy as np
+import pytest
+import torch
+
+from keras_bert_flow.data.pretraining import add_bag_of_words, pretraining_dataset
+from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
+from keras_bert_flow.models.defaults import token_loss
+from keras_bert_flow.models.masked_lm import BertMaskedLM
+from keras_bert_flow.models.pretrainer import BertPretrainer
+from tests.oracles import numpy_bert
+from tests.oracles.small_bert import SMALL, make_inputs
+from tests.oracles.tiny_records import write_tiny_records
+
+WEIGHTS = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]], "float32")
+LABELS = np.array([[7, 9, 7], [3, 49, 0], [5, 0, 0], [0, 0, 0]])  # a word twice, as texts have them
+
+
+def make_pretrainer(weight=0.5, **settings):
+    model = BertMaskedLM(BertBackbone(**SMALL, use_pooler=False, **settings))
+    numpy_bert.randomise_weights(model, seed=6)
+    return BagOfWordsPretrainer(model, weight)
+
+
+def entropies_of(logits, labels):
+    """Return the cross-entropy of each label with the logits of its row, by PyTorch, (batch, labels)."""
+    logits = torch.tensor(np.array(logits)).double()
+    rows = [torch.nn.functional.cross_entropy(logits, torch.tensor(column), reduction="none") for column in labels.T]
+    return torch.stack(rows, 1).numpy()
+
+
+@pytest.mark.any_backend
+def test_words_are_read_from_the_mean_of_the_real_tokens():
+    model, inputs = make_pretrainer(), make_inputs(masks_per_sequence=3)
+    found = model.predict(inputs, verbose=0)
+    assert set(found) == {"mlm", "words"}
+    np.testing.assert_array_equal(found["mlm"], model.pretrainer.predict(inputs, verbose=0)["mlm"])
+    hidden = model.backbone.predict({name: inputs[name] for name in model.backbone.input}, verbose=0)["sequence_output"]
+    is_real = inputs["padding_mask"][..., None].astype(bool)
+    is_text = is_real.any(axis=(1, 2))  # filler has no mean
+    mean = torch.tensor(np.mean(hidden[is_text], axis=1, where=is_real[is_text]))
+    dense, norm, bias = (model.get_layer(name) for name in ("words_dense", "words_norm", "words"))
+    arrays = [torch.tensor(np.array(value)) for value in (*dense.get_weights(), *norm.get_weights())]
+    kernel, dense_bias, gamma, beta = arrays
+    hidden = torch.nn.functional.gelu(mean @ kernel + dense_bias)
+    hidden = torch.nn.functional.layer_norm(hidden, hidden.shape[-1:], gamma, beta, 1e-12)
+    table = torch.tensor(np.array(model.backbone.token_embedding.get_weights()[0]))
+    expected = hidden @ table.T + torch.tensor(bias.get_weights()[0])
+    np.testing.assert_allclose(found["words"][is_text], expected.numpy(), atol=2e-5)  # float32 logits of up to 5
+
+
+@pytest.mark.any_backend
+def test_several_labels_of_a_row_have_a_loss_each():
+    logits = np.random.default_rng(1).normal(size=(4, 50)).astype("float32") * 5
+    found = token_loss()(LABELS, logits, WEIGHTS)
+    expected = (entropies_of(logits, LABELS) * WEIGHTS).sum() / WEIGHTS.sum()
+    assert float(found) == pytest.approx(expected, abs=1e-5)
+    total = token_loss(is_sum=True)(LABELS, logits, WEIGHTS)
+    assert float(total) == pytest.approx(expected * WEIGHTS.sum(), abs=1e-4)
+
+
+def test_one_label_of_a_row_may_stand_in_a_column():
+    logits = np.random.default_rng(1).normal(size=(4, 50)).astype("float32")
+    labels = LABELS[:, :1]
+    assert float(token_loss()(labels, logits)) == pytest.approx(float(token_loss()(labels[:, 0], logits)))
+
+
+@pytest.mark.any_backend
+def test_whole_loss_adds_the_weighted_loss_of_words():
+    model, inputs = make_pretrainer(weight=0.5), make_inputs(masks_per_sequence=3)
+    model.compile()
+    _, y, weights = add_bag_of_words((inputs, {"mlm": LABELS}, {"mlm": WEIGHTS}))
+    logs = model.evaluate(inputs, y, sample_weight=weights, verbose=0, return_dict=True)
+    words = (entropies_of(model.predict(inputs, verbose=0)["words"], LABELS) * WEIGHTS).sum() / WEIGHTS.sum()
+    assert logs["words_loss"] == pytest.approx(words, abs=1e-4)
+    assert logs["loss"] == pytest.approx(logs["mlm_loss"] + 0.5 * words, abs=1e-4)
+
+
+@pytest.mark.any_backend
+def test_every_weight_is_trained_and_the_pretrainer_has_them():
+    model, inputs = make_pretrainer(dropout_rate=0.0, attention_dropout_rate=0.0), make_inputs(masks_per_sequence=3)
+    model.compile(optimizer=keras.optimizers.SGD(0.1))
+    before = model.get_weights()
+    model.train_on_batch(*add_bag_of_words((inputs, {"mlm": LABELS}, {"mlm": WEIGHTS})))
+    changed = [np.abs(old - new).max() for old, new in zip(before, model.get_weights(), strict=True)]
+    assert [v.path for v, change in zip(model.weights, changed, strict=True) if not change] == []
+    assert len({variable.path for variable in model.weights}) == len(model.weights)
+    assert {v.path for v in model.pretrainer.weights} < {v.path for v in model.weights}
+
+
+def test_model_is_saved_and_loaded_with_its_pretrainer(tmp_path):
+    model, inputs = make_pretrainer(weight=2.0), make_inputs(masks_per_sequence=3)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.weight == 2.0 and type(loaded.pretrainer) is BertMaskedLM
+    for name, values in model.predict(inputs, verbose=0).items():
+        np.testing.assert_array_equal(loaded.predict(inputs, verbose=0)[name], values)
+
+
+def test_fits_batches_of_records_with_sentence_pairs(tmp_path):
+    records = write_tiny_records(tmp_path / "records")
+    model = BagOfWordsPretrainer(BertPretrainer(BertBackbone(**SMALL)))
+    model.compile()
+    history = model.fit(pretraining_dataset(records, 5, bag_of_words=True), steps_per_epoch=3, verbose=0).history
+    assert {"loss", "mlm_loss", "nsp_loss", "words_loss"} <= history.keys()

@@ -1,0 +1,96 @@
+"""Pre-training with a bag of words: what is learnt and published, and that a killed run ends in the same bits."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from transformers import BertForPreTraining
+
+from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.pretrain import pretrain
+from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
+
+WITHOUT_DROPOUT = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return write_tiny_records(tmp_path_factory.mktemp("bag_of_words") / "records", train=(60, 40))
+
+
+def run(records, output, **settings):
+    pretrain(make_tiny_config(WITHOUT_DROPOUT, **settings), records, output, lambda line: None)
+    return output
+
+
+def weights_of(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def differ(some, others):
+    assert some.keys() == others.keys()
+    return max(float(np.abs(some[name] - others[name]).max()) for name in some)
+
+
+def test_loss_is_logged_and_its_head_is_not_published(records, tmp_path):
+    plain = run(records, tmp_path / "plain", output_bias="unigram")
+    more = run(records, tmp_path / "more", output_bias="unigram", bag_of_words=0.5)
+    assert weights_of(plain).keys() == weights_of(more).keys()
+    assert differ(weights_of(plain), weights_of(more)) > 1e-3
+    parameters = [json.loads((folder / "metrics.json").read_text())["parameters"] for folder in (plain, more)]
+    assert parameters[0] == parameters[1]
+    line = read_log(more)[-1]
+    assert line["loss"] == pytest.approx(line["mlm_loss"] + line["nsp_loss"] + 0.5 * line["words_loss"], rel=1e-5)
+    _, loading = BertForPreTraining.from_pretrained(more / "model", output_loading_info=True)
+    assert not loading["missing_keys"] and not loading["unexpected_keys"]
+
+
+@pytest.mark.any_backend
+def test_killed_run_ends_in_the_same_bits(records, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def die(line):
+        if line["step"] > 3:
+            raise Killed
+
+    steps = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "warmup_steps": 1}
+    config = make_tiny_config(**steps, bag_of_words=1.0, optimizer="muon", masking="static")
+    finished = pretrain(config, records, tmp_path / "finished", lambda line: None)
+    with pytest.raises(Killed):
+        pretrain(config, records, tmp_path / "killed", die)
+    killed = pretrain(config, records, tmp_path / "killed", lambda line: None)
+    files = [(folder / "model" / "model.safetensors").read_bytes() for folder in (killed, finished)]
+    assert files[0] == files[1]
+
+
+def test_four_parts_make_the_step_of_the_whole(records, tmp_path):
+    settings = {"batch_size": 32, "total_steps": 5, "warmup_steps": 0, "learning_rate": 0.003, "bag_of_words": 2.0}
+    whole, parts = (
+        run(records, tmp_path / str(count), accumulate_batches=count, log_every_steps=2, **settings) for count in (1, 4)
+    )
+    assert differ(weights_of(whole), weights_of(parts)) < 3e-5  # roundings: see test_accumulation.py
+    for name in ("loss", "words_loss"):
+        found = [[line[name] for line in read_log(folder)] for folder in (whole, parts)]
+        np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_words_that_texts_share_are_learnt(tmp_path):
+    """Each document has words of its own; which of them is masked, its mean can tell."""
+    records = write_tiny_records(tmp_path / "records", train=(60, 40))
+    settings = {"total_steps": 60, "learning_rate": 0.01, "batch_size": 20, "log_every_steps": 20}
+    log = read_log(run(records, tmp_path / "run", bag_of_words=1.0, **settings))
+    assert log[-1]["words_loss"] < log[0]["words_loss"] - 0.05
+
+
+def test_another_share_of_masks_is_trained_on_and_the_held_out_records_keep_theirs(records, tmp_path):
+    few, more = (run(records, tmp_path / str(share), masking="dynamic", masked_fraction=share) for share in (0.05, 0.5))
+    assert differ(weights_of(few), weights_of(more)) > 1e-3
+    scores = [json.loads((folder / "metrics.json").read_text())["unigram_accuracy"] for folder in (few, more)]
+    assert scores[0] == scores[1]  # of the masked tokens themselves
+
+
+def test_share_of_static_masks_is_refused():
+    with pytest.raises(ValueError, match=r"`masked_fraction` is for masks that are drawn anew\. Received: .*0\.3"):
+        make_tiny_config(masking="static", masked_fraction=0.3)
