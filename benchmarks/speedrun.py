@@ -55,6 +55,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sequence-length", type=int, default=64)
     parser.add_argument("--recipes", nargs="+", default=["adamw", "all"], choices=[*RECIPES, TRANSFORMERS])
     parser.add_argument("--size", default="tiny")
+    parser.add_argument("--num-layers", type=int, help="encoder blocks, in place of those of --size")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--precision", default="mixed_bfloat16")
@@ -137,6 +138,7 @@ def pretrain(arguments: argparse.Namespace, records: Path, recipe: str, seed: in
         "seed": seed,
         "records.sequence_length": length,
         "model.size": arguments.size,
+        "model.num_layers": arguments.num_layers,
         "model.max_positions": max(128, length),
         "model.dropout_rate": 0.0,
         "model.attention_dropout_rate": 0.0,
@@ -173,6 +175,7 @@ def measure_theirs(arguments: argparse.Namespace, records: Path, seed: int, fold
     """Pre-train transformers' BERT; return what `measure_ours` does."""
     names = ("minutes", "size", "batch_size", "learning_rate", "precision", "evaluations")
     options = [f"--{name.replace('_', '-')}={getattr(arguments, name)}" for name in names]
+    options += [f"--num-layers={arguments.num_layers}"] if arguments.num_layers else []
     command = ["benchmarks.peers.pretrain_transformers", records, folder / "run", *options, f"--seed={seed}"]
     found = json.loads(run_child(arguments, *command)[0].splitlines()[-1])
     return {

@@ -9,6 +9,7 @@ import importlib
 from keras_bert_flow.registration import register_with_keras
 
 _HOMES = {
+    "BagOfWordsPretrainer": "models.bag_of_words",
     "BertBackbone": "models.backbone",
     "BertMaskedLM": "models.masked_lm",
     "BertMultiLabelClassifier": "models.multi_label_classifier",

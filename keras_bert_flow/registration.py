@@ -35,6 +35,7 @@ REGISTERED = {
     ),
     "layers.pooling": ("TokenPooling",),
     "models.backbone": ("BertBackbone",),
+    "models.bag_of_words": ("BagOfWordsPretrainer",),
     "models.classifier": ("BertTextClassifier",),
     "models.defaults": (
         "TokenLoss",

@@ -35,6 +35,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("output", type=Path)
     parser.add_argument("--minutes", type=float, required=True, help="processor time, imports included")
     parser.add_argument("--size", default="tiny")
+    parser.add_argument("--num-layers", type=int, help="encoder blocks, in place of those of --size")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--precision", default="mixed_bfloat16", choices=("float32", "mixed_bfloat16"))
@@ -44,13 +45,15 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_model(size: str, vocabulary_size: int, max_positions: int) -> transformers.BertForMaskedLM:
+def make_model(
+    size: str, num_layers: int | None, vocabulary_size: int, max_positions: int
+) -> transformers.BertForMaskedLM:
     """Return a new model without dropout, as the recipes that it is compared with."""
     shape = get_size(size)
     config = transformers.BertConfig(
         vocab_size=vocabulary_size,
         hidden_size=shape["hidden_dim"],
-        num_hidden_layers=shape["num_layers"],
+        num_hidden_layers=num_layers or shape["num_layers"],
         num_attention_heads=shape["num_heads"],
         intermediate_size=shape["intermediate_dim"],
         max_position_embeddings=max_positions,
@@ -132,7 +135,7 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     training, held_out = PretrainingRecords(arguments.records), PretrainingRecords(arguments.records, "held_out")
     tokenizer, length = training.read_tokenizer(), training.sequence_length
-    model = make_model(arguments.size, tokenizer.vocabulary_size, max(128, length)).train()
+    model = make_model(arguments.size, arguments.num_layers, tokenizer.vocabulary_size, max(128, length)).train()
 
     def measure() -> dict[str, float]:
         return evaluate(model, held_out, arguments.evaluate_instances, arguments.precision)
