@@ -3,6 +3,7 @@
 import pytest
 
 from keras_bert_flow import keys, precision_choice
+from keras_bert_flow.cli.options import choose_backend
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.precision_choice import (
     choose_for_processor,
@@ -87,3 +88,12 @@ def test_flows_and_commands_resolve_it_first(tmp_path, monkeypatch):
     chosen = choose_backend(AUTOMATIC, None)
     for config in (settled, chosen):
         assert config.pretraining.precision == config.finetuning.precision == "mixed_bfloat16"
+
+
+def test_command_says_what_was_chosen(monkeypatch, capsys):
+    monkeypatch.setattr(precision_choice, "choose_precision", lambda backend: "mixed_bfloat16")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    settings = PipelineConfig(pretraining={"precision": "auto"})
+    assert choose_backend(settings, None).pretraining.precision == "mixed_bfloat16"
+    said = capsys.readouterr()
+    assert said.err == "kbf: pretraining.precision is mixed_bfloat16, for torch on this machine.\n" and not said.out

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow import exit_status
-from keras_bert_flow.config import CorpusConfig, PipelineConfig
+from keras_bert_flow.config import AUTO, CorpusConfig, PipelineConfig
 from keras_bert_flow.config_file import load_config
 from keras_bert_flow.extras import check_backend
 from keras_bert_flow.interrupts import ending_with
-from keras_bert_flow.precision_choice import resolve_precision
+from keras_bert_flow.precision_choice import SECTIONS, resolve_precision
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
 Overrides = Annotated[
@@ -63,12 +63,18 @@ def load(
 def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineConfig:
     """Fix the backend before Keras is imported: --backend, else $KERAS_BACKEND, else the configuration.
 
-    Then `precision: auto` can be resolved, which depends on it.
+    Then `precision: auto` can be resolved, which depends on it; what it became is said on standard error.
     """
     chosen = backend or os.environ.get("KERAS_BACKEND") or settings.backend
     check_backend(chosen)
     os.environ["KERAS_BACKEND"] = chosen
-    return resolve_precision(settings.model_copy(update={"backend": chosen}))
+    settings = settings.model_copy(update={"backend": chosen})
+    resolved = resolve_precision(settings)
+    for name in SECTIONS:
+        if getattr(settings, name).precision == AUTO:
+            precision = getattr(resolved, name).precision
+            typer.echo(f"kbf: {name}.precision is {precision}, for {chosen} on this machine.", err=True)
+    return resolved
 
 
 @contextmanager
