@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.text.masking import TOKEN, MaskingRule, mask_rows
+from keras_bert_flow.text.masking import TOKEN, MaskingRule, count_masks, mask_rows
 from keras_bert_flow.text.randomness import keyed_generator
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
@@ -79,7 +79,7 @@ def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingR
 
 def with_fraction(rule: MaskingRule, masked_fraction: float, length: int) -> MaskingRule:
     """Return a rule that masks another share of instances of up to `length` tokens."""
-    return replace(rule, masked_fraction=masked_fraction, max_predictions=max(1, round(length * masked_fraction)))
+    return replace(rule, masked_fraction=masked_fraction, max_predictions=count_masks(length, masked_fraction))
 
 
 def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) -> dict[str, np.ndarray]:

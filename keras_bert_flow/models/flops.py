@@ -13,6 +13,7 @@ class Flops:
         pooler: forward, with the two-way head; 0 where there is none.
         gather: forward, of picking the masked positions, which is a product here.
         masked_lm: forward, of the head at those positions, with the projection to the vocabulary.
+        bag_of_words: forward, of the head on the mean of the tokens, with that projection; 0 where there is none.
     """
 
     encoder: int
@@ -20,10 +21,12 @@ class Flops:
     pooler: int
     gather: int
     masked_lm: int
+    bag_of_words: int
 
     @property
     def forward(self) -> int:
-        return self.encoder + self.embeddings + self.pooler + self.gather + self.masked_lm
+        heads = self.pooler + self.gather + self.masked_lm + self.bag_of_words
+        return self.encoder + self.embeddings + heads
 
     @property
     def training(self) -> int:
@@ -43,6 +46,7 @@ def count_flops(
     masks_per_sequence: int,
     num_segments: int = 2,
     use_pooler: bool = True,
+    bag_of_words: bool = False,
 ) -> Flops:
     """Count the operations of the matrix products of one sequence.
 
@@ -54,6 +58,7 @@ def count_flops(
         gather, per sequence 2 m T h
         masked LM, per m     2 h² (transform) + 2 h V
         pooler, per sequence 2 h² + 4 h (next sentence)
+        bag of words, per sequence 2 h² (transform) + 2 h V
 
     Padding and unfilled predictions count, since the device computes them. Left out: what is done element by element
     (dropout, activations, softmax, layer norms, biases, losses), the look-up of tokens, and the optimizer. The number
@@ -65,17 +70,19 @@ def count_flops(
     every token meets the vocabulary; here the masked ones alone do.
     """
     square = hidden_dim**2
+    prediction = 2 * square + 2 * hidden_dim * vocabulary_size
     block = 8 * square + 4 * hidden_dim * intermediate_dim + 4 * sequence_length * hidden_dim
     return Flops(
         encoder=num_layers * sequence_length * block,
         embeddings=2 * sequence_length * num_segments * hidden_dim,
         pooler=2 * square + 4 * hidden_dim if use_pooler else 0,
         gather=2 * masks_per_sequence * sequence_length * hidden_dim,
-        masked_lm=masks_per_sequence * (2 * square + 2 * hidden_dim * vocabulary_size),
+        masked_lm=masks_per_sequence * prediction,
+        bag_of_words=prediction if bag_of_words else 0,
     )
 
 
-def pretraining_flops(backbone, sequence_length: int, masks_per_sequence: int) -> Flops:
+def pretraining_flops(backbone, sequence_length: int, masks_per_sequence: int, bag_of_words: bool = False) -> Flops:
     """Count those of a `BertPretrainer` or, where the backbone has no pooler, of a `BertMaskedLM`."""
     return count_flops(
         backbone.vocabulary_size,
@@ -86,4 +93,5 @@ def pretraining_flops(backbone, sequence_length: int, masks_per_sequence: int) -
         masks_per_sequence,
         backbone.num_segments,
         backbone.use_pooler,
+        bag_of_words,
     )

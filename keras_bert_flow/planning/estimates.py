@@ -14,7 +14,7 @@ from keras_bert_flow.models.sizes import resolve_size
 from keras_bert_flow.planning.corpus_sample import CorpusSample, read_sample
 from keras_bert_flow.text.documents import Document
 from keras_bert_flow.text.learner import learn_vocabulary
-from keras_bert_flow.text.masking import MaskingRule
+from keras_bert_flow.text.masking import MaskingRule, count_masks
 from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.objectives import SENTENCE_TASKS, InstanceRule, build_instances
 from keras_bert_flow.text.pool import TokenizedDocument
@@ -158,14 +158,16 @@ def _count_flops(config: PipelineConfig) -> int:
     model, records, vocabulary = config.model, config.records, config.vocabulary
     sizes = resolve_size(model)
     pieces = len(read_vocabulary(vocabulary.file)) if vocabulary.file else vocabulary.size
+    share, masks = config.pretraining.masked_fraction, records.max_predictions
     flops = count_flops(
         pieces,
         sizes["num_layers"],
         sizes["hidden_dim"],
         sizes["intermediate_dim"],
         records.sequence_length,
-        records.max_predictions,
+        masks if share is None else count_masks(records.sequence_length, share),
         use_pooler=records.objective in SENTENCE_TASKS,
+        bag_of_words=config.pretraining.bag_of_words > 0,
     )
     return flops.training
 

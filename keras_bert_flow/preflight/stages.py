@@ -22,6 +22,7 @@ from keras_bert_flow.records.verification import verify
 from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.tasks.minimal_pairs import encode_pairs, read_minimal_pairs
 from keras_bert_flow.text.inputs import check_inputs, packages_for
+from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.storage import is_remote
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
@@ -164,7 +165,7 @@ def check_predictions(config: PipelineConfig) -> None:
             raise ValueError(
                 "`max_predictions` must be less than `sequence_length`: each is a token of its own. Received: "
                 f"max_predictions={most}, sequence_length={length}. Try "
-                f"max_predictions={max(1, round(phase.records.masked_fraction * length))}."
+                f"max_predictions={count_masks(length, phase.records.masked_fraction)}."
             )
 
 

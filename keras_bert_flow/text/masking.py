@@ -47,6 +47,11 @@ class MaskingRule:
         return cls(masked_fraction, max_predictions, tokenizer.mask_id, special_ids, tokenizer.starts_word, unit)
 
 
+def count_masks(length: int, masked_fraction: float) -> int:
+    """Return how many tokens of a full instance are masked."""
+    return max(1, round(length * masked_fraction))
+
+
 @dataclass(frozen=True)
 class MaskedRows:
     """Instances with their masks, as matrices padded with zeros.

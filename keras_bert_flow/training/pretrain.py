@@ -21,6 +21,7 @@ from keras_bert_flow.models.flops import pretraining_flops
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives import SENTENCE_TASKS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.best import BestCheckpoint
@@ -193,8 +194,8 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
     tokens_per_step = settings.batch_size * training.sequence_length
     masks = len(training[0]["masked_lm_ids"])
     if settings.masked_fraction is not None:
-        masks = training.read_masking_rule(settings.masked_fraction).max_predictions
-    flops = pretraining_flops(model.backbone, training.sequence_length, masks)
+        masks = count_masks(training.sequence_length, settings.masked_fraction)
+    flops = pretraining_flops(model.backbone, training.sequence_length, masks, settings.bag_of_words > 0)
     seconds = train(
         model,
         lambda step: pretraining_dataset(

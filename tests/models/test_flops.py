@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.flops import count_flops, pretraining_flops
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
@@ -48,20 +49,21 @@ def test_count_is_that_of_torch_over_transformers(backward):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="the counter is PyTorch's")
-@pytest.mark.parametrize("use_pooler", [False, True])
+@pytest.mark.parametrize(("use_pooler", "bag_of_words"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("backward", [False, True])
-def test_count_is_that_of_torch_over_our_model(use_pooler, backward):
+def test_count_is_that_of_torch_over_our_model(use_pooler, bag_of_words, backward):
     from torch.utils.flop_counter import FlopCounterMode
 
     backbone = BertBackbone(**SMALL, use_pooler=use_pooler)
     model = BertPretrainer(backbone) if use_pooler else BertMaskedLM(backbone)
+    model = BagOfWordsPretrainer(model) if bag_of_words else model
     shapes = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), (BATCH, LENGTH))
     x = {name: np.ones(shape, "int32") for name, shape in (shapes | {"mask_positions": (BATCH, MASKS)}).items()}
     with FlopCounterMode(display=False) as counter:
         outputs = model(x, training=True)
         if backward:
             sum(output.sum() for output in outputs.values()).backward()
-    flops = pretraining_flops(backbone, LENGTH, MASKS)
+    flops = pretraining_flops(backbone, LENGTH, MASKS, bag_of_words)
     assert BATCH * (flops.training if backward else flops.forward) == counter.get_total_flops()
 
 
