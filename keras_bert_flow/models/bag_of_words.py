@@ -21,7 +21,7 @@ class BagOfWordsPretrainer(BertWithHead):
     text without their places, its mean has to hold what the text is about, and that is what tasks ask of it.
 
     Inputs: those of the pre-trainer, whose layers these are: train this model, then keep the pre-trainer. Outputs:
-    those of the pre-trainer, and `words`, float32 logits, (batch, vocabulary), with the masked tokens as labels:
+    those of the pre-trainer, and `words`, float32 logits, (batch, 1, vocabulary), with the masked tokens as labels:
     `data.pretraining_dataset(..., bag_of_words=True)` gives them.
 
     Args:
@@ -40,6 +40,7 @@ class BagOfWordsPretrainer(BertWithHead):
         mean = TokenPooling(MEAN, dtype=backbone.dtype_policy, name="words_pooling")(
             sequence, pretrainer.input["padding_mask"]
         )
+        mean = keras.layers.Reshape((1, backbone.hidden_dim), dtype=backbone.dtype_policy, name="words_row")(mean)
         hidden = Dense(
             backbone.hidden_dim,
             activation=get_activation(backbone.hidden_act),

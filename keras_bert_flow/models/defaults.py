@@ -18,14 +18,14 @@ def _cross_entropies(labels, logits):
     return ops.logsumexp(logits, axis=-1) - picked
 
 
-def has_several_labels(labels, logits):
-    """Say whether each row of logits, (batch, classes), has several labels, (batch, labels)."""
-    return len(labels.shape) == len(logits.shape) == 2 and labels.shape[-1] != 1
+def share_logits(labels, logits):
+    """Say whether all labels of a row, (batch, labels), have the same logits, (batch, 1, classes)."""
+    return len(logits.shape) == 3 and logits.shape[1] == 1 and len(labels.shape) == 2 and labels.shape[1] != 1
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
-    """Keras' cross-entropy of logits, by rows; rows of several labels, (batch, labels), have a loss for each.
+    """Keras' cross-entropy of logits, by rows; labels that share their logits have a loss each.
 
     Keras hands three-dimensional logits to PyTorch with the vocabulary in the middle, which takes twice as long, and
     multiplies those of jax with one-hot labels. On PyTorch on a processor see `torch_cross_entropy`.
@@ -35,10 +35,10 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
         super().__init__(from_logits=from_logits, **kwargs)
 
     def call(self, y_true, y_pred):
-        if has_several_labels(y_true, y_pred):
-            y_pred = ops.convert_to_tensor(y_pred)
-            picked = ops.take_along_axis(y_pred, ops.cast(y_true, "int32"), axis=-1)
-            return ops.logsumexp(y_pred, axis=-1, keepdims=True) - picked
+        if share_logits(y_true, y_pred):
+            logits = ops.convert_to_tensor(y_pred)[:, 0]  # (batch, classes)
+            picked = ops.take_along_axis(logits, ops.cast(y_true, "int32"), axis=-1)
+            return ops.logsumexp(logits, axis=-1, keepdims=True) - picked
         logits = ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1]))  # spans have as many classes as tokens
         labels = ops.cast(ops.reshape(y_true, (-1,)), "int32")
         if is_torch_on_processor(logits):

@@ -15,6 +15,7 @@ from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.tiny_records import write_tiny_records
 
+STILL = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 WEIGHTS = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]], "float32")
 LABELS = np.array([[7, 9, 7], [3, 49, 0], [5, 0, 0], [0, 0, 0]])  # a word twice, as texts have them
 
@@ -27,7 +28,7 @@ def make_pretrainer(weight=0.5, **settings):
 
 def entropies_of(logits, labels):
     """Return the cross-entropy of each label with the logits of its row, by PyTorch, (batch, labels)."""
-    logits = torch.tensor(np.array(logits)).double()
+    logits = torch.tensor(np.array(logits)).double()[:, 0]
     rows = [torch.nn.functional.cross_entropy(logits, torch.tensor(column), reduction="none") for column in labels.T]
     return torch.stack(rows, 1).numpy()
 
@@ -49,12 +50,13 @@ def test_words_are_read_from_the_mean_of_the_real_tokens():
     hidden = torch.nn.functional.layer_norm(hidden, hidden.shape[-1:], gamma, beta, 1e-12)
     table = torch.tensor(np.array(model.backbone.token_embedding.get_weights()[0]))
     expected = hidden @ table.T + torch.tensor(bias.get_weights()[0])
-    np.testing.assert_allclose(found["words"][is_text], expected.numpy(), atol=2e-5)  # float32 logits of up to 5
+    assert found["words"].shape == (len(is_text), 1, len(table))
+    np.testing.assert_allclose(found["words"][is_text, 0], expected.numpy(), atol=2e-5)  # float32 logits of up to 5
 
 
 @pytest.mark.any_backend
 def test_several_labels_of_a_row_have_a_loss_each():
-    logits = np.random.default_rng(1).normal(size=(4, 50)).astype("float32") * 5
+    logits = np.random.default_rng(1).normal(size=(4, 1, 50)).astype("float32") * 5
     found = token_loss()(LABELS, logits, WEIGHTS)
     expected = (entropies_of(logits, LABELS) * WEIGHTS).sum() / WEIGHTS.sum()
     assert float(found) == pytest.approx(expected, abs=1e-5)
@@ -62,10 +64,28 @@ def test_several_labels_of_a_row_have_a_loss_each():
     assert float(total) == pytest.approx(expected * WEIGHTS.sum(), abs=1e-4)
 
 
-def test_one_label_of_a_row_may_stand_in_a_column():
-    logits = np.random.default_rng(1).normal(size=(4, 50)).astype("float32")
-    labels = LABELS[:, :1]
-    assert float(token_loss()(labels, logits)) == pytest.approx(float(token_loss()(labels[:, 0], logits)))
+def test_one_hot_labels_are_no_several_labels():
+    logits = np.zeros((4, 3), "float32")
+    with pytest.raises(Exception, match=r"(?i)shape|size"):
+        token_loss()(np.eye(3, dtype="int32")[[0, 1, 2, 0]], logits)
+
+
+@pytest.mark.any_backend
+def test_mean_learns_which_words_a_text_has():
+    """Texts have words of one of two halves of the vocabulary; without the mean no loss is below that of 40 words."""
+    model = BagOfWordsPretrainer(BertMaskedLM(BertBackbone(**SMALL | STILL, use_pooler=False)))
+    model.compile(optimizer=keras.optimizers.Adam(0.01))
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        words = 5 + rng.integers(0, 20, (32, 12)) + 20 * rng.integers(0, 2, (32, 1))
+        x = {"token_ids": words.copy(), "segment_ids": 0 * words, "padding_mask": 0 * words + 1}
+        x["token_ids"][:, :3] = 4  # [MASK]
+        x["mask_positions"] = np.tile(np.arange(3), (32, 1))
+        x = {name: values.astype("int32") for name, values in x.items()}
+        batch = (x, {"mlm": words[:, :3]}, {"mlm": np.ones((32, 3), "float32")})
+        logs = model.train_on_batch(*add_bag_of_words(batch), return_dict=True)
+        model.reset_metrics()
+    assert logs["words_loss"] < np.log(40) - 0.4  # that of 20 words is log 40 - 0.69
 
 
 @pytest.mark.any_backend

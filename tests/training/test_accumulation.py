@@ -13,6 +13,7 @@ from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.optimizers import make_optimizer
 from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
+from tests.oracles.killed_pretraining import pretrain_killed_and_whole
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 WITHOUT_DROPOUT = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
@@ -117,20 +118,9 @@ def test_optimizer_counts_steps(records):
     ],
 )
 def test_killed_run_ends_in_the_same_bits(records, tmp_path, optimizer, accumulate_batches):
-    class Killed(BaseException):
-        pass
-
-    def die(line):
-        if line["step"] > 3:
-            raise Killed
-
     settings = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "batch_size": 4}
     settings |= {"optimizer": optimizer, "accumulate_batches": accumulate_batches, "warmup_steps": 1}
     config, steps = make_tiny_config(**settings), []
-    finished = pretrain(config, records, tmp_path / "finished", lambda line: None)
-    with pytest.raises(Killed):
-        pretrain(config, records, tmp_path / "killed", die)
-    killed = pretrain(config, records, tmp_path / "killed", lambda line: steps.append(line["step"]))
+    killed, finished = pretrain_killed_and_whole(config, records, tmp_path, lambda line: steps.append(line["step"]))
     assert steps == [4, 6]
-    files = [(folder / "model" / "model.safetensors").read_bytes() for folder in (killed, finished)]
-    assert files[0] == files[1]
+    assert killed == finished

@@ -8,6 +8,7 @@ from keras_bert_flow.data.pretraining import PretrainingRecords
 from keras_bert_flow.training import initial_tokens
 from keras_bert_flow.training.initial_tokens import set_initial_tokens
 from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
+from tests.oracles.killed_pretraining import pretrain_killed_and_whole
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 COUNTED = {"token_embeddings": "co_occurrence", "output_bias": "unigram"}
@@ -104,18 +105,7 @@ def test_token_embeddings_have_a_rate_of_their_own(records, tmp_path, optimizer)
 
 @pytest.mark.any_backend
 def test_killed_run_ends_in_the_same_bits_with_muon(records, tmp_path):
-    class Killed(BaseException):
-        pass
-
-    def die(line):
-        if line["step"] > 3:
-            raise Killed
-
     settings = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "batch_size": 4, "warmup_steps": 1}
     config = make_tiny_config(**settings, **COUNTED, optimizer="muon", masking="static")
-    finished = pretrain(config, records, tmp_path / "finished", lambda line: None)
-    with pytest.raises(Killed):
-        pretrain(config, records, tmp_path / "killed", die)
-    killed = pretrain(config, records, tmp_path / "killed", lambda line: None)
-    files = [(folder / "model" / "model.safetensors").read_bytes() for folder in (killed, finished)]
-    assert files[0] == files[1]
+    killed, finished = pretrain_killed_and_whole(config, records, tmp_path)
+    assert killed == finished

@@ -9,6 +9,7 @@ from transformers import BertForPreTraining
 
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.pretrain import pretrain
+from tests.oracles.killed_pretraining import pretrain_killed_and_whole
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 WITHOUT_DROPOUT = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
@@ -48,21 +49,10 @@ def test_loss_is_logged_and_its_head_is_not_published(records, tmp_path):
 
 @pytest.mark.any_backend
 def test_killed_run_ends_in_the_same_bits(records, tmp_path):
-    class Killed(BaseException):
-        pass
-
-    def die(line):
-        if line["step"] > 3:
-            raise Killed
-
     steps = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "warmup_steps": 1}
     config = make_tiny_config(**steps, bag_of_words=1.0, optimizer="muon", masking="static")
-    finished = pretrain(config, records, tmp_path / "finished", lambda line: None)
-    with pytest.raises(Killed):
-        pretrain(config, records, tmp_path / "killed", die)
-    killed = pretrain(config, records, tmp_path / "killed", lambda line: None)
-    files = [(folder / "model" / "model.safetensors").read_bytes() for folder in (killed, finished)]
-    assert files[0] == files[1]
+    killed, finished = pretrain_killed_and_whole(config, records, tmp_path)
+    assert killed == finished
 
 
 def test_four_parts_make_the_step_of_the_whole(records, tmp_path):
@@ -74,14 +64,6 @@ def test_four_parts_make_the_step_of_the_whole(records, tmp_path):
     for name in ("loss", "words_loss"):
         found = [[line[name] for line in read_log(folder)] for folder in (whole, parts)]
         np.testing.assert_allclose(*found, rtol=1e-5)
-
-
-def test_words_that_texts_share_are_learnt(tmp_path):
-    """Each document has words of its own; which of them is masked, its mean can tell."""
-    records = write_tiny_records(tmp_path / "records", train=(60, 40))
-    settings = {"total_steps": 60, "learning_rate": 0.01, "batch_size": 20, "log_every_steps": 20}
-    log = read_log(run(records, tmp_path / "run", bag_of_words=1.0, **settings))
-    assert log[-1]["words_loss"] < log[0]["words_loss"] - 0.05
 
 
 def test_another_share_of_masks_is_trained_on_and_the_held_out_records_keep_theirs(records, tmp_path):
