@@ -33,6 +33,7 @@ COUNTS = {"token_embeddings": "co_occurrence", "output_bias": "unigram"}
 TRANSFORMERS = "transformers"
 # Name → settings of `pretraining`; each says what it adds to plain AdamW.
 RECIPES = {
+    "defaults": {"masking": "static", "precision": "float32", "learning_rate": 0.0015},  # of 9fe0ed7
     "adamw": {},
     "bias": {"output_bias": "unigram"},
     "counts": COUNTS,

@@ -1,6 +1,7 @@
 """Steps that are not finite: seen on the device, named or left out, and never saved or published."""
 
 import json
+from functools import partial
 from itertools import islice
 
 import keras
@@ -153,8 +154,9 @@ def damage_batches(monkeypatch, wanted):
     """Make the weights of some batches infinite; they are numbered from 0 over the run."""
     make = module.pretraining_dataset
 
-    def make_damaged(records, batch_size, seed, start_step, masking, parts, share):
-        batches = list(islice(make(records, batch_size, seed, 0, masking, parts, share), 9 * parts))
+    def make_damaged(records, batch_size, seed, start_step, *arguments, accumulate_batches, **options):
+        make_from = partial(make, records, batch_size, seed, accumulate_batches=accumulate_batches, **options)
+        batches = list(islice(make_from(0, *arguments), 9 * accumulate_batches))
         bad = {batches[number][0]["token_ids"].tobytes() for number in wanted}  # Keras reads some batches twice
 
         def damage(batch):
@@ -162,7 +164,7 @@ def damage_batches(monkeypatch, wanted):
             factor = np.float32(np.inf if x["token_ids"].tobytes() in bad else 1)
             return x, y, {name: weight * factor for name, weight in weights.items()}
 
-        return make(records, batch_size, seed, start_step, masking, parts, share).map(damage)
+        return make_from(start_step, *arguments).map(damage)
 
     monkeypatch.setattr(module, "pretraining_dataset", make_damaged)
 
