@@ -142,7 +142,7 @@ class PretrainingConfig(Settings):
         0.0,
         ge=0,
         description="Weight of a further loss: the mean of the last hidden states predicts the masked tokens, whatever "
-        "their places. 0: none.",
+        "their places, rare ones first. 0: none.",
     )
     optimizer: PretrainingOptimizer = Field(
         "adamw",

@@ -1,7 +1,7 @@
 """Feed pre-training records to `model.fit`: order is a function of (seed, epoch, index), so resuming is a slice."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import grain
@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_bert_flow.data.accumulation import split_batches
 from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords, read_masking_rule, with_fraction
+from keras_bert_flow.data.record_tokens import count_tokens, read_tokens, weigh_tokens
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.manifest import Manifest
@@ -107,6 +108,12 @@ class PretrainingRecords:
         """Return the tokenizer that the records were made with."""
         return WordPieceTokenizer.from_file(self._folder / VOCABULARY_FILE, self.manifest.config.get("cased", False))
 
+    @cached_property
+    def label_weights(self) -> np.ndarray:
+        """What each token counts as a label of a bag of words, float32, (vocabulary,); they are counted once."""
+        batches, special = read_tokens(self, self.sequence_length), self.read_tokenizer().special_ids
+        return weigh_tokens(count_tokens(batches, self._vocabulary_size, special))
+
     @property
     def objective(self) -> str:
         """What the records are made for: `mlm_nsp`, `mlm` or `mlm_sop`; see `text.objectives`."""
@@ -141,7 +148,8 @@ def pretraining_dataset(
         accumulate_batches: parts in which each batch comes, for an optimizer that accumulates as many and losses that
             are sums (`models.defaults.token_loss`).
         share: (number, count): which of `count` equal runs of each batch's rows to read; the others are not read.
-        bag_of_words: give the masked tokens once more, for a `BagOfWordsPretrainer`.
+        bag_of_words: give the masked tokens once more, for a `BagOfWordsPretrainer`, frequent ones with less weight
+            (`record_tokens.weigh_tokens`); the records are read for it.
         masked_fraction: of dynamic masks, in place of that of the records.
     Raises:
         ValueError: another `masking`, the records do not say how they were masked, or a batch has no equal shares.
@@ -160,7 +168,7 @@ def pretraining_dataset(
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
     batches = dataset.batch(batch_size // count)[number::count].map(to_batch)
     if bag_of_words:
-        batches = batches.map(add_bag_of_words)
+        batches = batches.map(partial(add_bag_of_words, label_weights=records.label_weights))
     batches = batches[start_step:].to_iter_dataset(READING)
     return split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
 
@@ -212,10 +220,11 @@ def to_model_batch(features: Mapping[str, np.ndarray], has_sentence_labels: bool
     return x, y, weights
 
 
-def add_bag_of_words(batch: tuple[dict, dict, dict]) -> tuple[dict, dict, dict]:
-    """Give the labels and weights of masked tokens to the output `words` as well."""
+def add_bag_of_words(batch: tuple[dict, dict, dict], label_weights: np.ndarray) -> tuple[dict, dict, dict]:
+    """Give the masked tokens to the output `words` as well, each with its weight, of (vocabulary,)."""
     x, y, weights = batch
-    return x, y | {"words": y["mlm"]}, weights | {"words": weights["mlm"]}
+    words = weights["mlm"] * label_weights[y["mlm"]]
+    return x, y | {"words": y["mlm"]}, weights | {"words": words}
 
 
 def _open_file(path: Path, records: int | None) -> TFRecordFile:

@@ -21,8 +21,8 @@ class BagOfWordsPretrainer(BertWithHead):
     text without their places, its mean has to hold what the text is about, and that is what tasks ask of it.
 
     Inputs: those of the pre-trainer, whose layers these are: train this model, then keep the pre-trainer. Outputs:
-    those of the pre-trainer, and `words`, float32 logits, (batch, 1, vocabulary), with the masked tokens as labels:
-    `data.pretraining_dataset(..., bag_of_words=True)` gives them.
+    those of the pre-trainer, and `words`, float32 logits, (batch, 1, vocabulary), with the masked tokens as labels, and
+    sample weights by which rare ones count more: `data.pretraining_dataset(..., bag_of_words=True)` gives them.
 
     Args:
         pretrainer: a `BertMaskedLM` or a `BertPretrainer`.

@@ -1,20 +1,15 @@
 """Start a new model from what counting tells of its tokens: how often each occurs, and near which others."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from keras_bert_flow.config import PretrainingConfig
-from keras_bert_flow.data.dynamic_masking import restore_tokens
 from keras_bert_flow.data.pretraining import PretrainingRecords
+from keras_bert_flow.data.record_tokens import count_tokens, read_tokens
 from keras_bert_flow.models.bag_of_words import WORDS, BagOfWordsPretrainer
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.models.values import read_variable
 from keras_bert_flow.training.token_vectors import make_token_vectors
-
-MOST_TOKENS = 16_000_000  # more of them change little, and would take more than seconds
-BATCH_TOKENS = 1 << 21
 
 
 def set_initial_tokens(
@@ -41,10 +36,9 @@ def set_initial_tokens(
     table = model.backbone.token_embedding.embeddings
     vocabulary_size, width = table.shape
     special = np.array(records.read_tokenizer().special_ids)
-    batches = list(_read_tokens(records))  # at most 128 MB, and read once for both
+    batches = list(read_tokens(records, records.sequence_length))  # at most 128 MB, and read once for both
     if settings.output_bias == "unigram":
-        counts = sum(np.bincount(rows.ravel(), minlength=vocabulary_size) for rows in batches)
-        counts[special] = 0
+        counts = count_tokens(batches, vocabulary_size, special)
         for name in {"mlm", WORDS} & model.output.keys():
             model.get_layer(name).bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
     if settings.token_embeddings == "co_occurrence":
@@ -52,13 +46,3 @@ def set_initial_tokens(
         values = np.array(read_variable(table))
         values[token_ids] = vectors * values.std()
         table.assign(values)
-
-
-def _read_tokens(records: PretrainingRecords) -> Iterator[np.ndarray]:
-    """Yield the tokens of records before masking, int, (sequences, length)."""
-    length = records.sequence_length
-    step = max(1, -(-len(records) * length // MOST_TOKENS))
-    numbers = range(0, len(records), step)
-    size = max(1, BATCH_TOKENS // length)
-    for start in range(0, len(numbers), size):
-        yield np.stack([restore_tokens(records[number]) for number in numbers[start : start + size]])

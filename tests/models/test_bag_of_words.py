@@ -17,6 +17,7 @@ from tests.oracles.tiny_records import write_tiny_records
 
 STILL = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 WEIGHTS = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]], "float32")
+EVERY = np.ones(50, "float32")  # every token counts as much
 LABELS = np.array([[7, 9, 7], [3, 49, 0], [5, 0, 0], [0, 0, 0]])  # a word twice, as texts have them
 
 
@@ -83,7 +84,7 @@ def test_mean_learns_which_words_a_text_has():
         x["mask_positions"] = np.tile(np.arange(3), (32, 1))
         x = {name: values.astype("int32") for name, values in x.items()}
         batch = (x, {"mlm": words[:, :3]}, {"mlm": np.ones((32, 3), "float32")})
-        logs = model.train_on_batch(*add_bag_of_words(batch), return_dict=True)
+        logs = model.train_on_batch(*add_bag_of_words(batch, EVERY), return_dict=True)
         model.reset_metrics()
     assert logs["words_loss"] < np.log(40) - 0.4  # that of 20 words is log 40 - 0.69
 
@@ -92,9 +93,11 @@ def test_mean_learns_which_words_a_text_has():
 def test_whole_loss_adds_the_weighted_loss_of_words():
     model, inputs = make_pretrainer(weight=0.5), make_inputs(masks_per_sequence=3)
     model.compile()
-    _, y, weights = add_bag_of_words((inputs, {"mlm": LABELS}, {"mlm": WEIGHTS}))
+    label_weights = np.linspace(0.1, 1.0, 50).astype("float32")
+    _, y, weights = add_bag_of_words((inputs, {"mlm": LABELS}, {"mlm": WEIGHTS}), label_weights)
     logs = model.evaluate(inputs, y, sample_weight=weights, verbose=0, return_dict=True)
-    words = (entropies_of(model.predict(inputs, verbose=0)["words"], LABELS) * WEIGHTS).sum() / WEIGHTS.sum()
+    counted = WEIGHTS * label_weights[LABELS]
+    words = (entropies_of(model.predict(inputs, verbose=0)["words"], LABELS) * counted).sum() / counted.sum()
     assert logs["words_loss"] == pytest.approx(words, abs=1e-4)
     assert logs["loss"] == pytest.approx(logs["mlm_loss"] + 0.5 * words, abs=1e-4)
 
@@ -104,7 +107,7 @@ def test_every_weight_is_trained_and_the_pretrainer_has_them():
     model, inputs = make_pretrainer(dropout_rate=0.0, attention_dropout_rate=0.0), make_inputs(masks_per_sequence=3)
     model.compile(optimizer=keras.optimizers.SGD(0.1))
     before = model.get_weights()
-    model.train_on_batch(*add_bag_of_words((inputs, {"mlm": LABELS}, {"mlm": WEIGHTS})))
+    model.train_on_batch(*add_bag_of_words((inputs, {"mlm": LABELS}, {"mlm": WEIGHTS}), EVERY))
     changed = [np.abs(old - new).max() for old, new in zip(before, model.get_weights(), strict=True)]
     assert [v.path for v, change in zip(model.weights, changed, strict=True) if not change] == []
     assert len({variable.path for variable in model.weights}) == len(model.weights)

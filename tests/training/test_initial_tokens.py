@@ -5,7 +5,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert_flow.data.pretraining import PretrainingRecords
-from keras_bert_flow.training import initial_tokens
 from keras_bert_flow.training.initial_tokens import set_initial_tokens
 from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
 from tests.oracles.killed_pretraining import pretrain_killed_and_whole
@@ -61,15 +60,6 @@ def test_embeddings_keep_their_spread_and_special_pieces_theirs(records):
     words = np.unique(read_words(records))
     assert (new[words] != old[words]).all()
     assert np.sqrt(np.mean(new[words] ** 2)) == pytest.approx(old.std(), rel=1e-5)
-
-
-def test_some_of_many_records_are_read(records, monkeypatch):
-    monkeypatch.setattr(initial_tokens, "MOST_TOKENS", 16 * 20)
-    monkeypatch.setattr(initial_tokens, "BATCH_TOKENS", 16 * 3)
-    read = np.concatenate(list(initial_tokens._read_tokens(PretrainingRecords(records))))
-    monkeypatch.undo()
-    every = np.concatenate(list(initial_tokens._read_tokens(PretrainingRecords(records))))
-    np.testing.assert_array_equal(read, every[::5])
 
 
 @pytest.mark.any_backend

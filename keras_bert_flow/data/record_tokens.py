@@ -1,0 +1,44 @@
+"""Read the text of pre-training records back as tokens, and count them."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from keras_bert_flow.data.dynamic_masking import Features, restore_tokens
+
+MOST_TOKENS = 16_000_000  # more of them change little, and would take more than seconds
+BATCH_TOKENS = 1 << 21
+# Tokens above this share of the text count less: word2vec's threshold for 10^9 words is 1e-5, for small corpora 1e-3.
+FREQUENT = 1e-4
+
+
+def read_tokens(records: Sequence[Features], length: int) -> Iterator[np.ndarray]:
+    """Yield the tokens of records of a length before masking, int, (sequences, length).
+
+    Of records with more than `MOST_TOKENS`, evenly spaced ones are read.
+    """
+    step = max(1, -(-len(records) * length // MOST_TOKENS))
+    numbers = range(0, len(records), step)
+    size = max(1, BATCH_TOKENS // length)
+    for start in range(0, len(numbers), size):
+        yield np.stack([restore_tokens(records[number]) for number in numbers[start : start + size]])
+
+
+def count_tokens(batches: Iterator[np.ndarray], vocabulary_size: int, special_ids: Sequence[int]) -> np.ndarray:
+    """Return how often each token occurs, int, (vocabulary,); special pieces are not counted."""
+    counts = sum(
+        (np.bincount(rows.ravel(), minlength=vocabulary_size) for rows in batches), np.zeros(vocabulary_size, "int64")
+    )
+    counts[list(special_ids)] = 0
+    return counts
+
+
+def weigh_tokens(counts: np.ndarray) -> np.ndarray:
+    """Return what each token counts as a label where rare ones tell more, float32, (vocabulary,).
+
+    It is sqrt(`FREQUENT` / share), at most 1, with which word2vec keeps a word of that share of the text.
+
+    Source: Mikolov et al. 2013, section 2.3; arXiv:1310.4546.
+    """
+    shares = counts / max(1, counts.sum())
+    return np.sqrt(FREQUENT / np.maximum(shares, FREQUENT)).astype("float32")
