@@ -308,15 +308,22 @@ class FinetuningConfig(Settings):
     )
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
     new_head: bool = Field(False, description="Start from a new head even if the model has one for the kind of task.")
-    pooling: Literal["cls", "mean"] | None = Field(
+    pooling: Literal["cls", "mean", "bag_of_words"] | None = Field(
         None,
-        description="What a head for whole texts predicts from: the pooler's output for [CLS], or the mean of the last "
-        "hidden states. Default: as the model's head, `cls` for a new one.",
+        description="What a head for whole texts predicts from: the pooler's output for [CLS]; the mean of the last "
+        "hidden states; or that mean through the layers which predicted words from it, where the model was pre-trained "
+        "with `bag_of_words`. Default: as the model's head, `cls` for a new one.",
     )
     head_start: Literal["random", "probe"] = Field(
         "random",
         description="First weights of a new head for whole texts: random, or a linear model fitted to the vectors of "
         "the training rows before the encoder is trained.",
+    )
+    label_words: dict[str, tuple[str, ...]] | None = Field(
+        None,
+        min_length=2,
+        description="Class → words that a text of it would have, by which a probe begins: with `pooling: bag_of_words` "
+        "the model knows how likely each is. Left out, the labels alone tell.",
     )
     precision: Precision = Field(
         "float32",
@@ -471,6 +478,23 @@ class PipelineConfig(Settings):
             raise ValueError(
                 f"`finetuning.head_start: probe` must go with a task of kind {', '.join(POOLED_TASKS)}. Received: "
                 f"head_start=probe, kind={self.task.kind}. Leave it out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_label_words(self):
+        settings, kind = self.finetuning, self.task.kind
+        if settings.label_words is None:
+            return self
+        received = f"kind={kind}, pooling={settings.pooling}, head_start={settings.head_start}"
+        if received != "kind=classification, pooling=bag_of_words, head_start=probe":
+            raise ValueError(
+                "`finetuning.label_words` must go with a task of kind classification, pooling: bag_of_words and "
+                f"head_start: probe. Received: {received}. Set these, or leave it out."
+            )
+        if without := [label for label, words in settings.label_words.items() if not words]:
+            raise ValueError(
+                f"`finetuning.label_words` must have a word for each class. Received: none for {without[0]!r}. Give one."
             )
         return self
 

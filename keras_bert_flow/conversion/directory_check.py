@@ -36,6 +36,7 @@ _MASKED_LM_HEAD = {
     "cls.predictions.transform.LayerNorm": _NORM,
     "cls.predictions": {"bias": ("vocabulary_size",)},
 }
+_WORDS_TRANSFORM = {"cls.words.transform.dense": _SQUARE, "cls.words.transform.LayerNorm": _NORM}
 
 
 def check_directory(folder: str | Path) -> dict[str, Any]:

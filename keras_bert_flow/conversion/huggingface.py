@@ -28,6 +28,11 @@ MASKED_LM_HEAD = {
     "mlm_transform/layer_norm": "cls.predictions.transform.LayerNorm",
     "mlm/bias": "cls.predictions.bias",
 }
+WORDS_TRANSFORM = {  # of a bag of words, which `transformers` does not know: it leaves them out, and says so
+    "words_dense": "cls.words.transform.dense",
+    "words_norm": "cls.words.transform.LayerNorm",
+}
+WORDS_HEAD = WORDS_TRANSFORM | {"words/bias": "cls.words.bias"}
 PRETRAINING_HEADS = MASKED_LM_HEAD | {"nsp": "cls.seq_relationship"}
 CLASSIFIER_HEAD = {"classifier": "classifier"}
 SPAN_HEAD = {"span": "qa_outputs"}

@@ -10,12 +10,13 @@ from keras_bert_flow.conversion.directory_files import check_vocabulary, write_c
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, make_hf_config, make_label_fields, number_labels
 from keras_bert_flow.conversion.reading import check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import write_sentence_files
-from keras_bert_flow.conversion.shelf import CLASSES, KINDS, POOLING, TEXT_POOLING, Place, find_place
+from keras_bert_flow.conversion.shelf import CLASSES, KINDS, POOLING, TEXT_POOLING, Place, find_place, place_of
 from keras_bert_flow.conversion.task_models import load_with_head
 from keras_bert_flow.conversion.tensor_file import write_tensors
 from keras_bert_flow.conversion.weights import export_tensors, has_pooler, import_tensors, list_missing
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.poolings import CLS
@@ -30,7 +31,8 @@ def save_model_directory(
     """Write a model as `transformers` reads it; the caller publishes the folder.
 
     Args:
-        model: a backbone, a pre-trainer or the model of a task. A `BertPairEmbedder` is saved as its embedder is.
+        model: a backbone, a pre-trainer or the model of a task. A `BertPairEmbedder` is saved as its embedder is, a
+            `BagOfWordsPretrainer` as its pre-trainer, with the tensors `cls.words.*` beside.
         vocabulary_path: the `vocab.txt` to put in.
         cased: whether the vocabulary keeps case and accents.
         labels: names of the classes in the order of their ids; by default the model's own `labels`.
@@ -44,7 +46,7 @@ def save_model_directory(
         TypeError: another kind of model.
     """
     folder = check_local(path)
-    place = find_place(type(model))
+    place = place_of(model)
     backbone = getattr(model, "backbone", model)
     tensors = export_tensors(model, backbone, place.head)
     config = make_hf_config(backbone.get_config(), place.architecture) | _describe_head(model, place, labels)
@@ -148,36 +150,41 @@ def load_classifier(path, num_classes=None, labels=None, **overrides) -> BertTex
 
 
 def load_for_pretraining(
-    path, has_sentence_task: bool, **overrides
-) -> tuple[BertPretrainer | BertMaskedLM, tuple[str, ...]]:
+    path, has_sentence_task: bool, bag_of_words: float = 0.0, **overrides
+) -> tuple[BertPretrainer | BertMaskedLM | BagOfWordsPretrainer, tuple[str, ...]]:
     """Load a model to train further, with new heads where the directory has none; return the names of these, too.
 
     Args:
         has_sentence_task: load a `BertPretrainer`, else a `BertMaskedLM`.
+        bag_of_words: above 0, the weight of the further loss of a `BagOfWordsPretrainer`, which it then is within.
         overrides: as for `load_backbone`, which says what is raised as well.
     """
-    return _load(BertPretrainer if has_sentence_task else BertMaskedLM, path, overrides, may_be_new=True)
+    return _load(BertPretrainer if has_sentence_task else BertMaskedLM, path, overrides, True, bag_of_words)
 
 
 def _load_whole(model_class: type, path, overrides: dict[str, Any]):
     return _load(model_class, path, overrides, may_be_new=False)[0]
 
 
-def _load(model_class: type, path, overrides: dict[str, Any], may_be_new: bool) -> tuple[Any, tuple[str, ...]]:
+def _load(
+    model_class: type, path, overrides: dict[str, Any], may_be_new: bool, bag_of_words: float = 0.0
+) -> tuple[Any, tuple[str, ...]]:
     place = find_place(model_class)
     check_overrides(overrides)
     folder, config, tensors = read_directory(path)
     shared = {name: value for name, value in overrides.items() if name != "name"}
     backbone = make_backbone(folder, config, **shared, use_pooler=place.use_pooler)
     model = model_class(backbone, **{name: value for name, value in overrides.items() if name == "name"})
-    new_layers = list_missing(model, place.head, tensors) if may_be_new else ()
-    import_tensors(model, backbone, place.head, tensors, folder, new_layers)
+    model = BagOfWordsPretrainer(model, bag_of_words) if bag_of_words else model
+    heads = place_of(model).head
+    new_layers = list_missing(model, heads, tensors) if may_be_new else ()
+    import_tensors(model, backbone, heads, tensors, folder, new_layers)
     return model, new_layers
 
 
 def _describe_head(model, place: Place, labels) -> dict[str, Any]:
     """Return the fields of `config.json` that say what the head is for."""
-    if place.head != hf.CLASSIFIER_HEAD:
+    if not place.head.keys() >= hf.CLASSIFIER_HEAD.keys():
         return {}
     fields = {"classifier_dropout": model.dropout_rate}
     if place.problem_type is not None:

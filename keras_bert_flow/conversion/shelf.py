@@ -1,17 +1,19 @@
 """List the models that a model directory can hold, and what Hugging Face calls each of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.models.embedder import BertTextEmbedder
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.multi_label_classifier import BertMultiLabelClassifier
 from keras_bert_flow.models.multiple_choice import BertMultipleChoice
 from keras_bert_flow.models.pair_embedder import BertPairEmbedder
+from keras_bert_flow.models.poolings import BAG_OF_WORDS
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.models.question_answerer import BertQuestionAnswerer
 from keras_bert_flow.models.regressor import BertTextRegressor
@@ -103,6 +105,21 @@ def find_place(model_class: type) -> Place:
         names = ", ".join(kind.__name__ for kind in SHELF)
         raise TypeError(f"A model directory holds one of {names}. Received: {model_class.__name__}.")
     return SHELF[model_class]
+
+
+def place_of(model) -> Place:
+    """Return the place of a model, with all heads that it has; a `BagOfWordsPretrainer` stands where its inner model does.
+
+    Raises:
+        TypeError: a model directory holds none such.
+    """
+    if isinstance(model, BagOfWordsPretrainer):
+        place = find_place(type(model.pretrainer))
+        return replace(place, head=place.head | hf.WORDS_HEAD)
+    place = find_place(type(model))
+    if getattr(model, "pooling", None) == BAG_OF_WORDS:
+        return replace(place, head=place.head | hf.WORDS_TRANSFORM)
+    return place
 
 
 def has_head(place: Place, config: dict[str, Any], tensors: StoredTensors) -> bool:

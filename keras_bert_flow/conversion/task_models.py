@@ -7,10 +7,10 @@ from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, read_labels
 from keras_bert_flow.conversion.reading import OVERRIDES, check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import read_sentence_files
-from keras_bert_flow.conversion.shelf import CLASSES, POOLING, TEXT_POOLING, Place, find_place, has_head
+from keras_bert_flow.conversion.shelf import CLASSES, POOLING, TEXT_POOLING, Place, find_place, has_head, place_of
 from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.conversion.weights import has_pooler, import_tensors
-from keras_bert_flow.models.poolings import CLS
+from keras_bert_flow.models.poolings import BAG_OF_WORDS, CLS
 
 NEW_HEAD_ADVICE = (
     "To start a new head, use `kbf finetune --new-head` (finetuning.new_head: true), or in Python "
@@ -26,7 +26,8 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
         overrides: as for `load_backbone`, and the options of the model: `num_classes` or `labels`, needed for new
             classes, `pooling` and so on. `dropout_rate` also holds before the head.
     Raises:
-        FileNotFoundError, ValueError: as for `load_backbone`, or the directory's head has other classes.
+        FileNotFoundError, ValueError: as for `load_backbone`, the directory's head has other classes, or it has none of
+            a bag of words to pool by.
     """
     place = find_place(model_class)
     check_overrides(overrides, place.options)
@@ -38,6 +39,11 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     if _pools_texts(place):
         arguments["pooling"] = _choose_pooling(folder, config, is_new, overrides.get("pooling"))
         use_pooler = arguments["pooling"] == CLS
+        if arguments["pooling"] == BAG_OF_WORDS and f"{hf.WORDS_TRANSFORM['words_dense']}.weight" not in tensors:
+            raise ValueError(
+                f"`pooling: {BAG_OF_WORDS}` must go on from pre-training with a bag of words. Received: {folder}, without "
+                "its head. Pre-train with `pretraining.bag_of_words` above 0, or choose another pooling."
+            )
     backbone = make_backbone(folder, config, **shared, use_pooler=use_pooler)
     if set(CLASSES) <= set(place.options):
         arguments |= _choose_classes(
@@ -51,7 +57,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
         arguments = read_sentence_files(folder) | arguments
     model = model_class(backbone, **arguments)
     new_layers = [*(place.head if is_new else ()), *(() if has_pooler(tensors) else hf.POOLER)]
-    import_tensors(model, backbone, place.head, tensors, folder, new_layers)
+    import_tensors(model, backbone, place_of(model).head, tensors, folder, new_layers)
     return model, is_new
 
 

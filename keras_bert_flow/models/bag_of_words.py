@@ -2,13 +2,11 @@
 
 import keras
 
-from keras_bert_flow.layers.activations import get_activation
-from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.heads import OutputBias
-from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.layers.pooling import TokenPooling
 from keras_bert_flow.models.base import BertWithHead
 from keras_bert_flow.models.poolings import MEAN
+from keras_bert_flow.models.text_pooling import transform_mean
 
 WORDS = "words"
 
@@ -20,9 +18,10 @@ class BagOfWordsPretrainer(BertWithHead):
     The masked-LM loss asks what fits a gap, and words of opposite meaning fit the same one. To predict the words of a
     text without their places, its mean has to hold what the text is about, and that is what tasks ask of it.
 
-    Inputs: those of the pre-trainer, whose layers these are: train this model, then keep the pre-trainer. Outputs:
-    those of the pre-trainer, and `words`, float32 logits, (batch, 1, vocabulary), with the masked tokens as labels, and
-    sample weights by which rare ones count more: `data.pretraining_dataset(..., bag_of_words=True)` gives them.
+    Inputs: those of the pre-trainer, whose layers these are. Outputs: those of the pre-trainer, and `words`, float32
+    logits, (batch, 1, vocabulary), with the masked tokens as labels, and sample weights by which rare ones count more:
+    `data.pretraining_dataset(..., bag_of_words=True)` gives them. A model directory is that of the pre-trainer with
+    this head beside its own; `pooling="bag_of_words"` of a head for whole texts goes on from it.
 
     Args:
         pretrainer: a `BertMaskedLM` or a `BertPretrainer`.
@@ -41,16 +40,7 @@ class BagOfWordsPretrainer(BertWithHead):
             sequence, pretrainer.input["padding_mask"]
         )
         mean = keras.layers.Reshape((1, backbone.hidden_dim), dtype=backbone.dtype_policy, name="words_row")(mean)
-        hidden = Dense(
-            backbone.hidden_dim,
-            activation=get_activation(backbone.hidden_act),
-            kernel_initializer=truncated_normal(backbone.initializer_range),
-            dtype=backbone.dtype_policy,
-            name="words_dense",
-        )(mean)
-        hidden = keras.layers.LayerNormalization(
-            epsilon=backbone.layer_norm_epsilon, dtype=backbone.dtype_policy, name="words_norm"
-        )(hidden)
+        hidden = transform_mean(backbone, mean)
         logits = OutputBias(dtype="float32", name=WORDS)(backbone.token_embedding(hidden, reverse=True))
         super().__init__(backbone, pretrainer.input, {**pretrainer.output, WORDS: logits}, name)
         self.pretrainer = pretrainer

@@ -18,7 +18,7 @@ class BertTextClassifier(BertWithClasses):
 
     Args:
         labels: names of the classes, in the order of their ids; saved in the model directory.
-        pooling: `cls` or `mean`; see `text_pooling.pool_text`. With `mean` the backbone has no pooler.
+        pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a pooler.
     Raises:
         ValueError: there are fewer than two classes, not `num_classes` labels, or `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1; google-research/bert, run_classifier.py, `create_model`.

@@ -19,7 +19,7 @@ class BertMultiLabelClassifier(BertWithClasses):
 
     Args:
         labels: names in the order of the outputs; saved in the model directory.
-        pooling: `cls` or `mean`; see `text_pooling.pool_text`. With `mean` the backbone has no pooler.
+        pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a pooler.
     Raises:
         ValueError: there is no class, not `num_classes` labels, or `pooling` does not fit the backbone.
     """

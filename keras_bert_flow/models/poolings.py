@@ -1,4 +1,4 @@
 """Names of the ways in which a head for whole texts pools them; known without Keras."""
 
-CLS, MEAN = "cls", "mean"
-TEXT_POOLINGS = (CLS, MEAN)
+CLS, MEAN, BAG_OF_WORDS = "cls", "mean", "bag_of_words"
+TEXT_POOLINGS = (CLS, MEAN, BAG_OF_WORDS)

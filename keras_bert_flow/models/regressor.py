@@ -15,7 +15,7 @@ class BertTextRegressor(BertWithHead):
     Inputs: those of the backbone. Output: float32, (batch,). `compile()` without a loss takes the mean squared error.
 
     Args:
-        pooling: `cls` or `mean`; see `text_pooling.pool_text`. With `mean` the backbone has no pooler.
+        pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a pooler.
     Raises:
         ValueError: `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1 (STS-B).

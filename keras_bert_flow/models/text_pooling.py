@@ -1,9 +1,14 @@
 """One vector for each text, from which its head predicts."""
 
+import keras
+
+from keras_bert_flow.layers.activations import get_activation
+from keras_bert_flow.layers.dense import Dense
+from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.layers.pooling import TokenPooling
 from keras_bert_flow.models.backbone import refuse_pooler, require_pooler
 from keras_bert_flow.models.base import encode
-from keras_bert_flow.models.poolings import CLS, MEAN, TEXT_POOLINGS
+from keras_bert_flow.models.poolings import BAG_OF_WORDS, CLS, MEAN, TEXT_POOLINGS
 
 
 def pool_text(backbone, inputs, pooling):
@@ -12,9 +17,10 @@ def pool_text(backbone, inputs, pooling):
     Args:
         pooling: `cls`, the pooler's output for the first token (Devlin et al. 2019, section 3), or `mean`, the mean of
             the last hidden states of the real tokens. [CLS] takes part in no objective without sentence pairs, and
-            what it holds after such pre-training has to be learnt from the labels.
+            what it holds after such pre-training has to be learnt from the labels. `bag_of_words`: that mean through
+            the layers by which pre-training with a bag of words predicts words from it; see `transform_mean`.
     Raises:
-        ValueError: `pooling` is neither, or the backbone has a pooler that it does not need, or lacks one.
+        ValueError: `pooling` is none of these, or the backbone has a pooler that it does not need, or lacks one.
     """
     if pooling not in TEXT_POOLINGS:
         raise ValueError(f"`pooling` must be one of {', '.join(TEXT_POOLINGS)}. Received: pooling={pooling!r}.")
@@ -23,4 +29,25 @@ def pool_text(backbone, inputs, pooling):
         return encode(backbone, inputs)["pooled_output"]
     refuse_pooler(backbone)
     sequence = encode(backbone, inputs)["sequence_output"]
-    return TokenPooling(MEAN, dtype="float32", name="pooling")(sequence, inputs["padding_mask"])
+    mean = TokenPooling(MEAN, dtype="float32", name="pooling")(sequence, inputs["padding_mask"])
+    return transform_mean(backbone, mean) if pooling == BAG_OF_WORDS else mean
+
+
+def transform_mean(backbone, mean):
+    """Prepare the mean of the hidden states for the vocabulary: dense, activation, layer norm.
+
+    Args:
+        mean: float, (..., hidden).
+    Returns:
+        float, (..., hidden). Its product with the embedding of a token, and a bias, is the logit of that token.
+    """
+    hidden = Dense(
+        backbone.hidden_dim,
+        activation=get_activation(backbone.hidden_act),
+        kernel_initializer=truncated_normal(backbone.initializer_range),
+        dtype=backbone.dtype_policy,
+        name="words_dense",
+    )(mean)
+    return keras.layers.LayerNormalization(
+        epsilon=backbone.layer_norm_epsilon, dtype=backbone.dtype_policy, name="words_norm"
+    )(hidden)

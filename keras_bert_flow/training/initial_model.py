@@ -5,6 +5,7 @@ from pathlib import Path
 
 from keras_bert_flow.config import ModelConfig
 from keras_bert_flow.conversion.model_directory import load_for_pretraining
+from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.text.objectives import SENTENCE_TASKS
@@ -13,19 +14,22 @@ from keras_bert_flow.training.initial_shape import check_shape
 _logger = logging.getLogger(__name__)
 
 
-def load_initial_model(folder: Path, shape: ModelConfig, objective: str) -> BertPretrainer | BertMaskedLM:
+def load_initial_model(
+    folder: Path, shape: ModelConfig, objective: str, bag_of_words: float
+) -> BertPretrainer | BertMaskedLM | BagOfWordsPretrainer:
     """Load a model with the heads that the objective trains; those that the directory lacks are new, and it says so.
 
     Args:
         folder: a model directory.
         shape: what the model must be; dropout rates are taken from here.
         objective: of the records.
+        bag_of_words: weight of the further loss, 0 for none.
     Raises:
         FileNotFoundError: the directory is not whole.
         ValueError: it has another shape, or is damaged.
     """
     rates = {name: getattr(shape, name) for name in ("dropout_rate", "attention_dropout_rate")}
-    model, new_layers = load_for_pretraining(folder, objective in SENTENCE_TASKS, **rates)
+    model, new_layers = load_for_pretraining(folder, objective in SENTENCE_TASKS, bag_of_words, **rates)
     check_shape(model.backbone.get_config(), shape, folder)
     if new_layers:
         _logger.warning("%s has no weights for %s, which begin anew.", folder, ", ".join(new_layers))

@@ -1,13 +1,15 @@
 """Start a new head from a linear probe: fitted to the vectors of the frozen encoder before fine-tuning moves both."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import keras
 import numpy as np
 
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
+from keras_bert_flow.models.values import read_variable
 from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.tasks.linear_head import MOST_ROWS, fit_head, spread_rows
+from keras_bert_flow.tasks.linear_head import MOST_ROWS, Head, fit_head, spread_rows
 
 HEAD = "classifier"  # name of the dense layer
 
@@ -20,12 +22,17 @@ class LinearProbe:
     Args:
         model: of a task of kind classification, multi_label or regression.
         kind: that kind.
+        label_words: token ids of words for each class, of a model that pools with `bag_of_words`: products of its
+            vectors with their embeddings are log-odds of these words. The probe is fitted to these products beside the
+            vectors, all together as varied as the vectors are, so its regularisation draws it to the words, not to 0.
     Source: Kumar et al. 2022, linear probing, then fine-tuning; arXiv:2202.10054. There the probe is trained by
-        gradient descent, here it is the optimum of a convex loss.
+        gradient descent, here it is the optimum of a convex loss. Words for classes: Schick and Schuetze 2021,
+        arXiv:2001.07676.
     """
 
-    def __init__(self, model: keras.Model, kind: str):
-        self._layer, self._kind = model.get_layer(HEAD), kind
+    def __init__(self, model: keras.Model, kind: str, label_words: Sequence[Sequence[int]] = ()):
+        self._layer, self._kind, self._label_words = model.get_layer(HEAD), kind, label_words
+        self._table = model.backbone.token_embedding.embeddings
         # One model for all seeds: it has the weights of `model`, and what is compiled stays.
         self._pooled = keras.Model(model.input, self._layer.input, name="pooled_texts")
         self._pooled.compiles_shapes = model.compiles_shapes
@@ -43,9 +50,28 @@ class LinearProbe:
         rows = _take_rows(features, spread_rows(len(features), MOST_ROWS))
         vectors = predict_features(self._pooled, rows, max_widths)[ONLY_OUTPUT]  # (rows, hidden)
         labels, outputs = rows.labels[ONLY_OUTPUT], self._layer.units
-        kernel, bias = fit_head(self._kind, vectors, labels, outputs, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        if self._label_words:
+            kernel, bias = self._fit_towards_words(vectors, labels, rng)
+        else:
+            kernel, bias = fit_head(self._kind, vectors, labels, outputs, rng)
         self._layer.kernel.assign(kernel.astype(np.float32))
         self._layer.bias.assign(bias.astype(np.float32))
+
+    def _fit_towards_words(self, vectors: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Head:
+        table = read_variable(self._table)
+        words = np.stack([table[list(ids)].mean(axis=0) for ids in self._label_words], axis=1)  # (hidden, classes)
+        words -= words.mean(axis=1, keepdims=True)
+        maps = [np.eye(len(words)), words]  # of a vector to itself, and to its product with the words of each class
+        scaled = [map_ / (_spread(vectors @ map_) or 1.0) for map_ in maps]
+        both = np.concatenate(scaled, axis=1)  # (hidden, hidden + classes)
+        kernel, bias = fit_head(self._kind, vectors @ both, labels, self._layer.units, rng)
+        return both @ kernel, bias
+
+
+def _spread(vectors: np.ndarray) -> float:
+    """Return the root of the mean squared distance of vectors, (rows, columns), from their mean."""
+    return float(np.sqrt(np.mean(np.sum((vectors - vectors.mean(axis=0)) ** 2, axis=1))))
 
 
 def _take_rows(features: Features, rows: np.ndarray) -> Features:

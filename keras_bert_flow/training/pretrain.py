@@ -137,9 +137,8 @@ def _build(run: Run) -> Contents:
     done, _ = checkpoints.find()  # the history of the run is known from here on
     with arithmetic(settings.precision), cluster.scope():
         model = _make_model(run)
-        trained = BagOfWordsPretrainer(model, settings.bag_of_words) if settings.bag_of_words else model
         if not done and run.initial_model is None:
-            set_initial_tokens(trained, run.training, settings, config.seed)
+            set_initial_tokens(model, run.training, settings, config.seed)
     best = BestCheckpoint(
         folder / BEST,
         identity,
@@ -148,8 +147,8 @@ def _build(run: Run) -> Contents:
         cluster.is_first,
     )
     with cluster.scope():
-        compile_pretrainer(trained, config, cluster)
-        metrics = _train(run, trained, checkpoints, best)
+        compile_pretrainer(model, config, cluster)
+        metrics = _train(run, model, checkpoints, best)
         if not cluster.is_first:
             return Contents()
         _save(run, model, metrics | {"parameters": model.count_params()})
@@ -159,10 +158,11 @@ def _build(run: Run) -> Contents:
 
 
 def _make_model(run: Run):
-    shape, training = run.config.model, run.training
+    shape, training, weight = run.config.model, run.training, run.config.pretraining.bag_of_words
     if run.initial_model is not None:
-        return load_initial_model(run.initial_model, shape, training.objective)
-    return make_pretrainer(shape, training.manifest.config["vocabulary_size"], training.objective)
+        return load_initial_model(run.initial_model, shape, training.objective, weight)
+    model = make_pretrainer(shape, training.manifest.config["vocabulary_size"], training.objective)
+    return BagOfWordsPretrainer(model, weight) if weight else model
 
 
 def _save(run: Run, model, metrics: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.early_stopping import StopWithoutGain
 from keras_bert_flow.training.guard import NotFiniteError
 from keras_bert_flow.training.identity import finetuning_identity, list_changes
+from keras_bert_flow.training.label_words import find_label_words
 from keras_bert_flow.training.linear_probe import LinearProbe
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, train
@@ -133,7 +134,8 @@ class TaskRuns:
 
     def _start_head(self, seed: int) -> None:
         if self._probe is None:
-            self._probe = LinearProbe(self._classifier, self._data.task.kind)
+            words = find_label_words(self._settings.label_words, self._data.task.labels, self._tokenizer)
+            self._probe = LinearProbe(self._classifier, self._data.task.kind, words)
         self._probe.start_head(self._data.train, self._settings.max_widths, seed)
 
     def _train(self, folder: Path, run: Mapping[str, Any], is_head_new: bool, name: str) -> dict[str, float]:

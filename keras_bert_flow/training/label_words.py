@@ -1,0 +1,42 @@
+"""Find the tokens of the words that stand for the classes of a task."""
+
+from collections.abc import Mapping, Sequence
+
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+
+
+def check_label_words(words: Mapping[str, Sequence[str]] | None, labels: Sequence[str]) -> None:
+    """Raise ValueError unless there are words for each class and for no other."""
+    if words is not None and set(words) != set(labels):
+        raise ValueError(
+            "`finetuning.label_words` must name the classes of the task. "
+            f"Received: {', '.join(words)}, of {', '.join(labels)}. Give each class its words."
+        )
+
+
+def find_label_words(
+    words: Mapping[str, Sequence[str]] | None, labels: Sequence[str], tokenizer: WordPieceTokenizer
+) -> list[list[int]]:
+    """Return the token ids of the words of each class, in the order of the classes; none where there are no words.
+
+    A word of several pieces is left out.
+
+    Raises:
+        ValueError: as of `check_label_words`, or all words of a class are of several pieces.
+    """
+    check_label_words(words, labels)
+    if words is None:
+        return []
+    found = [_find_whole(words[label], tokenizer) for label in labels]
+    for label, ids in zip(labels, found, strict=True):
+        if not ids:
+            raise ValueError(
+                "`finetuning.label_words` must have a word for each class that the vocabulary has whole. "
+                f"Received: {', '.join(words[label])} for {label!r}. Choose commoner ones."
+            )
+    return found
+
+
+def _find_whole(words: Sequence[str], tokenizer: WordPieceTokenizer) -> list[int]:
+    encoded = [tokenizer.encode(word) for word in words]
+    return [int(ids[0]) for ids in encoded if len(ids) == 1 and ids[0] != tokenizer.unk_id]
