@@ -494,7 +494,8 @@ class PipelineConfig(Settings):
             )
         if without := [label for label, words in settings.label_words.items() if not words]:
             raise ValueError(
-                f"`finetuning.label_words` must have a word for each class. Received: none for {without[0]!r}. Give one."
+                f"`finetuning.label_words` must have a word for each class. Received: none for {without[0]!r}. "
+                "Give one."
             )
         return self
 

@@ -49,6 +49,21 @@ def check_directory(folder: str | Path) -> dict[str, Any]:
     return read_hf_config(config, str(Path(folder) / "config.json"))
 
 
+def check_words_head(folder: str | Path) -> None:
+    """Check that a model directory has the head of a bag of words; errors as of `require_words_head`."""
+    require_words_head(Path(folder), open_directory(Path(folder))[1])
+
+
+def require_words_head(folder: Path, tensors: StoredTensors) -> None:
+    """Raise ValueError unless a directory has the layers by which `pooling: bag_of_words` begins."""
+    for name, _ in _name_tensors("", _WORDS_TRANSFORM):
+        if name not in tensors:
+            raise ValueError(
+                f"`pooling: bag_of_words` must go on from the head of a bag of words. Received: {folder}, without "
+                f"`{name}`. Pre-train with `pretraining.bag_of_words` above 0, or choose another pooling."
+            )
+
+
 def check_masked_lm(folder: str | Path) -> dict[str, Any]:
     """Check a model directory as `check_directory` does, and that it has a masked-LM head.
 

@@ -108,7 +108,7 @@ def find_place(model_class: type) -> Place:
 
 
 def place_of(model) -> Place:
-    """Return the place of a model, with all heads that it has; a `BagOfWordsPretrainer` stands where its inner model does.
+    """Return the place of a model, with all heads that it has; that of a `BagOfWordsPretrainer` is of its inner model.
 
     Raises:
         TypeError: a model directory holds none such.

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.conversion import huggingface as hf
+from keras_bert_flow.conversion.directory_check import require_words_head
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, read_labels
 from keras_bert_flow.conversion.reading import OVERRIDES, check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import read_sentence_files
@@ -39,11 +40,8 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     if _pools_texts(place):
         arguments["pooling"] = _choose_pooling(folder, config, is_new, overrides.get("pooling"))
         use_pooler = arguments["pooling"] == CLS
-        if arguments["pooling"] == BAG_OF_WORDS and f"{hf.WORDS_TRANSFORM['words_dense']}.weight" not in tensors:
-            raise ValueError(
-                f"`pooling: {BAG_OF_WORDS}` must go on from pre-training with a bag of words. Received: {folder}, without "
-                "its head. Pre-train with `pretraining.bag_of_words` above 0, or choose another pooling."
-            )
+        if arguments["pooling"] == BAG_OF_WORDS:
+            require_words_head(folder, tensors)
     backbone = make_backbone(folder, config, **shared, use_pooler=use_pooler)
     if set(CLASSES) <= set(place.options):
         arguments |= _choose_classes(

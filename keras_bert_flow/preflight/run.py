@@ -12,6 +12,7 @@ from keras_bert_flow.preflight.stages import (
     check_model,
     check_names,
     check_pattern,
+    check_pooling,
     check_predictions,
     check_task,
     packages_of,
@@ -51,6 +52,8 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
         check_predictions(config)
     if "vocabulary" in stages or "records" in stages:
         check_corpus(config, makes_records="records" in stages)
+    if "pretraining" in stages and "finetuning" in stages:
+        check_pooling(config)
     if "evaluation" in stages:
         check_minimal_pairs(config)
     return check_task(config) if "finetuning" in stages or "evaluation" in stages else None

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.conversion.directory_check import check_words_head
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.distribution.batches import check_devices
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.layers.head_sizes import check_heads
+from keras_bert_flow.models.poolings import BAG_OF_WORDS
 from keras_bert_flow.models.sizes import resolve_size
 from keras_bert_flow.os_errors import shorten_path
 from keras_bert_flow.outputs import check_output
@@ -127,6 +129,8 @@ def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) ->
     check_output(output)
     settings = check_model_directory(model)
     check_task_length(config.finetuning.sequence_length, settings["max_positions"])
+    if config.finetuning.pooling == BAG_OF_WORDS:
+        check_words_head(model)
     return None if config.task.train == BUILTIN else read_task_data(config, read_tokenizer(model))
 
 
@@ -175,6 +179,15 @@ def check_model(config: PipelineConfig) -> None:
     sizes = resolve_size(config.model)
     check_heads(sizes["hidden_dim"], sizes["num_heads"])
     check_devices(config, config.backend)
+
+
+def check_pooling(config: PipelineConfig) -> None:
+    """Check that pre-training makes what fine-tuning pools by."""
+    if config.finetuning.pooling == BAG_OF_WORDS and not config.pretraining.bag_of_words:
+        raise ValueError(
+            "`finetuning.pooling: bag_of_words` must go on from pre-training with a bag of words. Received: "
+            "pretraining.bag_of_words=0. Set it to 1, or choose another pooling."
+        )
 
 
 def check_task(config: PipelineConfig) -> TaskFiles | None:

@@ -17,6 +17,7 @@ from keras_bert_flow.tasks.task import Task
 from keras_bert_flow.tasks.unreachable import Unreachable, describe_unreachable
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+from keras_bert_flow.training.label_words import check_label_words, find_label_words
 
 UNREACHABLE = "unreachable.json"  # beside the runs of a fine-tuning, where there is anything to say
 
@@ -61,7 +62,9 @@ def read_task_files(config: PipelineConfig) -> TaskFiles:
     training = task.read(config.task.train, config.finetuning.max_train_examples)
     extra_dev = {name: task.read(path) for name, path in config.task.extra_dev.items()}
     check_label_counts(config, training)
-    return TaskFiles(task.learn(training), training, task.read(config.task.dev), extra_dev)
+    learnt = task.learn(training)
+    check_label_words(config.finetuning.label_words, learnt.labels)
+    return TaskFiles(learnt, training, task.read(config.task.dev), extra_dev)
 
 
 def check_task_files(config: PipelineConfig) -> TaskFiles:
@@ -83,6 +86,7 @@ def check_task_files(config: PipelineConfig) -> TaskFiles:
 def read_task_data(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData:
     """Read and encode all files, and log which labels no model can give; errors as of `check_task_files`."""
     files, length = read_task_files(config), config.finetuning.sequence_length
+    find_label_words(config.finetuning.label_words, files.task.labels, tokenizer)  # says what is wrong with them
     examples = {"train": files.training, "dev": files.dev}
     # Further dev files are encoded so that what is wrong with them is said now, not after the training.
     examples |= {f"extra_dev.{name}": found for name, found in files.extra_dev.items()}

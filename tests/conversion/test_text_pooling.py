@@ -1,4 +1,4 @@
-"""Heads for whole texts that predict from the mean of the tokens: by transformers' encoder, saved, loaded, refused."""
+"""Heads for whole texts that pool otherwise than BERT's: by transformers' encoder, saved, loaded, refused."""
 
 import json
 
@@ -21,6 +21,7 @@ CLASSES = {
     "regression": (kbf.BertTextRegressor, {}),
     "multi_label": (kbf.BertMultiLabelClassifier, {"num_classes": 3, "labels": ["a", "b", "c"]}),
 }
+EVERY_POOLING = pytest.mark.parametrize("pooling", ["mean", "bag_of_words"])
 EVERY_KIND = pytest.mark.parametrize("kind", CLASSES)
 TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of up to 40 terms
 
@@ -41,14 +42,20 @@ def predict_reference(folder, inputs):
     names = {"input_ids": "token_ids", "token_type_ids": "segment_ids", "attention_mask": "padding_mask"}
     with torch.no_grad():
         sequence = encoder(**{name: torch.tensor(inputs[ours]).long() for name, ours in names.items()})[0]
-        mean = (sequence * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-        logits = torch.nn.functional.linear(mean, tensors["classifier.weight"], tensors["classifier.bias"])
+        vector = (sequence * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        if "cls.words.transform.dense.weight" in tensors:
+            head = transformers.models.bert.modeling_bert.BertPredictionHeadTransform(encoder.config)
+            prefix = "cls.words.transform."
+            head.load_state_dict({name.removeprefix(prefix): tensors[name] for name in tensors if prefix in name})
+            vector = head(vector)
+        logits = torch.nn.functional.linear(vector, tensors["classifier.weight"], tensors["classifier.bias"])
     return logits.numpy(), inputs["padding_mask"].any(axis=-1)
 
 
+@EVERY_POOLING
 @EVERY_KIND
-def test_mean_of_real_tokens_is_classified(tmp_path, kind):
-    model, inputs = make_model(kind), make_task_inputs(kind)
+def test_mean_of_real_tokens_is_classified(tmp_path, kind, pooling):
+    model, inputs = make_model(kind, pooling), make_task_inputs(kind)
     model.save_to_preset(tmp_path)
     expected, is_real = predict_reference(tmp_path, inputs)
     ours = call(model, inputs)["output"].reshape(len(is_real), -1)
@@ -56,12 +63,13 @@ def test_mean_of_real_tokens_is_classified(tmp_path, kind):
     assert not np.allclose(ours[is_real], ours[is_real][:1])  # texts differ, or padding would not show
 
 
+@EVERY_POOLING
 @EVERY_KIND
-def test_pooling_comes_back_from_a_model_directory(tmp_path, kind):
-    model, inputs = make_model(kind), make_task_inputs(kind)
+def test_pooling_comes_back_from_a_model_directory(tmp_path, kind, pooling):
+    model, inputs = make_model(kind, pooling), make_task_inputs(kind)
     model.save_to_preset(tmp_path)
     again = load_task_model(kind, tmp_path, needs_head=True)
-    assert again.pooling == "mean"
+    assert again.pooling == pooling
     np.testing.assert_array_equal(call(again, inputs)["output"], call(model, inputs)["output"])
     twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
     assert twin.get_config() == model.get_config()
@@ -91,6 +99,26 @@ def test_new_head_takes_the_pooling_asked_for(tmp_path):
     assert (model.pooling, model.backbone.use_pooler) == ("mean", False)
 
 
+@pytest.mark.parametrize("objective", ["mlm", "mlm_nsp"])
+def test_head_of_a_bag_of_words_is_gone_on_from(tmp_path, objective):
+    backbone = kbf.BertBackbone(**SMALL | {"num_layers": 1, "use_pooler": objective == "mlm_nsp"})
+    inner = (kbf.BertPretrainer if objective == "mlm_nsp" else kbf.BertMaskedLM)(backbone)
+    pretrained = kbf.BagOfWordsPretrainer(inner)
+    numpy_bert.randomise_weights(pretrained, 7)
+    pretrained.save_to_preset(tmp_path / "words")
+    inner.save_to_preset(tmp_path / "plain")
+    model = load_task_model("classification", tmp_path / "words", labels=("no", "yes"), pooling="bag_of_words")
+    for name in ("words_dense", "words_norm"):
+        for one, other in zip(model.get_layer(name).weights, pretrained.get_layer(name).weights, strict=True):
+            np.testing.assert_array_equal(one, other)
+    again = type(inner).from_preset(tmp_path / "words")  # it is still what it was before
+    for one, other in zip(again.weights, inner.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match="without `cls.words.transform.dense.weight`") as caught:
+        load_task_model("classification", tmp_path / "plain", labels=("no", "yes"), pooling="bag_of_words")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("stored", ["max", 3, ["mean"]])
 def test_unknown_pooling_of_a_directory_is_refused(tmp_path, stored):
     make_model("classification").save_to_preset(tmp_path)
@@ -103,7 +131,7 @@ def test_unknown_pooling_of_a_directory_is_refused(tmp_path, stored):
 def test_pooling_must_fit_the_backbone():
     with pytest.raises(ValueError, match="without a pooler"):
         kbf.BertTextClassifier(kbf.BertBackbone(**SMALL), num_classes=2, pooling="mean")
-    with pytest.raises(ValueError, match="cls, mean"):
+    with pytest.raises(ValueError, match="cls, mean, bag_of_words"):
         kbf.BertTextClassifier(kbf.BertBackbone(**SMALL), num_classes=2, pooling="max")
 
 

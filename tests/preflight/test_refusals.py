@@ -9,6 +9,7 @@ from flows.preprocess import preprocess
 from flows.pretrain import pretrain
 from tests.preflight.refused import assert_refused
 
+PROBED = "{pooling: bag_of_words, head_start: probe"
 # overrides of a configuration that is right → words of the message
 WRONG_SETTINGS = {
     "task.train=nope.tsv": "A table must be a file. Received: .*nope.tsv",
@@ -82,6 +83,10 @@ WRONG_SETTINGS = {
     "finetuning.seeds=[1, 1]": "must name each seed once",
     "finetuning.sequence_length=1000": "must be at most `model.max_positions`",
     "pretraining.warmup_steps=9999999": "must be at most `total_steps`",
+    "finetuning.pooling=bag_of_words": "must go on from pre-training.*Received: pretraining.bag_of_words=0",
+    "finetuning={label_words: {'no': [bad], 'yes': [good]}}": "must go with .*pooling=None, head_start=random",
+    f"finetuning={PROBED}, label_words: {{'no': [bad], 'yes': []}}}}": "must have a word for each class.*'yes'",
+    f"finetuning={PROBED}, label_words: {{'no': [bad]}}}}": "at least 2 items",
     "task={kind: regression, train: numbers.tsv, dev: numbers.tsv}": "numbers.tsv, row 3",
     "task={kind: token_classification, train: tags.conll, dev: odd.conll}": "ODD",
     "task={kind: question_answering, train: broken.json, dev: broken.json}": "must be JSON",
