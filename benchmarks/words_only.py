@@ -4,8 +4,10 @@
 
 Logistic regression on which pieces a text has, on the mean of their vectors, and on both. The vectors are those from
 co-occurrence in the corpus with which `pretraining.token_embeddings: co_occurrence` starts. Where both together
-are no better than the pieces alone, the corpus holds little of what the task asks for. Each gets the regularisation
-with the least loss in cross-validation on its training rows.
+are no better than the pieces alone, the corpus holds little of what the task asks for. Where the configuration has
+`finetuning.label_words`, there is a column for the mean vector beside its products with the vectors of these words, to
+which a probe of the encoder is fitted as well. Each gets the regularisation with the least loss in cross-validation on
+its training rows.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.training.label_words import find_label_words
 from keras_bert_flow.training.token_vectors import make_token_vectors
 
 DIMENSIONS = 256
@@ -33,7 +36,9 @@ FOLDS = 5
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", required=True, help="YAML whose sections `corpus` and `task` count")
+    parser.add_argument(
+        "--config", required=True, help="YAML whose sections `corpus` and `task` count, and its label words"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
     parser.add_argument("--vocab", required=True, help="vocab.txt, uncased")
     parser.add_argument("--examples", type=int, nargs="+", default=[200, 1000, 7000], help="labels to learn from")
@@ -63,6 +68,16 @@ def mark_pieces(texts: Sequence[np.ndarray], vocabulary_size: int) -> sparse.csr
     pieces = [np.unique(ids) for ids in texts]
     ends = np.cumsum([0, *map(len, pieces)])
     return sparse.csr_matrix((np.ones(ends[-1]), np.concatenate(pieces), ends), shape=(len(texts), vocabulary_size))
+
+
+def add_products(means: Sequence[np.ndarray], directions: np.ndarray) -> list[sparse.csr_matrix]:
+    """Return the vectors of each table beside their products with directions, (vectors, classes), as varied as they."""
+    parts = []
+    for columns in (np.eye(len(directions)), directions):
+        products = [vectors @ columns for vectors in means]
+        training = products[0] - products[0].mean(axis=0)
+        parts.append([values / np.sqrt(np.mean(np.sum(training**2, axis=1))) for values in products])
+    return [sparse.csr_matrix(np.concatenate(pair, axis=1)) for pair in zip(*parts, strict=True)]
 
 
 def measure_accuracy(train, train_labels, dev, dev_labels) -> float:
@@ -99,12 +114,18 @@ def main() -> None:
     pieces, means = [], []
     for encoded in map(tokenizer.encode_batch, texts):
         pieces.append(mark_pieces(encoded, tokenizer.vocabulary_size))
-        means.append(sparse.csr_matrix(np.stack([vectors[ids].mean(axis=0) for ids in encoded])))
-    both = [sparse.hstack(pair).tocsr() for pair in zip(pieces, means, strict=True)]
-    print("| labels | its pieces % | vectors of the corpus % | both % |", "|---:|---:|---:|---:|", sep="\n", flush=True)
+        means.append(np.stack([vectors[ids].mean(axis=0) for ids in encoded]))
+    sparse_means = [sparse.csr_matrix(table) for table in means]
+    both = [sparse.hstack(pair).tocsr() for pair in zip(pieces, sparse_means, strict=True)]
+    kinds = {"its pieces": pieces, "vectors of the corpus": sparse_means, "both": both}
+    if (words := config.finetuning.label_words) is not None:
+        found = find_label_words(words, task.learn(tables[0]).labels, tokenizer)
+        directions = np.stack([vectors[ids].mean(axis=0) for ids in found], axis=1)
+        kinds["vectors and label words"] = add_products(means, directions - directions.mean(axis=1, keepdims=True))
+    print("| labels | " + " | ".join(f"{kind} %" for kind in kinds) + " |", "|---:" * (len(kinds) + 1) + "|", sep="\n")
     for examples in arguments.examples:
-        train_labels, kinds = labels[0][:examples], (pieces, means, both)
-        scores = [measure_accuracy(train[:examples], train_labels, dev, labels[1]) for train, dev in kinds]
+        train_labels = labels[0][:examples]
+        scores = [measure_accuracy(train[:examples], train_labels, dev, labels[1]) for train, dev in kinds.values()]
         cells = " | ".join(f"{100 * score:.1f}" for score in scores)
         print(f"| {len(train_labels):,} | {cells} |", flush=True)
     print("\n" + describe_new_words(*texts, lines))

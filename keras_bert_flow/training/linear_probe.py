@@ -24,7 +24,7 @@ class LinearProbe:
         kind: that kind.
         label_words: token ids of words for each class, of a model that pools with `bag_of_words`: products of its
             vectors with their embeddings are log-odds of these words. The probe is fitted to these products beside the
-            vectors, all together as varied as the vectors are, so its regularisation leaves it the direction of the words.
+            vectors, all together as varied as the vectors are, so regularisation leaves it the direction of the words.
     Source: Kumar et al. 2022, linear probing, then fine-tuning; arXiv:2202.10054. There the probe is trained by
         gradient descent, here it is the optimum of a convex loss. Words for classes: Schick and Schuetze 2021,
         arXiv:2001.07676.
