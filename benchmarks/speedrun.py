@@ -30,6 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 COUNTS = {"token_embeddings": "co_occurrence", "output_bias": "unigram"}
+ALL = {"optimizer": "muon", **COUNTS}
 TRANSFORMERS = "transformers"
 # Name → settings of `pretraining`; each says what it adds to plain AdamW.
 RECIPES = {
@@ -39,9 +40,14 @@ RECIPES = {
     "counts": COUNTS,
     "muon": {"optimizer": "muon"},
     "muon and bias": {"optimizer": "muon", "output_bias": "unigram"},
-    "all": {"optimizer": "muon", **COUNTS},
-    "all, slow embeddings": {"optimizer": "muon", **COUNTS, "token_embedding_learning_rate": 1e-4},
-    "all, batches of 64": {"optimizer": "muon", **COUNTS, "batch_size": 64},
+    "all": ALL,
+    "all, slow embeddings": {**ALL, "token_embedding_learning_rate": 1e-4},
+    "all, batches of 64": {**ALL, "batch_size": 64},
+    "all, rate 0.002": {**ALL, "learning_rate": 0.002},
+    "all, rate 0.004": {**ALL, "learning_rate": 0.004},
+    "all, rate 0.002, batches of 64": {**ALL, "learning_rate": 0.002, "batch_size": 64},
+    "all, matrices 0.04": {**ALL, "matrix_learning_rate": 0.04},
+    "all, 30 % masked": {**ALL, "masked_fraction": 0.3},
     "lamb": {"optimizer": "lamb", "learning_rate": 0.005},
 }
 SHORT, LONG = 20, 200  # steps of the two short runs
