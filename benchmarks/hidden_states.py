@@ -4,7 +4,9 @@
 
 Logistic regression on the mean of each layer's hidden states, 0 the embeddings, and on all layers together; no model
 is fine-tuned. The regularisation is chosen by cross-validation on the training rows, as that of `head_start: probe` is:
-the row of the last layer is where such fine-tuning starts. `benchmarks/words_only.py` has the same for words alone.
+the row of the last layer is where such fine-tuning starts. A model pre-trained with a bag of words has a row for
+`pooling: bag_of_words`, and where the configuration has `finetuning.label_words`, one that begins from these.
+`benchmarks/words_only.py` has the same for words alone.
 """
 
 import argparse
@@ -13,10 +15,16 @@ from pathlib import Path
 import numpy as np
 
 import keras_bert_flow as kbf
+from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.config_file import load_config
+from keras_bert_flow.conversion.directory_check import check_words_head
+from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.linear_head import fit_head
 from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.texts import TextExample
+from keras_bert_flow.training.label_words import find_label_words
+from keras_bert_flow.training.linear_probe import LinearProbe
 
 ALL_LAYERS = "all"
 
@@ -47,6 +55,29 @@ def measure_accuracy(train: np.ndarray, train_labels: np.ndarray, dev: np.ndarra
     return float(np.mean((dev @ kernel + bias).argmax(axis=1) == dev_labels))
 
 
+def measure_probes(
+    folder: Path, config: PipelineConfig, tables: list[list[TextExample]], counts: list[int]
+) -> dict[str, list[float]]:
+    """Return the accuracies of probes on the vectors of a bag of words, with and without label words, a count each."""
+    try:
+        check_words_head(folder)
+    except ValueError:
+        return {}
+    task = make_task(**config.task.arguments).learn(tables[0])
+    tokenizer, length = kbf.WordPieceTokenizer.from_file(folder / "vocab.txt"), config.finetuning.sequence_length
+    model = kbf.load_task_model(task.kind, folder, labels=task.labels, pooling="bag_of_words")
+    encoded = {count: task.encode(tokenizer, tables[0][:count], length) for count in counts}
+    dev, found = task.encode(tokenizer, tables[1], length), {}
+    words = find_label_words(config.finetuning.label_words, task.labels, tokenizer)
+    for name, given in {"bag of words": [], **({"bag of words, label words": words} if words else {})}.items():
+        probe, found[name] = LinearProbe(model, task.kind, given), []
+        for train in encoded.values():
+            probe.start_head(train, config.finetuning.max_widths, seed=1)
+            answers = predict_features(model, dev)[ONLY_OUTPUT].argmax(axis=1)
+            found[name].append(float(np.mean(answers == dev.labels[ONLY_OUTPUT])))
+    return found
+
+
 def main() -> None:
     arguments = parse_arguments()
     config = load_config(arguments.config, arguments.set)
@@ -66,6 +97,8 @@ def main() -> None:
                 for count in counts
             ]
             print(f"| {folder} | {layer} | {' | '.join(cells)} |", flush=True)
+        for name, scores in measure_probes(folder, config, tables, counts).items():
+            print(f"| {folder} | {name} | {' | '.join(f'{100 * score:.1f}' for score in scores)} |", flush=True)
 
 
 if __name__ == "__main__":
