@@ -169,7 +169,7 @@ def test_head_of_a_directory_without_its_name_is_taken(tmp_path):
         ("regression", {"labels": ("a",)}, r"regression has no labels. Received: labels=\['a'\]"),
         ("regression", {"num_classes": 2}, "among dropout_rate, .* Received: num_classes"),
         ("classification", {"normalize": True}, "among .*pooling. Received: normalize"),
-        ("regression", {"pooling": "max"}, "must be one of cls, mean. Received: pooling=.max"),
+        ("regression", {"pooling": "max"}, "must be one of cls, mean, bag_of_words. Received: pooling=.max"),
         ("sentence_embedding", {"pooling": "last"}, "Received: pooling='last'"),
     ],
 )
