@@ -20,6 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
 from keras_bert_flow.config_file import load_config
+from keras_bert_flow.tasks.linear_head import add_directions
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.normalization import normalize_text
@@ -70,16 +71,6 @@ def mark_pieces(texts: Sequence[np.ndarray], vocabulary_size: int) -> sparse.csr
     return sparse.csr_matrix((np.ones(ends[-1]), np.concatenate(pieces), ends), shape=(len(texts), vocabulary_size))
 
 
-def add_products(means: Sequence[np.ndarray], directions: np.ndarray) -> list[sparse.csr_matrix]:
-    """Return the vectors of each table beside their products with directions, (vectors, classes), as varied as they."""
-    parts = []
-    for columns in (np.eye(len(directions)), directions):
-        products = [vectors @ columns for vectors in means]
-        training = products[0] - products[0].mean(axis=0)
-        parts.append([values / np.sqrt(np.mean(np.sum(training**2, axis=1))) for values in products])
-    return [sparse.csr_matrix(np.concatenate(pair, axis=1)) for pair in zip(*parts, strict=True)]
-
-
 def measure_accuracy(train, train_labels, dev, dev_labels) -> float:
     grid = GridSearchCV(LogisticRegression(max_iter=2000), {"C": STRENGTHS}, scoring="neg_log_loss", cv=FOLDS)
     return float(np.mean(grid.fit(train, train_labels).predict(dev) == dev_labels))
@@ -121,7 +112,8 @@ def main() -> None:
     if (words := config.finetuning.label_words) is not None:
         found = find_label_words(words, task.learn(tables[0]).labels, tokenizer)
         directions = np.stack([vectors[ids].mean(axis=0) for ids in found], axis=1)
-        kinds["vectors and label words"] = add_products(means, directions - directions.mean(axis=1, keepdims=True))
+        both_maps = add_directions(means[0], directions)
+        kinds["vectors and label words"] = [sparse.csr_matrix(table @ both_maps) for table in means]
     print("| labels | " + " | ".join(f"{kind} %" for kind in kinds) + " |", "|---:" * (len(kinds) + 1) + "|", sep="\n")
     for examples in arguments.examples:
         train_labels = labels[0][:examples]

@@ -323,7 +323,7 @@ class FinetuningConfig(Settings):
         None,
         min_length=2,
         description="Class → words that a text of it would have, by which a probe begins: with `pooling: bag_of_words` "
-        "the model knows how likely each is. Left out, the labels alone tell.",
+        "the model knows how likely each is. Words of several pieces are not used. Left out, the labels alone tell.",
     )
     precision: Precision = Field(
         "float32",

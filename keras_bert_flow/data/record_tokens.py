@@ -1,6 +1,6 @@
 """Read the text of pre-training records back as tokens, and count them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def read_tokens(records: Sequence[Features], length: int) -> Iterator[np.ndarray
         yield np.stack([restore_tokens(records[number]) for number in numbers[start : start + size]])
 
 
-def count_tokens(batches: Iterator[np.ndarray], vocabulary_size: int, special_ids: Sequence[int]) -> np.ndarray:
+def count_tokens(batches: Iterable[np.ndarray], vocabulary_size: int, special_ids: Sequence[int]) -> np.ndarray:
     """Return how often each token occurs, int, (vocabulary,); special pieces are not counted."""
     counts = sum(
         (np.bincount(rows.ravel(), minlength=vocabulary_size) for rows in batches), np.zeros(vocabulary_size, "int64")

@@ -48,12 +48,33 @@ def fit_head(kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, r
     # The optimum does not depend on the origin; the solver's steps do, and one scale gives `STRENGTHS` a meaning.
     vectors = np.asarray(vectors, np.float64)
     center = vectors.mean(axis=0)
-    scale = np.sqrt(np.mean(np.sum((vectors - center) ** 2, axis=1))) or 1.0
+    scale = _spread(vectors) or 1.0
     scaled = (vectors - center) / scale
     strength = choose_strength(kind, scaled, labels, outputs, rng)
     kernel, bias = FITS[kind](scaled, labels, outputs, strength, TOLERANCE)
     kernel = kernel / scale
     return kernel, bias - center @ kernel
+
+
+def add_directions(vectors: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Return the matrix that maps vectors to themselves beside their products with the direction of each class.
+
+    Both parts are scaled to a mean squared distance of 1 from their mean over these vectors. A head fitted to what it
+    gives is regularised less along the directions; the matrix times the kernel of that head is a kernel for vectors.
+
+    Args:
+        vectors: float, (rows, hidden).
+        directions: float, (hidden, classes). What all have in common is taken away.
+    Returns:
+        float, (hidden, hidden + classes).
+    """
+    maps = (np.eye(len(directions)), directions - directions.mean(axis=1, keepdims=True))
+    return np.concatenate([part / (_spread(vectors @ part) or 1.0) for part in maps], axis=1)
+
+
+def _spread(vectors: np.ndarray) -> float:
+    """Return the root of the mean squared distance of vectors, (rows, columns), from their mean."""
+    return float(np.sqrt(np.mean(np.sum((vectors - vectors.mean(axis=0)) ** 2, axis=1))))
 
 
 def choose_strength(

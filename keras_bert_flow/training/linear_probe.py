@@ -9,7 +9,7 @@ import numpy as np
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
 from keras_bert_flow.models.values import read_variable
 from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.tasks.linear_head import MOST_ROWS, Head, fit_head, spread_rows
+from keras_bert_flow.tasks.linear_head import MOST_ROWS, Head, add_directions, fit_head, spread_rows
 
 HEAD = "classifier"  # name of the dense layer
 
@@ -61,17 +61,9 @@ class LinearProbe:
     def _fit_towards_words(self, vectors: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Head:
         table = read_variable(self._table)
         words = np.stack([table[list(ids)].mean(axis=0) for ids in self._label_words], axis=1)  # (hidden, classes)
-        words -= words.mean(axis=1, keepdims=True)
-        maps = [np.eye(len(words)), words]  # of a vector to itself, and to its product with the words of each class
-        scaled = [map_ / (_spread(vectors @ map_) or 1.0) for map_ in maps]
-        both = np.concatenate(scaled, axis=1)  # (hidden, hidden + classes)
+        both = add_directions(vectors, words)
         kernel, bias = fit_head(self._kind, vectors @ both, labels, self._layer.units, rng)
         return both @ kernel, bias
-
-
-def _spread(vectors: np.ndarray) -> float:
-    """Return the root of the mean squared distance of vectors, (rows, columns), from their mean."""
-    return float(np.sqrt(np.mean(np.sum((vectors - vectors.mean(axis=0)) ** 2, axis=1))))
 
 
 def _take_rows(features: Features, rows: np.ndarray) -> Features:
