@@ -34,7 +34,7 @@ ALL = {"optimizer": "muon", **COUNTS}
 TRANSFORMERS = "transformers"
 # Name → settings of `pretraining`; each says what it adds to plain AdamW.
 RECIPES = {
-    "defaults": {"masking": "static", "precision": "float32", "learning_rate": 0.0015},  # of 9fe0ed7
+    "defaults": {"masking": "static", "precision": "float32", "learning_rate": 0.0015},  # once the quickstart's
     "adamw": {},
     "bias": {"output_bias": "unigram"},
     "counts": COUNTS,
