@@ -19,7 +19,7 @@ def find_label_words(
 ) -> list[list[int]]:
     """Return the token ids of the words of each class, in the order of the classes; none where there are no words.
 
-    A word of several pieces is left out.
+    A word that the vocabulary does not have whole is left out; see `describe_left_out`.
 
     Raises:
         ValueError: as of `check_label_words`, or all words of a class are of several pieces.
@@ -35,6 +35,14 @@ def find_label_words(
                 f"Received: {', '.join(words[label])} for {label!r}. Choose commoner ones."
             )
     return found
+
+
+def describe_left_out(words: Mapping[str, Sequence[str]] | None, tokenizer: WordPieceTokenizer) -> str | None:
+    """Say in one line which words `find_label_words` leaves out; None where it takes all."""
+    left_out = [word for each in (words or {}).values() for word in each if not _find_whole([word], tokenizer)]
+    if not left_out:
+        return None
+    return f"`finetuning.label_words`: {', '.join(left_out)}: not whole in the vocabulary, so not used."
 
 
 def _find_whole(words: Sequence[str], tokenizer: WordPieceTokenizer) -> list[int]:

@@ -17,7 +17,7 @@ from keras_bert_flow.tasks.task import Task
 from keras_bert_flow.tasks.unreachable import Unreachable, describe_unreachable
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
-from keras_bert_flow.training.label_words import check_label_words, find_label_words
+from keras_bert_flow.training.label_words import check_label_words, describe_left_out, find_label_words
 
 UNREACHABLE = "unreachable.json"  # beside the runs of a fine-tuning, where there is anything to say
 
@@ -84,9 +84,14 @@ def check_task_files(config: PipelineConfig) -> TaskFiles:
 
 
 def read_task_data(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData:
-    """Read and encode all files, and log which labels no model can give; errors as of `check_task_files`."""
+    """Read and encode all files; errors as of `check_task_files`.
+
+    Which labels no model can give, and which `label_words` the vocabulary does not have whole, is logged.
+    """
     files, length = read_task_files(config), config.finetuning.sequence_length
     find_label_words(config.finetuning.label_words, files.task.labels, tokenizer)  # says what is wrong with them
+    if remark := describe_left_out(config.finetuning.label_words, tokenizer):
+        _logger.warning("%s", remark)
     examples = {"train": files.training, "dev": files.dev}
     # Further dev files are encoded so that what is wrong with them is said now, not after the training.
     examples |= {f"extra_dev.{name}": found for name, found in files.extra_dev.items()}

@@ -13,9 +13,10 @@ from keras_bert_flow.models.values import read_variable
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.text.vocabulary import write_vocabulary
 from keras_bert_flow.training.finetune import finetune
-from keras_bert_flow.training.label_words import find_label_words
+from keras_bert_flow.training.label_words import describe_left_out, find_label_words
 from keras_bert_flow.training.linear_probe import LinearProbe
 from keras_bert_flow.training.pretrain import make_pretrainer
+from keras_bert_flow.training.task_data import read_task_data
 from tests.oracles.numpy_bert import randomise_weights
 from tests.oracles.tiny_records import make_tiny_config
 from tests.tasks.kinds import LETTERS, TOKENIZER
@@ -105,6 +106,17 @@ def test_words_are_found_in_the_order_of_the_classes():
     assert find_label_words(WORDS, ("yes", "no"), TOKENIZER) == IDS[::-1]
     assert find_label_words({"no": ("ab", "a"), "yes": ("p",)}, ("no", "yes"), TOKENIZER) == [[5], [20]]
     assert find_label_words(None, ("no", "yes"), TOKENIZER) == []
+
+
+@pytest.mark.any_backend
+def test_words_left_out_are_named(tmp_path, caplog):
+    (tmp_path / "table.tsv").write_text("text\tlabel\na b\tno\np o\tyes\n")
+    task = {"train": str(tmp_path / "table.tsv"), "dev": str(tmp_path / "table.tsv")}
+    words = {"no": ("ab", "a"), "yes": ("p", "ré")}
+    settings = {"pooling": "bag_of_words", "head_start": "probe", "sequence_length": LENGTH, "label_words": words}
+    read_task_data(PipelineConfig(task=task, finetuning=settings), TOKENIZER)
+    assert caplog.messages == ["`finetuning.label_words`: ab, ré: not whole in the vocabulary, so not used."]
+    assert describe_left_out(WORDS, TOKENIZER) is None and describe_left_out(None, TOKENIZER) is None
 
 
 @pytest.mark.any_backend
