@@ -116,7 +116,7 @@ def test_damaged_curve_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("count", "epochs"), [(1000, 3), (500, 6), (100, 20), (3, 20)])
-@pytest.mark.parametrize(("head_start", "most"), [("random", 20), ("probe", 8)])
+@pytest.mark.parametrize(("head_start", "most"), [("random", 20), ("probe", 5)])
 def test_few_labels_have_as_many_steps_up_to_the_most_epochs(head_start, most, count, epochs, place):  # noqa: F811
     epochs = min(epochs, most)
     config = make_task_config(place, epochs=3, head_start=head_start)
