@@ -8,18 +8,27 @@ are no better than the pieces alone, the corpus holds little of what the task as
 `finetuning.label_words`, there is a column for the mean vector beside its products with the vectors of these words, to
 which a probe of the encoder is fitted as well. Each gets the regularisation with the least loss in cross-validation on
 its training rows.
+
+    ... --finetuned 200=out/few 6920=out/all
+
+A second table then has, for each number of labels, the mean accuracy of the models that `kbf finetune` made, how far it
+is above each linear model, and the standard error of that difference, of examples and seeds (`compare_models`).
 """
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
+import keras_bert_flow as kbf
 from keras_bert_flow.config_file import load_config
+from keras_bert_flow.evaluation.comparison import compare_models
 from keras_bert_flow.tasks.linear_head import add_directions
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.text.documents import ReadingRule, read_documents
@@ -43,6 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
     parser.add_argument("--vocab", required=True, help="vocab.txt, uncased")
     parser.add_argument("--examples", type=int, nargs="+", default=[200, 1000, 7000], help="labels to learn from")
+    parser.add_argument("--finetuned", nargs="+", default=[], metavar="LABELS=FOLDER", help="what `kbf finetune` made")
     return parser.parse_args()
 
 
@@ -71,9 +81,33 @@ def mark_pieces(texts: Sequence[np.ndarray], vocabulary_size: int) -> sparse.csr
     return sparse.csr_matrix((np.ones(ends[-1]), np.concatenate(pieces), ends), shape=(len(texts), vocabulary_size))
 
 
-def measure_accuracy(train, train_labels, dev, dev_labels) -> float:
+def predict_labels(train, train_labels, dev) -> np.ndarray:
     grid = GridSearchCV(LogisticRegression(max_iter=2000), {"C": STRENGTHS}, scoring="neg_log_loss", cv=FOLDS)
-    return float(np.mean(grid.fit(train, train_labels).predict(dev) == dev_labels))
+    return grid.fit(train, train_labels).predict(dev)
+
+
+def compare_runs(folder: Path, texts: Sequence[str], labels: np.ndarray, linear: Mapping[str, np.ndarray]) -> list[str]:
+    """Return the cells of a row: the mean accuracy of the runs, and how far it is above each linear model.
+
+    Args:
+        folder: what `kbf finetune` made.
+        texts, labels: of the dev table.
+        linear: linear model → which of its predictions are right, bool, (texts,).
+    """
+    runs = sorted(folder.glob("pretrained/seed-*/model"))
+    if not runs:
+        raise SystemExit(f"--finetuned must name what `kbf finetune` made. Received: {folder}, without runs.")
+    answers = [[answer["label"] for answer in kbf.load(run).predict(texts)] for run in runs]
+    right = {"runs": np.array(answers) == labels} | {kind: values[None] for kind, values in linear.items()}
+    measures = {name: [partial(_take_mean, values) for values in rows] for name, rows in right.items()}
+    seeds = {name: [place if name == "runs" else None for place in range(len(rows))] for name, rows in right.items()}
+    compared = compare_models(measures, seeds, len(labels), "runs")
+    found = [(100 * each["difference"], 100 * each["standard_error"]) for each in compared.values()]
+    return [f"{100 * right['runs'].mean():.1f}", *(f"{difference:+.1f} ± {error:.1f}" for difference, error in found)]
+
+
+def _take_mean(values: np.ndarray, places: np.ndarray) -> float:
+    return float(values[places].mean())
 
 
 def describe_new_words(train: Sequence[str], dev: Sequence[str], lines: Sequence[str]) -> str:
@@ -94,6 +128,9 @@ def _split_words(texts: Sequence[str]) -> Iterator[str]:
 
 def main() -> None:
     arguments = parse_arguments()
+    folders = {int(count): Path(folder) for count, folder in (each.split("=", 1) for each in arguments.finetuned)}
+    if unknown := folders.keys() - set(arguments.examples):
+        raise SystemExit(f"--finetuned must be of numbers in --examples. Received: {', '.join(map(str, unknown))}.")
     config = load_config(arguments.config, arguments.set)
     tokenizer = WordPieceTokenizer.from_file(arguments.vocab)
     lines = read_lines(config.corpus.input)
@@ -115,11 +152,18 @@ def main() -> None:
         both_maps = add_directions(means[0], directions)
         kinds["vectors and label words"] = [sparse.csr_matrix(table @ both_maps) for table in means]
     print("| labels | " + " | ".join(f"{kind} %" for kind in kinds) + " |", "|---:" * (len(kinds) + 1) + "|", sep="\n")
+    right = {}
     for examples in arguments.examples:
         train_labels = labels[0][:examples]
-        scores = [measure_accuracy(train[:examples], train_labels, dev, labels[1]) for train, dev in kinds.values()]
-        cells = " | ".join(f"{100 * score:.1f}" for score in scores)
+        guesses = {kind: predict_labels(train[:examples], train_labels, dev) for kind, (train, dev) in kinds.items()}
+        right[examples] = {kind: labels_of_kind == labels[1] for kind, labels_of_kind in guesses.items()}
+        cells = " | ".join(f"{100 * values.mean():.1f}" for values in right[examples].values())
         print(f"| {len(train_labels):,} | {cells} |", flush=True)
+    if folders:
+        print("\n| labels | fine-tuned % | " + " | ".join(f"above {kind}" for kind in kinds) + " |")
+        print("|---:" * (len(kinds) + 2) + "|")
+    for examples, folder in folders.items():
+        print(f"| {examples:,} | " + " | ".join(compare_runs(folder, texts[1], labels[1], right[examples])) + " |")
     print("\n" + describe_new_words(*texts, lines))
 
 
