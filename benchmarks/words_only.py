@@ -52,8 +52,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
     parser.add_argument("--vocab", required=True, help="vocab.txt, uncased")
     parser.add_argument("--examples", type=int, nargs="+", default=[200, 1000, 7000], help="labels to learn from")
-    parser.add_argument("--finetuned", nargs="+", default=[], metavar="LABELS=FOLDER", help="what `kbf finetune` made")
+    parser.add_argument(
+        "--finetuned", nargs="+", default=[], type=find_runs, metavar="LABELS=FOLDER", help="by `kbf finetune`"
+    )
     return parser.parse_args()
+
+
+def find_runs(text: str) -> tuple[int, list[Path]]:
+    """Return the number of labels, and the models of the runs with them."""
+    count, _, folder = text.partition("=")
+    runs = sorted(Path(folder).glob("pretrained/seed-*/model"))
+    if not count.isdecimal() or not runs:
+        raise argparse.ArgumentTypeError(f"Must be labels=what `kbf finetune` made, such as 200=out/few. Got: {text}")
+    return int(count), runs
 
 
 def read_lines(paths: Sequence[str]) -> list[str]:
@@ -86,17 +97,16 @@ def predict_labels(train, train_labels, dev) -> np.ndarray:
     return grid.fit(train, train_labels).predict(dev)
 
 
-def compare_runs(folder: Path, texts: Sequence[str], labels: np.ndarray, linear: Mapping[str, np.ndarray]) -> list[str]:
+def compare_runs(
+    runs: Sequence[Path], texts: Sequence[str], labels: np.ndarray, linear: Mapping[str, np.ndarray]
+) -> list[str]:
     """Return the cells of a row: the mean accuracy of the runs, and how far it is above each linear model.
 
     Args:
-        folder: what `kbf finetune` made.
+        runs: model directories.
         texts, labels: of the dev table.
         linear: linear model → which of its predictions are right, bool, (texts,).
     """
-    runs = sorted(folder.glob("pretrained/seed-*/model"))
-    if not runs:
-        raise SystemExit(f"--finetuned must name what `kbf finetune` made. Received: {folder}, without runs.")
     answers = [[answer["label"] for answer in kbf.load(run).predict(texts)] for run in runs]
     right = {"runs": np.array(answers) == labels} | {kind: values[None] for kind, values in linear.items()}
     measures = {name: [partial(_take_mean, values) for values in rows] for name, rows in right.items()}
@@ -128,8 +138,8 @@ def _split_words(texts: Sequence[str]) -> Iterator[str]:
 
 def main() -> None:
     arguments = parse_arguments()
-    folders = {int(count): Path(folder) for count, folder in (each.split("=", 1) for each in arguments.finetuned)}
-    if unknown := folders.keys() - set(arguments.examples):
+    finetuned = dict(arguments.finetuned)
+    if unknown := finetuned.keys() - set(arguments.examples):
         raise SystemExit(f"--finetuned must be of numbers in --examples. Received: {', '.join(map(str, unknown))}.")
     config = load_config(arguments.config, arguments.set)
     tokenizer = WordPieceTokenizer.from_file(arguments.vocab)
@@ -159,11 +169,11 @@ def main() -> None:
         right[examples] = {kind: labels_of_kind == labels[1] for kind, labels_of_kind in guesses.items()}
         cells = " | ".join(f"{100 * values.mean():.1f}" for values in right[examples].values())
         print(f"| {len(train_labels):,} | {cells} |", flush=True)
-    if folders:
+    if finetuned:
         print("\n| labels | fine-tuned % | " + " | ".join(f"above {kind}" for kind in kinds) + " |")
         print("|---:" * (len(kinds) + 2) + "|")
-    for examples, folder in folders.items():
-        print(f"| {examples:,} | " + " | ".join(compare_runs(folder, texts[1], labels[1], right[examples])) + " |")
+    for examples, runs in finetuned.items():
+        print(f"| {examples:,} | " + " | ".join(compare_runs(runs, texts[1], labels[1], right[examples])) + " |")
     print("\n" + describe_new_words(*texts, lines))
 
 

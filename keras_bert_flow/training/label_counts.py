@@ -18,7 +18,7 @@ from keras_bert_flow.training.task_runs import MODEL, RUN_FILE, TaskRuns
 
 FOLDER, CURVE_FILE = "label-counts", "label-counts.json"
 # Most epochs on few examples, by how the head starts: a random one needs many (Mosbach et al. 2021, arXiv:2006.04884);
-# one that is fitted from the start only loses by them (docs/results.md, "On SST-2, from 64 MB of film reviews").
+# one that is fitted before is past its best by then (docs/results.md, "On SST-2, from 64 MB of film reviews").
 FEW_LABELS_EPOCHS = {"random": 20, "probe": 5}
 
 MakeRuns = Callable[[PipelineConfig, TaskData], TaskRuns]
