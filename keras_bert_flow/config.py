@@ -116,6 +116,12 @@ class ModelConfig(Settings):
 class PretrainingConfig(Settings):
     """How the model learns from records. Defaults: Devlin et al. 2019, appendix A.2."""
 
+    sequence_length: int | None = Field(
+        None,
+        ge=8,
+        description="Tokens of a sequence; longer records of the objective `mlm` are cut, and `bag_of_words` then "
+        "holds the rest of the document as well. Default: that of the records.",
+    )
     masking: Literal["static", "dynamic"] = Field(
         "static", description="Masks as they are in the records, or drawn anew for each pass over them (RoBERTa)."
     )
@@ -458,7 +464,8 @@ class PipelineConfig(Settings):
 
     @model_validator(mode="after")
     def _check_lengths(self):
-        for stage in ("records", "finetuning", *(("second_phase",) if self.second_phase else ())):
+        trained = "records" if self.pretraining.sequence_length is None else "pretraining"
+        for stage in (trained, "finetuning", *(("second_phase",) if self.second_phase else ())):
             length = getattr(self, stage).sequence_length
             _require_shorter(f"{stage}.sequence_length", length, "model.max_positions", self.model.max_positions)
         return self

@@ -1,6 +1,7 @@
 """Feed pre-training records to `model.fit`: order is a function of (seed, epoch, index), so resuming is a slice."""
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -8,21 +9,31 @@ import grain
 import numpy as np
 
 from keras_bert_flow.data.accumulation import split_batches
-from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords, read_masking_rule, with_fraction
+from keras_bert_flow.data.dynamic_masking import (
+    DynamicMasking,
+    NumberedRecords,
+    mask_again,
+    read_masking_rule,
+    restore_tokens,
+    with_fraction,
+)
 from keras_bert_flow.data.record_tokens import count_tokens, read_tokens, weigh_tokens
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.manifest import Manifest
 from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
+from keras_bert_flow.text.cutting import check_cutting, count_sequences, cut_record
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
+from keras_bert_flow.text.randomness import keyed_generator
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
 ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
 MASKINGS = ("static", "dynamic")
+SAMPLE_SEQUENCES = 1000  # a second; their mean context is known to some hundredths
 
 
 class PretrainingRecords:
@@ -33,9 +44,13 @@ class PretrainingRecords:
         part: `train` or `held_out`.
         verify: compare the sha256 of every file with the manifest first.
         vocabulary_file: the model's vocab.txt, where it is not the one in the folder.
+        sequence_length: cut each record of the objective `mlm` into sequences of so many tokens, which take its place
+            under a number of their own, with masks that depend on the number alone. They have the rest of their
+            documents beside them; see `cutting.cut_record`.
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is changed, damaged or in no manifest, or the vocabulary is not that of the records.
+        ValueError: a file is changed, damaged or in no manifest, the vocabulary is not that of the records, or they
+            cannot be cut so.
     """
 
     def __init__(
@@ -44,6 +59,7 @@ class PretrainingRecords:
         part: str = "train",
         verify: bool = True,
         vocabulary_file: str | Path | None = None,
+        sequence_length: int | None = None,
     ):
         self.manifest: Manifest = check_records(folder, digests=verify)
         self._folder = Path(folder)
@@ -54,17 +70,31 @@ class PretrainingRecords:
             _open_file(Path(folder) / file.name, file.records) for file in files if file.name.endswith(RECORD_SUFFIX)
         ]
         self._ends = np.cumsum([len(file) for file in self._files])
+        self.record_length = self.manifest.config["sequence_length"]
+        self.sequence_length = sequence_length or self.record_length
+        check_cutting(self.objective, self.record_length, self.sequence_length)
+        self._count = count_sequences(self.record_length, self.sequence_length)
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return (int(self._ends[-1]) if len(self._ends) else 0) * self._count
 
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        """Return the features of a record.
+        """Return the features of a record, or of a sequence cut out of it.
 
         Raises:
             ValueError: it is damaged, of another shape, or holds ids beyond the vocabulary; the message names file and
                 record.
         """
+        if self.is_whole:
+            return self._read(index)
+        features = self._read(index // self._count)
+        tokens = restore_tokens(features)[: features["input_mask"].sum()]
+        cut = cut_record(tokens, index % self._count, self.sequence_length, self.record_length)
+        none = dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), np.zeros(0, np.int64))
+        zeros = {"segment_ids": np.zeros_like(cut["input_ids"]), "next_sentence_labels": np.zeros(1, np.int64)}
+        return mask_again(cut | none | zeros, self._rule, keyed_generator("cut", index))
+
+    def _read(self, index: int) -> Mapping[str, np.ndarray]:
         file = int(np.searchsorted(self._ends, index, side="right"))
         position = index - (int(self._ends[file - 1]) if file else 0)
         record, place = self._files[file][position], f"record {position} of {self._files[file].path}"
@@ -85,7 +115,7 @@ class PretrainingRecords:
 
     def _check_shapes(self, features: Mapping[str, np.ndarray], place: str) -> None:
         """Raise ValueError for shapes that no batch can hold, and places that no tensor has: jax would clip them."""
-        masks, length = features["masked_lm_positions"].shape, self.sequence_length
+        masks, length = features["masked_lm_positions"].shape, self.record_length
         shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (length,))
         shapes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), masks)
         shapes["next_sentence_labels"] = (1,)
@@ -102,7 +132,9 @@ class PretrainingRecords:
     def read_masking_rule(self, masked_fraction: float | None = None) -> MaskingRule:
         """Return how the records were masked, or the same with another share; see `dynamic_masking`."""
         rule = read_masking_rule(self._folder, self.manifest.config)
-        return rule if masked_fraction is None else with_fraction(rule, masked_fraction, self.sequence_length)
+        if masked_fraction is None and self.is_whole:
+            return rule
+        return with_fraction(rule, masked_fraction or rule.masked_fraction, self.sequence_length)
 
     def read_tokenizer(self) -> WordPieceTokenizer:
         """Return the tokenizer that the records were made with."""
@@ -111,8 +143,17 @@ class PretrainingRecords:
     @cached_property
     def label_weights(self) -> np.ndarray:
         """What each token counts as a label of a bag of words, float32, (vocabulary,); they are counted once."""
-        batches, special = read_tokens(self, self.sequence_length), self.read_tokenizer().special_ids
+        batches, special = read_tokens(self.uncut, self.record_length), self.read_tokenizer().special_ids
         return weigh_tokens(count_tokens(batches, self._vocabulary_size, special))
+
+    @cached_property
+    def mean_context(self) -> float:
+        """How many tokens of the rest of its documents a sequence has on average, told by a sample; at least 1."""
+        if self.is_whole:
+            return 1.0
+        step = max(1, len(self) // SAMPLE_SEQUENCES)
+        counts = [self[number]["context_weights"].sum() for number in range(0, len(self), step)]
+        return max(1.0, float(np.mean(counts)))
 
     @property
     def objective(self) -> str:
@@ -120,8 +161,20 @@ class PretrainingRecords:
         return self.manifest.config.get("objective", MLM_NSP)
 
     @property
-    def sequence_length(self) -> int:
-        return self.manifest.config["sequence_length"]
+    def is_whole(self) -> bool:
+        """Whether records are read as they are, and not cut."""
+        return self.sequence_length == self.record_length
+
+    @property
+    def uncut(self) -> "PretrainingRecords":
+        """The same records, read as they are."""
+        whole = copy(self)
+        whole.sequence_length, whole._count = self.record_length, 1
+        return whole
+
+    @cached_property
+    def _rule(self) -> MaskingRule:
+        return self.read_masking_rule()
 
 
 def pretraining_dataset(
@@ -148,8 +201,9 @@ def pretraining_dataset(
         accumulate_batches: parts in which each batch comes, for an optimizer that accumulates as many and losses that
             are sums (`models.defaults.token_loss`).
         share: (number, count): which of `count` equal runs of each batch's rows to read; the others are not read.
-        bag_of_words: give the masked tokens once more, for a `BagOfWordsPretrainer`, frequent ones with less weight
-            (`record_tokens.weigh_tokens`); the records are read for it.
+        bag_of_words: give the masked tokens once more, for a `BagOfWordsPretrainer`, and where records are cut the rest
+            of the document with them; frequent ones with less weight (`record_tokens.weigh_tokens`), for which the
+            records are read.
         masked_fraction: of dynamic masks, in place of that of the records.
     Raises:
         ValueError: another `masking`, the records do not say how they were masked, or a batch has no equal shares.
@@ -162,13 +216,12 @@ def pretraining_dataset(
         dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(masked_fraction), len(records), seed))
     else:
         dataset = shuffle_endlessly(grain.MapDataset.source(records), seed)
-    to_batch = partial(to_model_batch, has_sentence_labels=records.objective in SENTENCE_TASKS)
+    words = {"label_weights": records.label_weights, "mean_context": records.mean_context} if bag_of_words else {}
+    to_batch = partial(to_model_batch, has_sentence_labels=records.objective in SENTENCE_TASKS, **words)
     number, count = share
     if batch_size % count:
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
     batches = dataset.batch(batch_size // count)[number::count].map(to_batch)
-    if bag_of_words:
-        batches = batches.map(partial(add_bag_of_words, label_weights=records.label_weights))
     batches = batches[start_step:].to_iter_dataset(READING)
     return split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
 
@@ -201,11 +254,18 @@ def ordered_batches(
         yield x, y, {name: (weight.T * is_real).T for name, weight in weights.items()}
 
 
-def to_model_batch(features: Mapping[str, np.ndarray], has_sentence_labels: bool = True) -> tuple[dict, dict, dict]:
+def to_model_batch(
+    features: Mapping[str, np.ndarray],
+    has_sentence_labels: bool = True,
+    label_weights: np.ndarray | None = None,
+    mean_context: float = 1.0,
+) -> tuple[dict, dict, dict]:
     """Rename the features of a batch to the model's inputs, labels and sample weights.
 
     Shapes: token_ids, segment_ids, padding_mask (batch, length); mask_positions, `mlm` labels and weights
-    (batch, masks_per_sequence); `nsp` labels and weights (batch,), where the objective has them.
+    (batch, masks_per_sequence); `nsp` labels and weights (batch,), where the objective has them; `words` labels and
+    weights (batch, masks_per_sequence + context), where tokens have weights as labels, of (vocabulary,). A context of
+    `mean_context` tokens counts as much as the masked tokens together.
     """
     x = {
         "token_ids": features["input_ids"].astype("int32"),
@@ -217,14 +277,14 @@ def to_model_batch(features: Mapping[str, np.ndarray], has_sentence_labels: bool
     if has_sentence_labels:
         y["nsp"] = features["next_sentence_labels"][:, 0].astype("int32")
         weights["nsp"] = np.ones(len(y["nsp"]), "float32")
+    if label_weights is not None:
+        y["words"], counts = y["mlm"], weights["mlm"]
+        if "context_ids" in features:
+            context = features["context_weights"] * (counts.sum(axis=1, keepdims=True) / mean_context)
+            y["words"] = np.concatenate([y["words"], features["context_ids"].astype("int32")], axis=1)
+            counts = np.concatenate([counts, context], axis=1)
+        weights["words"] = counts * label_weights[y["words"]]
     return x, y, weights
-
-
-def add_bag_of_words(batch: tuple[dict, dict, dict], label_weights: np.ndarray) -> tuple[dict, dict, dict]:
-    """Give the masked tokens to the output `words` as well, each with its weight, of (vocabulary,)."""
-    x, y, weights = batch
-    words = weights["mlm"] * label_weights[y["mlm"]]
-    return x, y | {"words": y["mlm"]}, weights | {"words": words}
 
 
 def _open_file(path: Path, records: int | None) -> TFRecordFile:

@@ -12,6 +12,7 @@ from keras_bert_flow.config import PipelineConfig, VocabularyConfig
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import resolve_size
 from keras_bert_flow.planning.corpus_sample import CorpusSample, read_sample
+from keras_bert_flow.text.cutting import count_sequences
 from keras_bert_flow.text.documents import Document
 from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.masking import MaskingRule, count_masks
@@ -95,7 +96,9 @@ def estimate_pretraining(config: PipelineConfig, estimate: CorpusEstimate | None
         passes = ""
         if estimate is not None:
             count = count_records(phase, estimate)
-            share = training.total_steps * training.batch_size / max(1.0, count)
+            length = training.sequence_length or records.sequence_length
+            sequences = count * count_sequences(records.sequence_length, length)
+            share = training.total_steps * training.batch_size / max(1.0, sequences)
             passes = f" about {share:,.1f} passes over the records,"
             lines.append(f"Records: about {count:,.0f} of {records.sequence_length} tokens, from the same sample.")
         lines.append(
@@ -158,14 +161,17 @@ def _count_flops(config: PipelineConfig) -> int:
     model, records, vocabulary = config.model, config.records, config.vocabulary
     sizes = resolve_size(model)
     pieces = len(read_vocabulary(vocabulary.file)) if vocabulary.file else vocabulary.size
+    length = config.pretraining.sequence_length or records.sequence_length
     share, masks = config.pretraining.masked_fraction, records.max_predictions
+    if share is None and length < records.sequence_length:
+        share = records.masked_fraction
     flops = count_flops(
         pieces,
         sizes["num_layers"],
         sizes["hidden_dim"],
         sizes["intermediate_dim"],
-        records.sequence_length,
-        masks if share is None else count_masks(records.sequence_length, share),
+        length,
+        masks if share is None else count_masks(length, share),
         use_pooler=records.objective in SENTENCE_TASKS,
         bag_of_words=config.pretraining.bag_of_words > 0,
     )

@@ -14,6 +14,7 @@ from keras_bert_flow.preflight.stages import (
     check_pattern,
     check_pooling,
     check_predictions,
+    check_sequences,
     check_task,
     packages_of,
 )
@@ -50,6 +51,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
         read_vocabulary(config.vocabulary.file)
     if "records" in stages:
         check_predictions(config)
+        check_sequences(config)
     if "vocabulary" in stages or "records" in stages:
         check_corpus(config, makes_records="records" in stages)
     if "pretraining" in stages and "finetuning" in stages:

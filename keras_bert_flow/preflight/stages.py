@@ -23,8 +23,10 @@ from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.tasks.minimal_pairs import encode_pairs, read_minimal_pairs
+from keras_bert_flow.text.cutting import check_cutting
 from keras_bert_flow.text.inputs import check_inputs, packages_for
 from keras_bert_flow.text.masking import count_masks
+from keras_bert_flow.text.objectives import MLM_NSP
 from keras_bert_flow.text.storage import is_remote
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
@@ -115,8 +117,10 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
     check_output(output)
     check_model(config)
     made = check_records(records).config
-    if isinstance(made.get("sequence_length"), int):
-        check_positions(made["sequence_length"], config.model.max_positions)
+    if isinstance(record_length := made.get("sequence_length"), int):
+        length = config.pretraining.sequence_length or record_length
+        check_cutting(made.get("objective", MLM_NSP), record_length, length)
+        check_positions(length, config.model.max_positions)
     vocabulary = initial_model and initial_model / VOCABULARY_FILE
     if initial_model is not None:
         check_shape(check_model_directory(initial_model), config.model, initial_model)
@@ -171,6 +175,13 @@ def check_predictions(config: PipelineConfig) -> None:
                 f"max_predictions={most}, sequence_length={length}. Try "
                 f"max_predictions={count_masks(length, phase.records.masked_fraction)}."
             )
+
+
+def check_sequences(config: PipelineConfig) -> None:
+    """Check that the records of each phase can be cut into the sequences that it trains on."""
+    for phase in config.phases:
+        length = phase.records.sequence_length
+        check_cutting(phase.records.objective, length, phase.pretraining.sequence_length or length)
 
 
 def check_model(config: PipelineConfig) -> None:

@@ -36,7 +36,7 @@ def set_initial_tokens(
     table = model.backbone.token_embedding.embeddings
     vocabulary_size, width = table.shape
     special = np.array(records.read_tokenizer().special_ids)
-    batches = list(read_tokens(records, records.sequence_length))  # at most 128 MB, and read once for both
+    batches = list(read_tokens(records.uncut, records.record_length))  # at most 128 MB, and read once for both
     if settings.output_bias == "unigram":
         counts = count_tokens(batches, vocabulary_size, special)
         for name in {"mlm", WORDS} & model.output.keys():

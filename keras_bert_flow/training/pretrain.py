@@ -103,13 +103,14 @@ def pretrain(
 
     cluster = SINGLE  # what is there already, or in the way, needs no devices
     if not Path(output).exists():
-        described = PretrainingRecords(records)
+        described = PretrainingRecords(records, sequence_length=config.pretraining.sequence_length)
         _check_fit(config, described)
         cluster = join_cluster(config, described.manifest.config["vocabulary_size"], callbacks)
 
     def build(work: Path, folder: Path) -> Contents:
-        training = PretrainingRecords(records, vocabulary_file=initial and initial / VOCABULARY_FILE)
-        held_out = PretrainingRecords(records, "held_out", verify=False)
+        vocabulary, length = initial and initial / VOCABULARY_FILE, config.pretraining.sequence_length
+        training = PretrainingRecords(records, vocabulary_file=vocabulary, sequence_length=length)
+        held_out = PretrainingRecords(records, "held_out", verify=False, sequence_length=length)
         follow = report if cluster.is_first else _ignore
         return _build(Run(config, records, initial, training, held_out, work, folder, follow, callbacks, cluster))
 

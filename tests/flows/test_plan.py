@@ -184,6 +184,20 @@ def test_plan_counts_each_phase(config):
     assert "Pre-training: 3 steps of 2 sequences" in text
 
 
+def test_plan_of_cut_records_counts_the_sequences(config):
+    def plan(records_length, length):
+        records = {"objective": "mlm", "sequence_length": records_length, "max_predictions": 5}
+        changed = config.model_dump() | {"records": config.records.model_dump() | records}
+        changed["model"]["max_positions"], changed["pretraining"]["sequence_length"] = 64, length
+        text = describe_plan(type(config).model_validate(changed))
+        passes, operations = re.search(r"about ([\d.,]+) passes over the records, (\S+) floating", text).groups()
+        return float(passes.replace(",", "")), float(operations)
+
+    (short_passes, short), (whole_passes, _), (passes, operations) = plan(32, None), plan(62, None), plan(62, 32)
+    assert operations == short  # as for records of this length: 15 % of 32 are 5 masks
+    assert passes == pytest.approx(short_passes, rel=0.2) and passes == pytest.approx(whole_passes / 2, abs=0.1)
+
+
 def test_plan_of_the_built_in_corpus_knows_its_first_key(config):
     corpus, *others = plan_stages(type(config)(runs=config.runs))
     assert (corpus.name, corpus.stage is not None) == ("corpus", True)

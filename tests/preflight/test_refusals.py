@@ -83,6 +83,8 @@ WRONG_SETTINGS = {
     "finetuning.seeds=[1, 1]": "must name each seed once",
     "finetuning.sequence_length=1000": "must be at most `model.max_positions`",
     "pretraining.warmup_steps=9999999": "must be at most `total_steps`",
+    "pretraining.sequence_length=16": "pairs cannot be cut. Received: 16, records of 128 tokens, objective mlm_nsp",
+    "pretraining.sequence_length=1000": "must be at most `model.max_positions`",
     "finetuning.pooling=bag_of_words": "must go on from pre-training.*Received: pretraining.bag_of_words=0",
     "finetuning={label_words: {'no': [bad], 'yes': [good]}}": "must go with .*pooling=None, head_start=random",
     f"finetuning={PROBED}, label_words: {{'no': [bad], 'yes': []}}}}": "must have a word for each class.*'yes'",

@@ -10,6 +10,7 @@ from transformers import BertForPreTraining
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.pretrain import pretrain
 from tests.oracles.killed_pretraining import pretrain_killed_and_whole
+from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 WITHOUT_DROPOUT = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
@@ -74,6 +75,15 @@ def test_four_parts_make_the_step_of_the_whole(records, tmp_path):
     for name in ("loss", "words_loss"):
         found = [[line[name] for line in read_log(folder)] for folder in (whole, parts)]
         np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+@pytest.mark.any_backend
+def test_killed_run_on_cut_records_ends_in_the_same_bits(tmp_path):
+    folder = write_objective_records(tmp_path / "records", "mlm", sequence_length=30)
+    steps = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "warmup_steps": 1}
+    config = make_tiny_config(**steps, bag_of_words=1.0, masking="dynamic", sequence_length=16)
+    killed, finished = pretrain_killed_and_whole(config, folder, tmp_path)
+    assert killed == finished  # by a model of 16 positions
 
 
 def test_another_share_of_masks_is_trained_on_and_the_held_out_records_keep_theirs(records, tmp_path):
