@@ -277,14 +277,32 @@ def to_model_batch(
     if has_sentence_labels:
         y["nsp"] = features["next_sentence_labels"][:, 0].astype("int32")
         weights["nsp"] = np.ones(len(y["nsp"]), "float32")
-    if label_weights is not None:
-        y["words"], counts = y["mlm"], weights["mlm"]
-        if "context_ids" in features:
-            context = features["context_weights"] * (counts.sum(axis=1, keepdims=True) / mean_context)
-            y["words"] = np.concatenate([y["words"], features["context_ids"].astype("int32")], axis=1)
-            counts = np.concatenate([counts, context], axis=1)
-        weights["words"] = counts * label_weights[y["words"]]
-    return x, y, weights
+    if label_weights is None:
+        return x, y, weights
+    context = (features["context_ids"], features["context_weights"] / mean_context) if "context_ids" in features else ()
+    return add_bag_of_words((x, y, weights), label_weights, *context)
+
+
+def add_bag_of_words(
+    batch: tuple[dict, dict, dict],
+    label_weights: np.ndarray,
+    context_ids: np.ndarray | None = None,
+    context_shares: np.ndarray | None = None,
+) -> tuple[dict, dict, dict]:
+    """Give the masked tokens to the output `words` as well, and the context beside them, each with its weight.
+
+    Args:
+        batch: inputs, labels and sample weights, with those of `mlm`.
+        label_weights: of each token as a label, (vocabulary,).
+        context_ids: further labels, (batch, context).
+        context_shares: what each of them counts of all masked tokens of its row together, (batch, context).
+    """
+    x, y, weights = batch
+    labels, counts = y["mlm"], weights["mlm"]
+    if context_ids is not None:
+        labels = np.concatenate([labels, context_ids.astype("int32")], axis=1)
+        counts = np.concatenate([counts, context_shares * counts.sum(axis=1, keepdims=True)], axis=1)
+    return x, y | {"words": labels}, weights | {"words": counts * label_weights[labels]}
 
 
 def _open_file(path: Path, records: int | None) -> TFRecordFile:
