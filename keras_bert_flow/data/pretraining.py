@@ -71,9 +71,10 @@ class PretrainingRecords:
         ]
         self._ends = np.cumsum([len(file) for file in self._files])
         self.record_length = self.manifest.config["sequence_length"]
-        self.sequence_length = sequence_length or self.record_length
+        self.sequence_length = self.record_length if sequence_length is None else sequence_length
         check_cutting(self.objective, self.record_length, self.sequence_length)
         self._count = count_sequences(self.record_length, self.sequence_length)
+        self._rule = None if self.is_whole else self.read_masking_rule()
 
     def __len__(self) -> int:
         return (int(self._ends[-1]) if len(self._ends) else 0) * self._count
@@ -170,11 +171,8 @@ class PretrainingRecords:
         """The same records, read as they are."""
         whole = copy(self)
         whole.sequence_length, whole._count = self.record_length, 1
+        vars(whole).pop("mean_context", None)  # that of the sequences, where it is known
         return whole
-
-    @cached_property
-    def _rule(self) -> MaskingRule:
-        return self.read_masking_rule()
 
 
 def pretraining_dataset(

@@ -13,6 +13,11 @@ def check_cutting(objective: str, record_length: int, sequence_length: int) -> N
             "`pretraining.sequence_length` must be that of the records, unless their objective is mlm: pairs cannot be "
             f"cut. Received: {sequence_length}, records of {record_length} tokens, objective {objective}. Leave it out."
         )
+    if sequence_length <= PACKED_SPECIAL_TOKENS:
+        raise ValueError(
+            "`pretraining.sequence_length` must leave room for text between [CLS] and [SEP]. Received: "
+            f"{sequence_length}. Raise it, or leave it out."
+        )
     if sequence_length > record_length:
         raise ValueError(
             "`pretraining.sequence_length` must be at most that of the records. Received: "

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
+from keras_bert_flow.records.manifest import read_manifest, write_manifest
 from keras_bert_flow.text.cutting import count_sequences, cut_record
 from tests.data.test_dynamic_masking import assert_equal, rows_of
 from tests.oracles.objective_records import CLS, MASKED_FRACTION, SEP, write_objective_records
@@ -133,6 +134,28 @@ def test_pairs_are_not_cut(tmp_path, objective):
     folder = write_objective_records(tmp_path / "records", objective, sequence_length=RECORD_LENGTH)
     with pytest.raises(ValueError, match=f"pairs cannot be cut. Received: 14, records of 38 tokens.*{objective}"):
         PretrainingRecords(folder, sequence_length=LENGTH)
+
+
+@pytest.mark.parametrize("length", [0, 2])
+def test_sequences_without_room_for_text_are_refused(folder, length):
+    with pytest.raises(ValueError, match=rf"room for text between .* Received: {length}\."):
+        PretrainingRecords(folder, sequence_length=length)
+
+
+def test_records_that_do_not_say_how_they_were_masked_are_not_cut(tmp_path):
+    folder = write_objective_records(tmp_path / "records", "mlm", sequence_length=RECORD_LENGTH)
+    manifest = read_manifest(folder)
+    config = {name: value for name, value in manifest.config.items() if name != "masked_fraction"}
+    write_manifest(folder, "records", "k", config, {}, {}, manifest.files)
+    with pytest.raises(ValueError, match="masked_fraction in the manifest"):
+        PretrainingRecords(folder, sequence_length=LENGTH)
+
+
+def test_uncut_records_are_those_of_the_folder(folder):
+    records = PretrainingRecords(folder, sequence_length=LENGTH)
+    assert records.mean_context > 1  # and it is kept from here on
+    assert records.uncut.mean_context == 1
+    assert_equal(records.uncut[3], PretrainingRecords(folder)[3])
 
 
 def test_sequences_longer_than_records_are_refused(folder):
