@@ -35,10 +35,9 @@ from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.training.label_words import find_label_words
-from keras_bert_flow.training.token_vectors import make_token_vectors
+from keras_bert_flow.training.token_vectors import STRETCH, make_token_vectors
 
 DIMENSIONS = 256
-ROW_TOKENS = 1024  # of the corpus; neighbours are not counted across rows
 SEEN_OFTEN = 10
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # C of logistic regression
 FOLDS = 5
@@ -75,9 +74,8 @@ def read_lines(paths: Sequence[str]) -> list[str]:
 
 def learn_vectors(lines: Sequence[np.ndarray], tokenizer: WordPieceTokenizer) -> np.ndarray:
     """Return a vector for each piece, (vocabulary, DIMENSIONS), of length 0 where it has no neighbours."""
-    border = np.array([tokenizer.sep_id])
-    ids = np.concatenate([part for line in lines for part in (line, border)])
-    rows = np.pad(ids, (0, -len(ids) % ROW_TOKENS), constant_values=tokenizer.pad_id).reshape(-1, ROW_TOKENS)
+    parts = [line[start : start + STRETCH] for line in lines for start in range(0, len(line), STRETCH)]
+    rows = np.stack([np.pad(part, (0, STRETCH - len(part)), constant_values=tokenizer.pad_id) for part in parts])
     special = np.array(tokenizer.special_ids)
     found, piece_ids = make_token_vectors([rows], tokenizer.vocabulary_size, special, DIMENSIONS, seed=0)
     vectors = np.zeros((tokenizer.vocabulary_size, DIMENSIONS), np.float32)

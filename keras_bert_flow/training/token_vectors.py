@@ -7,7 +7,7 @@ from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.linalg import svds
 
 WINDOW = 5  # tokens on either side
-STRETCH = 64  # tokens, all of which are together
+STRETCH = 512  # tokens, all of which are together: a text rather than a sentence
 CONTEXT_POWER = 0.75  # rare contexts count for more than they occur, or they would have the largest information
 
 
