@@ -11,14 +11,14 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from keras_bert_flow.tasks.word_baseline import assign_folds
 
 # C of logistic regression, or 1 / alpha of ridge regression, for vectors whose mean squared norm is 1; weakest last.
-STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1_000.0, 10_000.0)
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0)  # closer where a few hundred rows choose
 FIXED_STRENGTH = 1.0  # where too few rows can choose: about as much prior as data
 FOLDS = 3
 LEAST_ROWS = 2 * FOLDS
 MOST_ROWS = 20_000  # a few hundred weights an output are known well by then, and the vectors are 60 MB at 768
-MOST_CHOOSING_ROWS = 5_000  # of cross-validation, which fits eighteen heads
+MOST_CHOOSING_ROWS = 5_000  # of cross-validation, which fits 27 heads
 TOLERANCE, MOST_ITERATIONS = 1e-8, 1_000  # of L-BFGS; at 1e-6 probabilities are off by up to 7e-5
-CHOOSING_TOLERANCE = 1e-4  # strengths are a factor of ten apart, and this takes a fifth of the time
+CHOOSING_TOLERANCE = 1e-4  # strengths are a factor of three apart, and this takes a fifth of the time
 
 Head = tuple[np.ndarray, np.ndarray]  # kernel, (hidden, outputs); bias, (outputs,)
 
