@@ -21,7 +21,8 @@ import numpy as np
 from keras import ops
 
 from keras_bert_flow.config import PipelineConfig, PretrainingConfig
-from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.bag_of_words import WORDS, BagOfWordsPretrainer
 from keras_bert_flow.models.defaults import TokenLoss
 from keras_bert_flow.training.initial_tokens import set_initial_tokens

@@ -23,7 +23,7 @@ _HOMES = {
     "BertTokenClassifier": "models.token_classifier",
     "Embedder": "prediction.embedding",
     "PipelineConfig": "config",
-    "PretrainingRecords": "data.pretraining",
+    "PretrainingRecords": "data.pretraining_records",
     "SemanticSearch": "prediction.search",
     "TagLoss": "models.losses",
     "WarmupDecay": "training.schedules",

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 import transformers
 
-from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.sizes import get_size
 
 WARMUP_SHARE = 0.02

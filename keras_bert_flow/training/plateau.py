@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_flow.config import PretrainingConfig
-from keras_bert_flow.data.pretraining import PretrainingRecords
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 
 STALLED_SHARE = 0.2  # of the run, over which the loss has to fall
 LEAST_GAIN = 0.02  # of the loss

@@ -11,7 +11,8 @@ import keras
 
 from keras_bert_flow.config import PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
-from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.keys import pretraining_inputs, pretraining_key
 from keras_bert_flow.local_paths import check_local

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.records.manifest import read_manifest, write_manifest
 from keras_bert_flow.text.cutting import count_sequences, cut_record
 from tests.data.test_dynamic_masking import assert_equal, rows_of

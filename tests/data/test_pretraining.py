@@ -12,7 +12,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.records.manifest import read_manifest, write_manifest
 from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.data import record_tokens
-from keras_bert_flow.data.pretraining import PretrainingRecords, pretraining_dataset
+from keras_bert_flow.data.pretraining import pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.data.record_tokens import count_tokens, read_tokens, weigh_tokens
 from tests.oracles.tiny_records import write_tiny_records
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.data import pretraining, task_batches
-from keras_bert_flow.data.pretraining import PretrainingRecords, pretraining_dataset
+from keras_bert_flow.data.pretraining import pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.data.task_batches import task_dataset
 from keras_bert_flow.records.tfrecord import TFRecordFile
 from keras_bert_flow.tasks.features import Features

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_bert_flow.cli import explain
-from keras_bert_flow.data.pretraining import PretrainingRecords
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training import pretrain as module
 from keras_bert_flow.training.steps import StepFollower
 from tests.oracles.tiny_records import make_tiny_config

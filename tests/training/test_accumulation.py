@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert_flow.data import accumulation
-from keras_bert_flow.data.pretraining import PretrainingRecords, pretraining_dataset
+from keras_bert_flow.data.pretraining import pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.optimizers import make_optimizer

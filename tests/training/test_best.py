@@ -10,7 +10,8 @@ import pytest
 from keras_bert_flow.cli import explain
 from keras_bert_flow.config_file import load_config
 from keras_bert_flow.conversion.model_directory import load_pretrainer
-from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
+from keras_bert_flow.data.pretraining import ordered_batches
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training import pretrain as module
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.logs import read_log

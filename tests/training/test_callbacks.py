@@ -5,7 +5,8 @@ import csv
 import keras
 import pytest
 
-from keras_bert_flow.data.pretraining import PretrainingRecords, pretraining_dataset
+from keras_bert_flow.data.pretraining import pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.logs import read_log
 from keras_bert_flow.training.loop import Borders, Interrupted, train

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.data.pretraining import PretrainingRecords, pretraining_dataset
+from keras_bert_flow.data.pretraining import pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training import checkpoints as module
 from keras_bert_flow.training.checkpoints import STATE_FILE, TRAIN_STATE_FILE, Checkpoints
 from keras_bert_flow.training.optimizers import adamw

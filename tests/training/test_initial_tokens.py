@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.data.pretraining import PretrainingRecords
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.initial_tokens import set_initial_tokens
 from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
 from tests.oracles.killed_pretraining import pretrain_killed_and_whole

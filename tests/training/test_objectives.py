@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.conversion.model_directory import load_backbone, load_classifier, load_masked_lm, load_pretrainer
-from keras_bert_flow.data.pretraining import PretrainingRecords
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.training import pretrain as module
 from keras_bert_flow.training.logs import read_log

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import entropy
 
 from keras_bert_flow.config import PretrainingConfig
-from keras_bert_flow.data.pretraining import PretrainingRecords
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training import plateau
 from keras_bert_flow.training.plateau import PlateauWatch, find_unigram_loss
 from keras_bert_flow.training.pretrain import pretrain

@@ -10,7 +10,8 @@ import pytest
 
 from keras_bert_flow.cli import explain
 from keras_bert_flow.conversion.model_directory import load_pretrainer
-from keras_bert_flow.data.pretraining import PretrainingRecords, ordered_batches
+from keras_bert_flow.data.pretraining import ordered_batches
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.exit_status import CHECKPOINTED, USER_ERROR
 from keras_bert_flow.records.manifest import check_folder, write_manifest
 from keras_bert_flow.training.logs import read_log

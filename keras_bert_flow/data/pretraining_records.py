@@ -1,0 +1,173 @@
+"""Read the records of a published folder by number, whole or cut into shorter sequences."""
+
+from collections.abc import Mapping
+from copy import copy
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from keras_bert_flow.data.dynamic_masking import mask_again, read_masking_rule, restore_tokens, with_fraction
+from keras_bert_flow.data.record_tokens import count_tokens, read_tokens, weigh_tokens
+from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
+from keras_bert_flow.records.checking import check_records
+from keras_bert_flow.records.manifest import Manifest
+from keras_bert_flow.records.schema import decode_record
+from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
+from keras_bert_flow.text.cutting import check_cutting, count_sequences, cut_record
+from keras_bert_flow.text.masking import MaskingRule
+from keras_bert_flow.text.objectives import MLM_NSP
+from keras_bert_flow.text.randomness import keyed_generator
+from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+
+SAMPLE_SEQUENCES = 1000  # a second; their mean context is known to some hundredths
+
+
+class PretrainingRecords:
+    """The records of one part of a published folder, by number.
+
+    Args:
+        folder: what `kbf records` made.
+        part: `train` or `held_out`.
+        verify: compare the sha256 of every file with the manifest first.
+        vocabulary_file: the model's vocab.txt, where it is not the one in the folder.
+        sequence_length: cut each record of the objective `mlm` into sequences of so many tokens, which take its place
+            under a number of their own, with masks that depend on the number alone. They have the rest of their
+            documents beside them; see `cutting.cut_record`.
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is changed, damaged or in no manifest, the vocabulary is not that of the records, or they
+            cannot be cut so.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        part: str = "train",
+        verify: bool = True,
+        vocabulary_file: str | Path | None = None,
+        sequence_length: int | None = None,
+    ):
+        self.manifest: Manifest = check_records(folder, digests=verify)
+        self._folder = Path(folder)
+        self._vocabulary_size = self.manifest.config["vocabulary_size"]
+        check_record_vocabulary(Path(folder) / VOCABULARY_FILE, self._vocabulary_size, vocabulary_file)
+        files = [file for file in self.manifest.files if file.name.startswith(f"{part}-")]
+        self._files = [
+            _open_file(Path(folder) / file.name, file.records) for file in files if file.name.endswith(RECORD_SUFFIX)
+        ]
+        self._ends = np.cumsum([len(file) for file in self._files])
+        self.record_length = self.manifest.config["sequence_length"]
+        self.sequence_length = self.record_length if sequence_length is None else sequence_length
+        check_cutting(self.objective, self.record_length, self.sequence_length)
+        self._count = count_sequences(self.record_length, self.sequence_length)
+        self._rule = None if self.is_whole else self.read_masking_rule()
+
+    def __len__(self) -> int:
+        return (int(self._ends[-1]) if len(self._ends) else 0) * self._count
+
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
+        """Return the features of a record, or of a sequence cut out of it.
+
+        Raises:
+            ValueError: it is damaged, of another shape, or holds ids beyond the vocabulary; the message names file and
+                record.
+        """
+        if self.is_whole:
+            return self._read(index)
+        features = self._read(index // self._count)
+        tokens = restore_tokens(features)[: features["input_mask"].sum()]
+        cut = cut_record(tokens, index % self._count, self.sequence_length, self.record_length)
+        none = dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), np.zeros(0, np.int64))
+        zeros = {"segment_ids": np.zeros_like(cut["input_ids"]), "next_sentence_labels": np.zeros(1, np.int64)}
+        return mask_again(cut | none | zeros, self._rule, keyed_generator("cut", index))
+
+    def _read(self, index: int) -> Mapping[str, np.ndarray]:
+        file = int(np.searchsorted(self._ends, index, side="right"))
+        position = index - (int(self._ends[file - 1]) if file else 0)
+        record, place = self._files[file][position], f"record {position} of {self._files[file].path}"
+        try:
+            features = decode_record(record)
+        except ValueError as error:
+            raise ValueError(f"R{place[1:]}: {error}") from error
+        self._check_shapes(features, place)
+        ids = np.concatenate([features["input_ids"], features["masked_lm_ids"]])
+        # Without its sign, a negative id is above every size.
+        largest = ids.view(np.uint64).max().astype(np.int64)
+        if not 0 <= largest < self._vocabulary_size:
+            raise ValueError(
+                f"Token ids must be below the vocabulary's size, {self._vocabulary_size}. Received: {largest} in "
+                f"{place}. Rebuild the records with the model's vocabulary."
+            )
+        return features
+
+    def _check_shapes(self, features: Mapping[str, np.ndarray], place: str) -> None:
+        """Raise ValueError for shapes that no batch can hold, and places that no tensor has: jax would clip them."""
+        masks, length = features["masked_lm_positions"].shape, self.record_length
+        shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (length,))
+        shapes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), masks)
+        shapes["next_sentence_labels"] = (1,)
+        wrong = [name for name, shape in shapes.items() if features[name].shape != shape]
+        positions = features["masked_lm_positions"]
+        if not wrong and positions.size and not 0 <= positions.min() <= positions.max() < length:
+            wrong = ["masked_lm_positions"]
+        if wrong or not positions.size:
+            raise ValueError(
+                f"A record must be of {length} tokens. Received: another `{wrong[0] if wrong else 'masked_lm_ids'}` in "
+                f"{place}. Rebuild the records."
+            )
+
+    def read_masking_rule(self, masked_fraction: float | None = None) -> MaskingRule:
+        """Return how the records were masked, or the same with another share; see `dynamic_masking`."""
+        rule = read_masking_rule(self._folder, self.manifest.config)
+        if masked_fraction is None and self.is_whole:
+            return rule
+        return with_fraction(rule, masked_fraction or rule.masked_fraction, self.sequence_length)
+
+    def read_tokenizer(self) -> WordPieceTokenizer:
+        """Return the tokenizer that the records were made with."""
+        return WordPieceTokenizer.from_file(self._folder / VOCABULARY_FILE, self.manifest.config.get("cased", False))
+
+    @cached_property
+    def label_weights(self) -> np.ndarray:
+        """What each token counts as a label of a bag of words, float32, (vocabulary,); they are counted once."""
+        batches, special = read_tokens(self.uncut, self.record_length), self.read_tokenizer().special_ids
+        return weigh_tokens(count_tokens(batches, self._vocabulary_size, special))
+
+    @cached_property
+    def mean_context(self) -> float:
+        """How many tokens of the rest of its documents a sequence has on average, told by a sample; at least 1."""
+        if self.is_whole:
+            return 1.0
+        step = max(1, len(self) // SAMPLE_SEQUENCES)
+        counts = [self[number]["context_weights"].sum() for number in range(0, len(self), step)]
+        return max(1.0, float(np.mean(counts)))
+
+    @property
+    def objective(self) -> str:
+        """What the records are made for: `mlm_nsp`, `mlm` or `mlm_sop`; see `text.objectives`."""
+        return self.manifest.config.get("objective", MLM_NSP)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether records are read as they are, and not cut."""
+        return self.sequence_length == self.record_length
+
+    @property
+    def uncut(self) -> "PretrainingRecords":
+        """The same records, read as they are."""
+        whole = copy(self)
+        whole.sequence_length, whole._count = self.record_length, 1
+        vars(whole).pop("mean_context", None)  # that of the sequences, where it is known
+        return whole
+
+
+def _open_file(path: Path, records: int | None) -> TFRecordFile:
+    file = TFRecordFile(path)
+    if records is not None and len(file) != records:
+        raise ValueError(
+            f"A file must hold the records of its manifest. Received: {path}, with {len(file)} instead of {records}. "
+            "Build the folder again."
+        )
+    return file
