@@ -21,7 +21,8 @@ from beam_jobs.sharding import WriteShards, choose_shards
 from beam_jobs.spilling import SpreadThroughFiles
 from beam_jobs.storage import BeamStorage
 from beam_jobs.tokenizing import TokenizeDocuments
-from keras_bert_flow.config import CorpusConfig, RecordsConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.keys import corpus_digests, records_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import FileSummary, read_manifest

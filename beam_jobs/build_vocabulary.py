@@ -21,7 +21,8 @@ from beam_jobs.results import COUNTERS, CountingDoFn, WriteResults, read_results
 from beam_jobs.running import job_folder, run_pipeline
 from beam_jobs.spilling import MergeRuns, write_run
 from beam_jobs.storage import BeamStorage
-from keras_bert_flow.config import CorpusConfig, VocabularyConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.keys import corpus_digests, vocabulary_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import read_manifest

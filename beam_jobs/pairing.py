@@ -15,7 +15,7 @@ from beam_jobs.measuring import CorpusSize
 from beam_jobs.results import CountingDoFn
 from beam_jobs.spilling import SortThroughFiles
 from beam_jobs.tokenizing import unpack_document
-from keras_bert_flow.config import RecordsConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.text.documents import ID_BYTES
 from keras_bert_flow.text.masking import MaskingRule

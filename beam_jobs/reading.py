@@ -12,7 +12,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs.results import COUNTERS, CountingDoFn
 from beam_jobs.spilling import SpreadThroughFiles
-from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.text.documents import ReadingRule, find_fault, read_texts
 from keras_bert_flow.text.inputs import SUFFIXES, find_ignored, find_inputs
 from keras_bert_flow.text.rejected import NAMED_FILES, check_rejected, describe_rejected, rejected_bytes, rejected_share

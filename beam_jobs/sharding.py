@@ -13,7 +13,7 @@ import apache_beam as beam
 from beam_jobs.measuring import CorpusSize
 from beam_jobs.pairing import HELD_OUT, TRAIN
 from beam_jobs.spilling import SortThroughFiles
-from keras_bert_flow.config import RecordsConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, write_tfrecords
 from keras_bert_flow.text.randomness import keyed_numbers
 

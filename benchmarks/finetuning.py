@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
 
 ROOT = Path(__file__).parents[1]
 

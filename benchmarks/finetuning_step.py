@@ -34,7 +34,7 @@ def parse_arguments() -> argparse.Namespace:
 def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, float]:
     """Return the parts of a step, the positions of a batch, and the seconds of a step."""
     # These import Keras, whose backend `main` sets first.
-    from keras_bert_flow.config_file import load_config
+    from keras_bert_flow.config.loading import load_config
     from keras_bert_flow.conversion.model_directory import load_task_model
     from keras_bert_flow.data.model_tokenizer import read_tokenizer
     from keras_bert_flow.data.task_batches import read_batches

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.data.lengths import choose_widths, deal_at_random, deal_by_length
 from keras_bert_flow.data.model_tokenizer import read_tokenizer

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
 
 
 def parse_arguments() -> argparse.Namespace:

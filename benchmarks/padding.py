@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import get_args
 
 from beam_jobs.build_records import build_records
-from keras_bert_flow.config import CorpusConfig, RecordsConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.manifest import read_manifest
 
 OBJECTIVES = get_args(RecordsConfig.model_fields["objective"].annotation)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.preflight.stages import check_task
 
 ROW = "a film that is as good as its first half hour and far too long after that number {}\t{}\n"  # 17 words

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.training.finetune import PRETRAINED, RANDOM, finetune
 
 

@@ -20,7 +20,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_flow.config import PipelineConfig, PretrainingConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.bag_of_words import WORDS, BagOfWordsPretrainer

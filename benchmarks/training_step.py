@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from keras_bert_flow.config import AUTO
+from keras_bert_flow.config.optimization import AUTO
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import get_size
 from keras_bert_flow.precision_choice import choose_precision

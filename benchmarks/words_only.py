@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
 import keras_bert_flow as kbf
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.evaluation.comparison import compare_models
 from keras_bert_flow.tasks.linear_head import add_directions
 from keras_bert_flow.tasks.make import make_task

@@ -10,7 +10,7 @@ from flows.report import REPORT, show_report, show_stages
 from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import evaluation_stage
 from flows.tasks import evaluate_model, fill_builtin, perform
-from keras_bert_flow.config import Backend, PipelineConfig
+from keras_bert_flow.config.pipeline import Backend, PipelineConfig
 from keras_bert_flow.preflight.run import check_run
 
 

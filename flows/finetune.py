@@ -10,7 +10,7 @@ from flows.report import show_stages
 from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import MODEL, finetuning_stage
 from flows.tasks import fill_builtin, finetune_model, perform
-from keras_bert_flow.config import Backend, PipelineConfig
+from keras_bert_flow.config.pipeline import Backend, PipelineConfig
 from keras_bert_flow.preflight.run import check_run
 
 

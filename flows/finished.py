@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.stages import MODEL, Stage, finetuning_stage, make_pretrained, records_stage, vocabulary_stage
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.manifest import MANIFEST, check_folder
 
 

@@ -14,7 +14,7 @@ from flows.report import REPORT, show_report, show_stages
 from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import MODEL, evaluation_stage, finetuning_stage, make_pretrained
 from flows.tasks import evaluate_model, fill_builtin, finetune_model, perform, pretrain_model
-from keras_bert_flow.config import Backend, PipelineConfig
+from keras_bert_flow.config.pipeline import Backend, PipelineConfig
 from keras_bert_flow.preflight.run import check_run
 
 IS_CHECKED: ContextVar[bool] = ContextVar("is_checked", default=False)  # `kbf run` has checked the configuration

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from flows.stages import MODEL, Stage
 from keras_bert_flow import keys
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.planning.workers import describe_workers
 from keras_bert_flow.preflight.run import STAGES

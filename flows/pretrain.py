@@ -10,7 +10,7 @@ from flows.report import show_stages
 from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import make_pretrained
 from flows.tasks import fill_builtin, perform, pretrain_model
-from keras_bert_flow.config import Backend, PipelineConfig
+from keras_bert_flow.config.pipeline import Backend, PipelineConfig
 from keras_bert_flow.preflight.run import check_run
 
 

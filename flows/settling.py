@@ -8,10 +8,10 @@ from pathlib import Path
 import yaml
 
 from keras_bert_flow.artifacts import canonical_json, write_atomically
-from keras_bert_flow.config import Backend, PipelineConfig
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.config.pipeline import Backend, PipelineConfig
+from keras_bert_flow.config.settings import BUILTIN
 from keras_bert_flow.precision_choice import resolve_precision
-from keras_bert_flow.settings import BUILTIN
 
 DEFAULT_CONFIG = "configs/quickstart.yaml"
 DIGEST_LENGTH = 16  # hexadecimal digits, as in content keys

@@ -12,7 +12,7 @@ from pathlib import Path
 from flows.child import run_child
 from flows.settling import write_config
 from keras_bert_flow import exit_status, keys
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.locks import locked
 from keras_bert_flow.records.manifest import check_folder, is_published, read_manifest
 from keras_bert_flow.text.rejected import check_rejected

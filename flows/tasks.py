@@ -16,7 +16,7 @@ from prefect.states import Completed, State
 from flows.logs import escape_run_logs
 from flows.stages import Stage, corpus_stage, run_stage
 from keras_bert_flow import keys
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 
 escape_run_logs()
 

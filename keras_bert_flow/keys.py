@@ -11,12 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_bert_flow.artifacts import content_key, file_digest
-from keras_bert_flow.config import AUTO, CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.optimization import AUTO
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.config.settings import BUILTIN
+from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.import_closure import code_digests
 from keras_bert_flow.records.manifest import MANIFEST, manifest_digest, read_manifest
 from keras_bert_flow.records.results import INFORMATIONAL, SCORES
 from keras_bert_flow.records.verification import verify
-from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.text.builtin import builtin_digest
 from keras_bert_flow.text.inputs import find_inputs, input_format, open_packed, whole_file
 from keras_bert_flow.text.storage import LOCAL, Storage, is_remote

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from keras_bert_flow.config import AUTO, PipelineConfig
+from keras_bert_flow.config.optimization import AUTO
+from keras_bert_flow.config.pipeline import PipelineConfig
 
 FLOAT32, BFLOAT16 = "float32", "mixed_bfloat16"
 SECTIONS = ("pretraining", "finetuning")

@@ -39,14 +39,11 @@ ALLOWED = {
         "records artifacts json_documents local_paths outputs tasks data terminal text conversion models numpy scipy"
     ),
     "doctor": "text records config artifacts json_documents terminal numpy scipy",
-    "settings": "local_paths pydantic",
-    "task_config": "settings pydantic",
-    "config": "settings task_config pydantic",
-    "config_file": "config settings task_config terminal yaml_documents pydantic",
+    "config": "local_paths terminal yaml_documents pydantic",
     "artifacts": "interrupts local_paths locks outputs",
     "locks": "interrupts terminal",
     "import_closure": "",
-    "keys": "import_closure config settings artifacts records text",
+    "keys": "import_closure config artifacts records text",
     "builtin": "artifacts keys records text",
     "progress": "terminal rich",
     "markdown": "terminal",
@@ -64,7 +61,7 @@ ALLOWED = {
     "terminal": "",
     "extras": "",
     "preflight": (
-        "config conversion data settings distribution extras layers models os_errors outputs prediction records tasks "
+        "config conversion data distribution extras layers models os_errors outputs prediction records tasks "
         "text training"
     ),
     "precision_choice": "config",
@@ -167,7 +164,7 @@ def light_modules() -> list[str]:
         path.relative_to(ROOT).with_suffix("") for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))
     ]
     modules = [".".join(file.parts).removesuffix(".__init__") for file in files]
-    return ["keras_bert_flow", "beam_jobs", "keras_bert_flow.config", "keras_bert_flow.keys", *modules]
+    return ["keras_bert_flow", "beam_jobs", "keras_bert_flow.config.loading", "keras_bert_flow.keys", *modules]
 
 
 def test_light_modules_load_no_backend():

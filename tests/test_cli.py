@@ -11,7 +11,7 @@ import pytest
 
 from keras_bert_flow.cli.builtin_files import fill_builtin_task
 from keras_bert_flow.cli.options import choose_backend
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.manifest import read_manifest
 from tests.oracles.tiny_records import write_tiny_records
 from tests.patience import PATIENCE_SECONDS

@@ -4,24 +4,23 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from keras_bert_flow import config
-from keras_bert_flow.config import (
-    CorpusConfig,
-    GridConfig,
-    PipelineConfig,
-    PretrainingConfig,
-    RecordsConfig,
-    Settings,
-    with_grid,
-)
-from keras_bert_flow.config_file import load_config, make_config
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.finetuning import GridConfig
+from keras_bert_flow.config.loading import load_config, make_config
+from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
+from keras_bert_flow.config.pretraining import PretrainingConfig
+from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.config.settings import Settings
+from keras_bert_flow.config.tasks import TASKS
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
-KINDS = [
-    kind
-    for kind in vars(config).values()
-    if isinstance(kind, type) and issubclass(kind, Settings) and kind is not Settings
-]
+
+
+def list_kinds(kind: type[Settings]) -> list[type[Settings]]:
+    return [each for child in kind.__subclasses__() for each in (child, *list_kinds(child))]
+
+
+KINDS = [kind for kind in list_kinds(Settings) if kind.__module__.startswith("keras_bert_flow.")]
 
 
 def load(folder: Path, text: str | bytes, *overrides: str, kind=PipelineConfig):
@@ -47,6 +46,11 @@ def test_every_shipped_config_loads(path):
     settings = load_config(path)
     assert path.read_text().startswith("#")  # source, command, hardware, duration, result
     assert load_config(None) != settings
+
+
+def test_every_kind_of_settings_is_looked_at():
+    assert {type(section) for _, section in PipelineConfig() if isinstance(section, Settings)} < {*KINDS}
+    assert {*TASKS.values()} < {*KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

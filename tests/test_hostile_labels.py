@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.evaluation.evaluate import PACKAGES
 from keras_bert_flow.evaluation.summary import align, unreachable_markdown

@@ -202,7 +202,7 @@ def inputs(tmp_path):
 def test_every_project_module_that_a_stage_loads_is_in_its_closure(stage, inputs):
     code = (
         f"import importlib, json, pathlib, sys\nstage = importlib.import_module('{STAGES[stage]}')\n"
-        "from keras_bert_flow.config import PipelineConfig\n"
+        "from keras_bert_flow.config.pipeline import PipelineConfig\n"
         f"folder = pathlib.Path({str(inputs)!r})\n"
         "config = PipelineConfig(**json.loads((folder / 'config.json').read_text()))\n"
         f"{RUNS[stage]}\n"

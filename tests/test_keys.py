@@ -4,8 +4,11 @@ import shutil
 import pytest
 
 from keras_bert_flow import keys
-from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig, VocabularyConfig
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.records.manifest import MANIFEST, check_folder, write_manifest
 from tests.oracles.tiny_records import write_tiny_records
 

@@ -8,8 +8,8 @@ import typer
 
 from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.cli import app
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import check_local
 
 REFUSED = "must be on a local disk"

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.config import CorpusConfig
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.conversion.directory_check import check_directory
 from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
 from keras_bert_flow.data.model_tokenizer import read_tokenizer

@@ -4,7 +4,7 @@ import pytest
 
 from keras_bert_flow import keys, precision_choice
 from keras_bert_flow.cli.options import choose_backend
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.precision_choice import (
     choose_for_processor,
     choose_precision,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.yaml_documents import MAX_BYTES, parse_yaml
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -64,7 +64,7 @@ def test_overrides_are_refused_with_a_short_message(value):
 
 def test_alias_bomb_takes_little_memory(tmp_path):
     (tmp_path / "bomb.yaml").write_text(BOMB)
-    code = f"from keras_bert_flow.config_file import load_config; load_config({str(tmp_path / 'bomb.yaml')!r})"
+    code = f"from keras_bert_flow.config.loading import load_config; load_config({str(tmp_path / 'bomb.yaml')!r})"
     limit = 1 << 30
 
     def lower():

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import transformers
 
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.data.lengths import deal_at_random
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.task_batches import make_generator

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.settings import BUILTIN
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.settings import BUILTIN
 
 
 def fill_builtin_corpus(settings: PipelineConfig, output: Path) -> PipelineConfig:

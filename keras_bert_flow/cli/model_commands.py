@@ -18,7 +18,7 @@ from keras_bert_flow.cli.options import (
     load,
     stopping_for_later,
 )
-from keras_bert_flow.config import PipelineConfig, with_grid
+from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.models import check_asked_model

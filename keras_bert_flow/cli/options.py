@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow import exit_status
-from keras_bert_flow.config import AUTO, CorpusConfig, PipelineConfig
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.config.optimization import AUTO
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.extras import check_backend
 from keras_bert_flow.interrupts import ending_with
 from keras_bert_flow.precision_choice import SECTIONS, resolve_precision

@@ -11,7 +11,7 @@ import typer
 from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.options import ChosenBackend, check_model, choose_backend
 from keras_bert_flow.cli.task_files import change_task
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.prediction.lines import read_items, read_waiting_items, read_waiting_texts, write_lines
 from keras_bert_flow.prediction.load import FINE_TUNED

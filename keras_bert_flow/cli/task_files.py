@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from keras_bert_flow.config_file import load_config
-from keras_bert_flow.task_config import TASKS
+from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.config.tasks import TASKS
 from keras_bert_flow.tasks.make import make_task, task_fields
 from keras_bert_flow.tasks.task import Task
 

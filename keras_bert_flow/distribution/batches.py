@@ -2,7 +2,7 @@
 
 import os
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 
 DATA_PARALLEL, MODEL_PARALLEL, TPU = "data_parallel", "model_parallel", "tpu"
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.config import DistributionConfig, PipelineConfig
+from keras_bert_flow.config.distribution import DistributionConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.distribution.batches import (
     DATA_PARALLEL,
     MODEL_PARALLEL,

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.doctor.findings import Diagnosis, Finding, Verdict, grade, judge, percent, share
 from keras_bert_flow.doctor.measures import Lengths, Repeats
 from keras_bert_flow.text.documents import ReadingRule, make_document, read_documents

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.doctor.corpus import examine_corpus
 from keras_bert_flow.doctor.findings import Diagnosis
 from keras_bert_flow.doctor.records import SAMPLE, examine_records

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.evaluation.grid_table import GRID_FILE, RANDOM_GRID_FILE, grid_markdown, other_seconds, read_grid
 from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown
 from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs

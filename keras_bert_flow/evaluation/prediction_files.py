@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.conll import LAST, read_tagged_words

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.directory_check import check_masked_lm
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.prediction.derived_task import find_task

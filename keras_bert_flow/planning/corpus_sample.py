@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.preflight.limited import EnoughError, LimitedCounts
 from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
 from keras_bert_flow.text.inputs import DAMAGED_ERRORS, PARQUET, open_input, open_packed

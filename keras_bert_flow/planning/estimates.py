@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bert_flow.config import PipelineConfig, VocabularyConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import resolve_size
 from keras_bert_flow.planning.corpus_sample import CorpusSample, read_sample

@@ -19,7 +19,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from keras_bert_flow.config import CorpusConfig, PipelineConfig, RecordsConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.planning.corpus_sample import measure_bytes
 from keras_bert_flow.text.inputs import DAMAGED_ERRORS, find_inputs
 from keras_bert_flow.text.storage import is_remote

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from keras_bert_flow.config import CorpusConfig, PipelineConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.preflight.limited import EnoughError, LimitedCounts
 from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
 from keras_bert_flow.text.inputs import PARQUET, open_input

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.outputs import check_place
 from keras_bert_flow.preflight.stages import (

@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.settings import BUILTIN
 from keras_bert_flow.conversion.directory_check import check_words_head
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
@@ -21,7 +22,6 @@ from keras_bert_flow.preflight.models import check_model_directory
 from keras_bert_flow.records.checking import check_positions, check_records
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.verification import verify
-from keras_bert_flow.settings import BUILTIN
 from keras_bert_flow.tasks.minimal_pairs import encode_pairs, read_minimal_pairs
 from keras_bert_flow.text.cutting import check_cutting
 from keras_bert_flow.text.inputs import check_inputs, packages_for

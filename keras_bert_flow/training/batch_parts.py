@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.data.task_batches import TaskBatches
 from keras_bert_flow.models.base import COMPILES_SHAPES
 from keras_bert_flow.tasks.features import Features

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.keys import finetuning_key, folder_digest
 from keras_bert_flow.local_paths import check_local

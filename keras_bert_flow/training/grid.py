@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.artifacts import write_atomically
-from keras_bert_flow.config import GridConfig, PipelineConfig
+from keras_bert_flow.config.finetuning import GridConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.metrics import summarise_runs
 from keras_bert_flow.tasks.task import Task

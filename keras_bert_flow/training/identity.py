@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_bert_flow.artifacts import package_version
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.keys import WATCHING, folder_files, stage_code, task_digests
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE

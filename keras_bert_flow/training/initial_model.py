@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from keras_bert_flow.config import ModelConfig
+from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.conversion.model_directory import load_for_pretraining
 from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.masked_lm import BertMaskedLM

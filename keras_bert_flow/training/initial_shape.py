@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.config import ModelConfig
+from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.models.sizes import resolve_size
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_bert_flow.config import PretrainingConfig
+from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.data.record_tokens import count_tokens, read_tokens
 from keras_bert_flow.models.bag_of_words import WORDS, BagOfWordsPretrainer

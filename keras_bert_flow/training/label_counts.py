@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.artifacts import write_atomically
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.training.logs import read_log

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.config import PretrainingConfig
+from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 
 STALLED_SHARE = 0.2  # of the run, over which the loss has to fall

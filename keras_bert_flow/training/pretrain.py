@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords

@@ -1,6 +1,7 @@
 """Make a pre-trainer as a configuration says, and compile it for the devices that it is to be trained on."""
 
-from keras_bert_flow.config import ModelConfig, PipelineConfig
+from keras_bert_flow.config.model import ModelConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer

@@ -1,6 +1,6 @@
 """How the same shape is trained from random weights: until it stops improving, or it is no baseline."""
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 
 
 def with_random_training(config: PipelineConfig) -> PipelineConfig:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_flow.artifacts import canonical_json, removed_on_leaving, work_folder
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.distribution.cluster import Cluster
 from keras_bert_flow.distribution.starting import start_cluster
 from keras_bert_flow.models.sizes import get_size

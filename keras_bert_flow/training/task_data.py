@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.artifacts import write_atomically
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.features import Features

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_bert_flow.artifacts import write_atomically
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_for_finetuning, save_model_directory
 from keras_bert_flow.data.task_batches import read_batches
 from keras_bert_flow.data.tasks import predict_features

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from beam_jobs.build_records import build_records
-from keras_bert_flow.config import CorpusConfig, RecordsConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
 DOCUMENTS = 170  # two pools to train on

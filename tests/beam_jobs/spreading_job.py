@@ -10,7 +10,7 @@ import apache_beam as beam
 from beam_jobs.reading import ReadCorpus
 from beam_jobs.results import WriteResults, read_results
 from beam_jobs.running import run_pipeline
-from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.text.documents import make_document
 
 

@@ -13,7 +13,8 @@ from pyarrow import parquet
 
 from beam_jobs.build_vocabulary import build_vocabulary
 from beam_jobs.reading import REJECTED_FILE, ReadCorpus, ReadDocuments
-from keras_bert_flow.config import CorpusConfig, VocabularyConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.results import INFORMATIONAL
 from keras_bert_flow.text.documents import ReadingRule

@@ -7,7 +7,8 @@ import pytest
 
 from beam_jobs.build_vocabulary import build_vocabulary, count_words
 from beam_jobs.running import job_folder
-from keras_bert_flow.config import CorpusConfig, VocabularyConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.records.manifest import check_folder, read_manifest
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import read_vocabulary

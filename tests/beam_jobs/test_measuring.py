@@ -10,7 +10,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from beam_jobs.measuring import CorpusSize, MeasureCorpus
 from beam_jobs.pairing import DOCUMENTS_A_POOL
 from beam_jobs.tokenizing import TokenizeDocuments
-from keras_bert_flow.config import RecordsConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES

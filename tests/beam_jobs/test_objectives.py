@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from beam_jobs.build_records import build_records
-from keras_bert_flow.config import CorpusConfig, RecordsConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.manifest import read_manifest
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, read_folder
 from tests.beam_jobs.portable import portable_job_service, run_job

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.build_vocabulary import build_vocabulary
-from keras_bert_flow.config import CorpusConfig, VocabularyConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.rejected import describe_rejected, rejected_bytes

@@ -10,7 +10,7 @@ import pytest
 from beam_jobs.measuring import CorpusSize
 from beam_jobs.pairing import HELD_OUT, TRAIN
 from beam_jobs.sharding import WriteShards, choose_shards, deal_records, max_record_bytes, write_shard
-from keras_bert_flow.config import RecordsConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.records.tfrecord import TFRecordFile, frame_record
 from keras_bert_flow.text.instance_counts import InstanceEstimate

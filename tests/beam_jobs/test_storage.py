@@ -8,7 +8,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressedFile, CompressionTy
 from beam_jobs import storage as storage_module
 from beam_jobs.build_records import build_records
 from beam_jobs.storage import BeamStorage
-from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.keys import corpus_digests
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.text.inputs import SUFFIXES, find_inputs

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL

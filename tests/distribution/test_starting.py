@@ -6,7 +6,8 @@ import logging
 import keras
 import pytest
 
-from keras_bert_flow.config import DistributionConfig, SecondPhaseConfig
+from keras_bert_flow.config.distribution import DistributionConfig
+from keras_bert_flow.config.pretraining import SecondPhaseConfig
 from keras_bert_flow.distribution import starting
 from keras_bert_flow.distribution.batches import check_batch
 from keras_bert_flow.distribution.cluster import SINGLE

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from beam_jobs.build_records import build_records
-from keras_bert_flow.config import CorpusConfig, RecordsConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.doctor.examples import show_examples
 from keras_bert_flow.doctor.records import examine_records
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary

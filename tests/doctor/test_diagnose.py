@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.doctor.diagnose import diagnose, find_kind
 from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.artifacts import package_version
-from keras_bert_flow.config import CorpusConfig
+from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.doctor.corpus import examine_corpus
 from keras_bert_flow.doctor.diagnose import diagnose
 from keras_bert_flow.doctor.examples import show_examples

@@ -3,7 +3,8 @@ import re
 
 import pytest
 
-from keras_bert_flow.config import EvaluationConfig, PipelineConfig
+from keras_bert_flow.config.evaluation import EvaluationConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.evaluation.evaluate import evaluate_model, write_evaluation
 from keras_bert_flow.evaluation.grid_table import grid_markdown

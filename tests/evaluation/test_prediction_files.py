@@ -7,8 +7,8 @@ import sys
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.config_file import make_config
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.evaluation.prediction_files import score_predictions
 from tests.patience import PATIENCE_SECONDS
 

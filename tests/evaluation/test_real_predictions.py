@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sklearn.metrics import accuracy_score
 
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.config_file import make_config
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.evaluation.prediction_files import score_predictions
 from keras_bert_flow.tasks.conll import read_tagged_words, write_conll
 from keras_bert_flow.tasks.glue import write_glue_table

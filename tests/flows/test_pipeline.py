@@ -17,7 +17,7 @@ from flows.preprocess import preprocess
 from flows.pretrain import pretrain
 from flows.stages import StageError
 from flows.tasks import may_pass_next_time, write_records
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
 from tests.patience import PATIENCE_SECONDS, wait_until
 
 FLOWS = (preprocess, pretrain, finetune, evaluate, bert_pipeline)

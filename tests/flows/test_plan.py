@@ -20,7 +20,9 @@ from beam_jobs.build_vocabulary import build_vocabulary
 from flows.plan import describe_plan, plan_stages
 from flows.settling import settle_config
 from flows.stages import records_stage, vocabulary_stage
-from keras_bert_flow.config import CorpusConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.planning.corpus_sample import SAMPLE_BYTES, measure_bytes, read_sample
 from keras_bert_flow.planning.estimates import count_records, estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.records.manifest import read_manifest

@@ -7,7 +7,7 @@ from flows import stages
 from flows.finished import find_records
 from flows.settling import settle_config, write_config
 from flows.stages import Stage, StageError, pretraining_stage, records_stage, run_stage, vocabulary_stage
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
 from tests.beam_jobs.test_storage import FILES
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_command.py")))

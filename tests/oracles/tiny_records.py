@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.config_file import make_config
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.records.tfrecord import write_tfrecords

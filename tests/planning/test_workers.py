@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.config import CorpusConfig, RecordsConfig
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.planning.workers import (
     MOST_WORKERS,
     available_memory,

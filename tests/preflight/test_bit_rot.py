@@ -122,7 +122,7 @@ def test_flipped_bit_is_refused(command, name, published, place, capsys):
 
 def test_every_case_passes_its_checks_with_whole_files(place):
     """So what the cases refuse is the bit, not the setting."""
-    from keras_bert_flow.config_file import load_config
+    from keras_bert_flow.config.loading import load_config
     from keras_bert_flow.preflight import models, stages
 
     config = load_config("run.yaml", ["finetuning.sequence_length=16"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.preflight.corpus import MOST_BYTES, check_text
 from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.preflight.stages import check_vocabulary_stage

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.config_file import load_config
-from keras_bert_flow.task_config import TASKS
+from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.config.tasks import TASKS
 from keras_bert_flow.tasks.glue import GLUE, glue_task
 from keras_bert_flow.tasks.make import KINDS, make_task
 

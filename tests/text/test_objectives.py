@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_bert_flow.config import RecordsConfig
+from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.text.masking import SPAN, TOKEN, WORD, MaskingRule
 from keras_bert_flow.text.objectives import MLM, MLM_NSP, MLM_SOP, InstanceRule, build_instances
 from keras_bert_flow.text.pool import TokenizedDocument

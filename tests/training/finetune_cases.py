@@ -3,8 +3,8 @@
 import numpy as np
 from safetensors.numpy import load_file
 
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.config_file import make_config
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.text.vocabulary import write_vocabulary
 from keras_bert_flow.training.logs import read_log

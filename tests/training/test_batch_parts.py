@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.config_file import make_config
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.training import batch_parts
 from keras_bert_flow.training.batch_parts import choose_parts, is_on_processor

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.cli import explain
-from keras_bert_flow.config_file import load_config
+from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import ordered_batches
 from keras_bert_flow.data.pretraining_records import PretrainingRecords

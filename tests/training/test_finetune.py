@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.config_file import make_config
+from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.prediction.predictor import Predictor

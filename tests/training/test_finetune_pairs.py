@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.config_file import make_config
+from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.evaluation.evaluate import evaluate_model
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.config_file import make_config
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from tests.training.finetune_cases import OF_ANY_LENGTH, finetune_case, largest_difference, write_tiny_model
 
 

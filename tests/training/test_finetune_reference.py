@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.config_file import make_config
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.layers import attention, dropout, packing
 from tests.oracles.numpy_bert import randomise_weights

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert_flow.config_file import make_config
+from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.cli import app
-from keras_bert_flow.config import GridConfig
+from keras_bert_flow.config.finetuning import GridConfig
 from keras_bert_flow.evaluation.evaluate import evaluate_model
 from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
 from keras_bert_flow.records.manifest import check_folder

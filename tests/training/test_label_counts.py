@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_bert_flow.config import FinetuningConfig
+from keras_bert_flow.config.finetuning import FinetuningConfig
 from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown, curve_rows, describe_gains
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.training import label_counts

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer

@@ -8,7 +8,7 @@ from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 
-from keras_bert_flow.config import PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.tasks import linear_head

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import entropy
 
-from keras_bert_flow.config import PretrainingConfig
+from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training import plateau
 from keras_bert_flow.training.plateau import PlateauWatch, find_unigram_loss

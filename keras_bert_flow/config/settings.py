@@ -1,4 +1,4 @@
-"""Say what all settings have in common."""
+"""Base class of all settings, and types that several sections use."""
 
 from typing import Annotated
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from keras_bert_flow.settings import BUILTIN, LocalPath, Settings
+from keras_bert_flow.config.settings import BUILTIN, LocalPath, Settings
 
 
 class TaskConfig(Settings):

@@ -7,9 +7,9 @@ from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
-from keras_bert_flow.config import PipelineConfig
-from keras_bert_flow.settings import Settings
-from keras_bert_flow.task_config import TASKS, kind_of
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.settings import Settings
+from keras_bert_flow.config.tasks import TASKS, kind_of
 from keras_bert_flow.terminal import abridge
 from keras_bert_flow.yaml_documents import MAX_BYTES, parse_yaml
 

@@ -1,0 +1,19 @@
+"""Section `evaluation`."""
+
+from pydantic import Field
+
+from keras_bert_flow.config.limits import MOST_EXAMPLES
+from keras_bert_flow.config.settings import LocalPath, Settings
+
+
+class EvaluationConfig(Settings):
+    """What the report measures beside the task."""
+
+    minimal_pairs: LocalPath | None = Field(
+        None,
+        description="File of minimal pairs in the format of BLiMP, .jsonl, also .gz, .bz2, .xz and .zst, on which the "
+        "pre-trained model is scored; left out, it is not.",
+    )
+    minimal_pairs_limit: int | None = Field(
+        None, ge=1, le=MOST_EXAMPLES, description="Score only the first so many pairs of each phenomenon."
+    )

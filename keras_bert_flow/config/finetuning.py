@@ -1,0 +1,157 @@
+"""Section `finetuning`, and the grid in it."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from keras_bert_flow.config.limits import MOST_EPOCHS, MOST_EXAMPLES, MOST_SEQUENCES, Seed
+from keras_bert_flow.config.optimization import (
+    ClipNorm,
+    Decay,
+    DecayFrom,
+    LearningRate,
+    Precision,
+    WeightDecay,
+    check_equal_parts,
+)
+from keras_bert_flow.config.settings import Settings
+
+
+class GridConfig(Settings):
+    """Settings of fine-tuning to try, each with each. Defaults: Devlin et al. 2019, appendix A.3."""
+
+    learning_rate: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (5e-5, 3e-5, 2e-5), min_length=1, description="Highest learning rates, in place of that of `finetuning`."
+    )
+    epochs: tuple[Annotated[int, Field(ge=1, le=MOST_EPOCHS)], ...] = Field(
+        (2, 3, 4), min_length=1, description="Passes over the training table, each number a run of its own."
+    )
+    batch_size: tuple[Annotated[int, Field(ge=1, le=MOST_SEQUENCES)], ...] = Field(
+        (16, 32), min_length=1, description="Examples of a step."
+    )
+
+    @model_validator(mode="after")
+    def _check_distinct(self):
+        for name, values in self:
+            if len({*values}) < len(values):
+                raise ValueError(
+                    f"A grid must name each value once. Received: {name}={list(values)}. Leave out the second."
+                )
+        return self
+
+
+class FinetuningConfig(Settings):
+    """How a pre-trained model learns a task. Defaults: Devlin et al. 2019, appendix A.3."""
+
+    batch_size: int = Field(32, ge=1, le=MOST_SEQUENCES, description="Examples of a step.")
+    accumulate_batches: int | None = Field(
+        None,
+        ge=1,
+        description="Parts in which a step's examples are computed, the shortest first, to the same step. Default: 1, "
+        "2 or 4, the fastest for the lengths of the table; 1 on an accelerator.",
+    )
+    epochs: int = Field(3, ge=1, le=MOST_EPOCHS, description="Passes over the training table.")
+    max_train_examples: int | None = Field(
+        None, ge=1, le=MOST_EXAMPLES, description="Use only the first so many rows of the table."
+    )
+    sequence_length: int = Field(128, ge=8, description="Tokens of an example; longer ones are cut.")
+    optimizer: Literal["adamw", "bert_adam", "lamb"] = Field(
+        "adamw",
+        description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches.",
+    )
+    learning_rate: LearningRate = 5e-5
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Factor of the learning rate for each layer further from the head; 1: none.",
+    )
+    warmup_fraction: float = Field(0.1, ge=0, lt=1, description="Share of the steps in which the rate rises from 0.")
+    decay: Decay = "linear"
+    decay_from: DecayFrom = "warmup"
+    weight_decay: WeightDecay = 0.01
+    clip_norm: ClipNorm = 1.0
+    epsilon: float = Field(
+        1e-8, gt=0, description="Added to the root of the mean square of a gradient before a step is divided by it."
+    )
+    dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
+    new_head: bool = Field(False, description="Start from a new head even if the model has one for the kind of task.")
+    pooling: Literal["cls", "mean", "bag_of_words"] | None = Field(
+        None,
+        description="What a head for whole texts predicts from: the pooler's output for [CLS]; the mean of the last "
+        "hidden states; or that mean through the layers which predicted words from it, where the model was pre-trained "
+        "with `bag_of_words`. Default: as the model's head, `cls` for a new one.",
+    )
+    head_start: Literal["random", "probe"] = Field(
+        "random",
+        description="First weights of a new head for whole texts: random, or a linear model fitted to the vectors of "
+        "the training rows before the encoder is trained.",
+    )
+    label_words: dict[str, tuple[str, ...]] | None = Field(
+        None,
+        min_length=2,
+        description="Class → words that a text of it would have, by which a probe begins: with `pooling: bag_of_words` "
+        "the model knows how likely each is. Words of several pieces are not used. Left out, the labels alone tell.",
+    )
+    precision: Precision = "float32"
+    max_widths: int = Field(
+        4,
+        ge=1,
+        le=8,
+        description="Widths that batches have, at most; jax compiles a step for each.",
+    )
+    group_by_length: bool = Field(
+        False,
+        description="Batches hold examples of similar length instead of random ones: faster on JAX and TensorFlow, but "
+        "their gradients have more variance where labels depend on length.",
+    )
+    patience_epochs: int | None = Field(
+        None, ge=1, description="End a run where its dev score has not risen for so many epochs; left out, never."
+    )
+    publish: Literal["last", "best"] = Field(
+        "last", description="Which model becomes the result: that of the last epoch, or of the best dev score."
+    )
+    seeds: tuple[Seed, ...] = Field((1, 2, 3), min_length=1, description="One run each; the report gives their mean.")
+    compare_random: bool = Field(True, description="Also train the same model from random weights, to its end.")
+    random_max_epochs: int = Field(
+        20, ge=1, le=MOST_EPOCHS, description="Most passes over the training table from random weights, or `epochs`."
+    )
+    random_patience_epochs: int = Field(
+        5,
+        ge=1,
+        description="End a run from random weights where neither its dev score nor its dev loss has improved for so "
+        "many epochs.",
+    )
+    label_counts: tuple[Annotated[int, Field(ge=1, le=MOST_EXAMPLES)] | Literal["all"], ...] | None = Field(
+        None,
+        min_length=1,
+        description="Train on the first so many rows as well, such as [100, 300, 1000, all], for a curve of scores "
+        "over labels; left out, on all rows only.",
+    )
+    grid: GridConfig | None = Field(
+        None,
+        description="Learning rates, epochs and batch sizes to choose from by the dev score; left out, none are tried.",
+    )
+
+    @model_validator(mode="after")
+    def _check_seeds(self):
+        if len({*self.seeds}) < len(self.seeds):
+            raise ValueError(
+                f"`seeds` must name each seed once. Received: {list(self.seeds)}. Leave out the second of equals."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_label_counts(self):
+        counts = self.label_counts or ()
+        if len({*counts}) < len(counts):
+            raise ValueError(
+                f"`label_counts` must name each number once. Received: {list(counts)}. Leave out the second of equals."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_parts(self):
+        for batch_size in (self.batch_size, *(self.grid.batch_size if self.grid else ())):
+            check_equal_parts(batch_size, self.accumulate_batches or 1)
+        return self

@@ -1,0 +1,120 @@
+"""The whole configuration: all sections, and what must agree between them."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.distribution import DistributionConfig
+from keras_bert_flow.config.evaluation import EvaluationConfig
+from keras_bert_flow.config.finetuning import FinetuningConfig, GridConfig
+from keras_bert_flow.config.limits import Seed
+from keras_bert_flow.config.model import ModelConfig
+from keras_bert_flow.config.optimization import check_at_most
+from keras_bert_flow.config.pretraining import PretrainingConfig, SecondPhaseConfig
+from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.config.settings import LocalPath, Settings
+from keras_bert_flow.config.tasks import AnyTask, ClassificationConfig
+from keras_bert_flow.config.vocabulary import VocabularyConfig
+
+Backend = Literal["jax", "tensorflow", "torch"]
+POOLED_TASKS = ("classification", "regression", "multi_label")  # whose heads predict from one vector for each text
+
+
+class PipelineConfig(Settings):
+    """Everything from raw text to the report."""
+
+    name: str = Field("bert", description="Name of the run, shown in the report.")
+    runs: LocalPath = Field("runs", description="Folder in which every stage keeps its results.")
+    seed: Seed = Field(1, description="Seed of every random choice.")
+    backend: Backend = Field("jax", description="Keras backend of the training stages.")
+    beam: tuple[str, ...] = Field((), description="Options for Apache Beam, such as --runner=FlinkRunner.")
+    corpus: CorpusConfig = Field(default_factory=CorpusConfig, description="The text.")
+    vocabulary: VocabularyConfig = Field(default_factory=VocabularyConfig, description="The vocabulary.")
+    records: RecordsConfig = Field(default_factory=RecordsConfig, description="The pre-training records.")
+    model: ModelConfig = Field(default_factory=ModelConfig, description="The model.")
+    pretraining: PretrainingConfig = Field(default_factory=PretrainingConfig, description="Pre-training.")
+    distribution: DistributionConfig = Field(
+        default_factory=DistributionConfig, description="The devices of pre-training; other stages take one."
+    )
+    second_phase: SecondPhaseConfig | None = Field(
+        None, description="Continued pre-training with longer sequences. Default: none."
+    )
+    task: AnyTask = Field(default_factory=ClassificationConfig, description="The task.")
+    finetuning: FinetuningConfig = Field(default_factory=FinetuningConfig, description="Fine-tuning.")
+    evaluation: EvaluationConfig = Field(
+        default_factory=EvaluationConfig, description="What the report measures beside the task."
+    )
+
+    @model_validator(mode="after")
+    def _check_lengths(self):
+        trained = "records" if self.pretraining.sequence_length is None else "pretraining"
+        for stage in (trained, "finetuning", *(("second_phase",) if self.second_phase else ())):
+            length = getattr(self, stage).sequence_length
+            check_at_most(f"{stage}.sequence_length", length, "model.max_positions", self.model.max_positions)
+        return self
+
+    @model_validator(mode="after")
+    def _check_pooling(self):
+        if self.finetuning.pooling is not None and self.task.kind not in POOLED_TASKS:
+            raise ValueError(
+                f"`finetuning.pooling` must go with a task of kind {', '.join(POOLED_TASKS)}. Received: "
+                f"pooling={self.finetuning.pooling}, kind={self.task.kind}. Leave it out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_head_start(self):
+        if self.finetuning.head_start == "probe" and self.task.kind not in POOLED_TASKS:
+            raise ValueError(
+                f"`finetuning.head_start: probe` must go with a task of kind {', '.join(POOLED_TASKS)}. Received: "
+                f"head_start=probe, kind={self.task.kind}. Leave it out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_label_words(self):
+        settings, kind = self.finetuning, self.task.kind
+        if settings.label_words is None:
+            return self
+        received = f"kind={kind}, pooling={settings.pooling}, head_start={settings.head_start}"
+        if received != "kind=classification, pooling=bag_of_words, head_start=probe":
+            raise ValueError(
+                "`finetuning.label_words` must go with a task of kind classification, pooling: bag_of_words and "
+                f"head_start: probe. Received: {received}. Set these, or leave it out."
+            )
+        if without := [label for label, words in settings.label_words.items() if not words]:
+            raise ValueError(
+                f"`finetuning.label_words` must have a word for each class. Received: none for {without[0]!r}. "
+                "Give one."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_pairs_stay_together(self):
+        parts = self.finetuning.accumulate_batches or 1
+        if parts > 1 and getattr(self.task, "objective", None) == "contrastive":
+            raise ValueError(
+                "The objective `contrastive` compares all pairs of a batch, which must not come in parts. Received: "
+                f"finetuning.accumulate_batches={parts}. Leave it out, or choose the objective cosine."
+            )
+        return self
+
+    @property
+    def phases(self) -> tuple["PipelineConfig", ...]:
+        """The configuration of each phase of pre-training: this one, and one whose sections are as in the second."""
+        if self.second_phase is None:
+            return (self,)
+        given = self.second_phase.model_dump(exclude_none=True)
+
+        def replace(section: Settings) -> Settings:
+            return section.model_copy(update={name: given[name] for name in given.keys() & type(section).model_fields})
+
+        sections = {"records": replace(self.records), "pretraining": replace(self.pretraining)}
+        return (self, self.model_copy(update=sections | {"second_phase": None}))
+
+
+def with_grid(config: PipelineConfig) -> PipelineConfig:
+    """Return a configuration that tries a grid: its own, or where it has none that of the paper."""
+    grid = config.finetuning.grid or GridConfig()
+    return config.model_copy(update={"finetuning": config.finetuning.model_copy(update={"grid": grid})})
