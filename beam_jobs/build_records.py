@@ -27,7 +27,7 @@ from keras_bert_flow.keys import corpus_digests, records_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import FileSummary, read_manifest
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.text.objectives import NEEDED
+from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
@@ -96,11 +96,11 @@ def _run(
     results, counters = read_results(folder)
     tell_ignored(corpus, BeamStorage(options))
     counters = tell_rejected(counters, folder, corpus.max_rejected_share)
-    needed, reason = NEEDED[rule.config.objective]
-    if counters.get("documents_train", 0) < needed or not counters.get("instances_train"):
+    objective = find_objective(rule.config.objective)
+    if counters.get("documents_train", 0) < objective.needed_documents or not counters.get("instances_train"):
         facts, remedy = explain_lack(counters)
         raise ValueError(
-            f"A corpus must hold {reason}. "
+            f"A corpus must hold {objective.needed}. "
             f"Received: {', '.join(corpus.input)}, with {counters.get('documents_train', 0)} to train on and "
             f"{counters.get('documents_held_out', 0)} held out{facts and f'; {facts}'}. {remedy}"
         )

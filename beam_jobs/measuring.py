@@ -12,7 +12,8 @@ from beam_jobs.spilling import SortThroughFiles
 from beam_jobs.tokenizing import read_facts
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.text.documents import ID_BYTES
-from keras_bert_flow.text.instance_counts import InstanceEstimate
+from keras_bert_flow.text.objectives.objective import Estimate
+from keras_bert_flow.text.objectives.registry import find_objective
 
 BUCKETS = 32  # into which documents are dealt by their ids
 _FACTS = struct.Struct("<QQ")  # bytes of text and thousandths of an instance, after the id
@@ -46,7 +47,9 @@ class MeasureCorpus(beam.PTransform):
 
     def __init__(self, config: RecordsConfig, folder: Path):
         super().__init__()
-        self._estimate = InstanceEstimate(config.objective, config.sequence_length, config.short_fraction)
+        self._estimate = find_objective(config.objective).estimate_instances(
+            config.sequence_length, config.short_fraction
+        )
         self._folder = Path(folder) / "ids"
 
     def expand(self, batches):
@@ -58,7 +61,7 @@ class MeasureCorpus(beam.PTransform):
         return sizes | "AddSizes" >> beam.CombineGlobally(add_sizes)
 
 
-def measure_documents(batch: list[bytes], estimate: InstanceEstimate) -> Iterator[tuple[int, list[bytes]]]:
+def measure_documents(batch: list[bytes], estimate: Estimate) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the number of each bucket and its items: the id of a packed document, and its facts."""
     buckets: defaultdict[int, list[bytes]] = defaultdict(list)
     for packed in batch:

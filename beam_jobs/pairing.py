@@ -19,7 +19,9 @@ from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.text.documents import ID_BYTES
 from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.objectives import LABEL_NAMES, ROWS, InstanceRule, Instances, build_instances
+from keras_bert_flow.text.objectives.instances import Instances, build_instances
+from keras_bert_flow.text.objectives.objective import ROWS, InstanceRule
+from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.pool import TokenizedDocument, held_out_choice
 from keras_bert_flow.text.randomness import keyed_numbers
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
@@ -172,8 +174,8 @@ class BuildRecords(CountingDoFn):
         counts["padding_positions"] += rows.token_ids.size - tokens
         counts["instance_tokens"] += tokens
         counts["masked_tokens"] += int(instances.masked.counts.sum())
-        if label_name := LABEL_NAMES.get(self._config.objective):
-            counts[label_name] += np.count_nonzero(rows.is_random_next)
+        if label := find_objective(self._config.objective).sentence_label:
+            counts[label.counter] += np.count_nonzero(rows.sentence_labels)
 
 
 def _encode(built: Sequence[Instances]) -> list[bytes]:
@@ -187,5 +189,5 @@ def _encode(built: Sequence[Instances]) -> list[bytes]:
         mask_positions=join(lambda instances: instances.masked.positions),
         mask_ids=join(lambda instances: instances.masked.mask_ids),
         mask_counts=join(lambda instances: instances.masked.counts),
-        is_random_next=join(lambda instances: instances.rows.is_random_next),
+        sentence_labels=join(lambda instances: instances.rows.sentence_labels),
     )

@@ -10,14 +10,13 @@ import argparse
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
 
 from beam_jobs.build_records import build_records
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.text.objectives.registry import OBJECTIVES
 
-OBJECTIVES = get_args(RecordsConfig.model_fields["objective"].annotation)
 HEADER = ("objective", "sequence length", "instances", "tokens", "positions", "padding %", "masked tokens % of tokens")
 
 
@@ -27,7 +26,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--vocab", required=True, help="vocab.txt")
     parser.add_argument("--cased", action="store_true", help="the vocabulary keeps case")
     parser.add_argument("--lines", default="paragraphs", choices=("paragraphs", "sentences"))
-    parser.add_argument("--objectives", nargs="+", default=OBJECTIVES, choices=OBJECTIVES)
+    parser.add_argument("--objectives", nargs="+", default=[*OBJECTIVES], choices=OBJECTIVES)
     parser.add_argument("--sequence-length", type=int, default=128)
     parser.add_argument("--max-predictions", type=int, default=20)
     parser.add_argument("--short-fraction", type=float, default=0.1)

@@ -46,7 +46,7 @@ def make_records(count: int) -> list[bytes]:
         mask_positions=np.sort(rng.permuted(np.tile(np.arange(LENGTH), (count, 1)), axis=1)[:, :PREDICTIONS]),
         mask_ids=rng.integers(0, VOCABULARY, (count, PREDICTIONS)),
         mask_counts=np.full(count, PREDICTIONS),
-        is_random_next=rng.random(count) < 0.5,
+        sentence_labels=rng.random(count) < 0.5,
     )
 
 

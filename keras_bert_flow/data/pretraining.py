@@ -10,7 +10,7 @@ import numpy as np
 from keras_bert_flow.data.accumulation import split_batches
 from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.text.objectives import SENTENCE_TASKS
+from keras_bert_flow.text.objectives.registry import find_objective
 
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
 ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
@@ -57,7 +57,7 @@ def pretraining_dataset(
     else:
         dataset = shuffle_endlessly(grain.MapDataset.source(records), seed)
     words = {"label_weights": records.label_weights, "mean_context": records.mean_context} if bag_of_words else {}
-    to_batch = partial(to_model_batch, has_sentence_labels=records.objective in SENTENCE_TASKS, **words)
+    to_batch = partial(to_model_batch, has_sentence_labels=find_objective(records.objective).has_pairs, **words)
     number, count = share
     if batch_size % count:
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
@@ -90,7 +90,7 @@ def ordered_batches(
         rows = [records[min(start + offset, total - 1)] for offset in range(size)]
         batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         is_real = (np.arange(start, start + size) < total).astype("float32")
-        x, y, weights = to_model_batch(batch, records.objective in SENTENCE_TASKS)
+        x, y, weights = to_model_batch(batch, find_objective(records.objective).has_pairs)
         yield x, y, {name: (weight.T * is_real).T for name, weight in weights.items()}
 
 

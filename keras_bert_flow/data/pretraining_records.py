@@ -16,7 +16,7 @@ from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
 from keras_bert_flow.text.cutting import check_cutting, count_sequences, cut_record
 from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.objectives import MLM_NSP
+from keras_bert_flow.text.objectives.registry import DEFAULT
 from keras_bert_flow.text.randomness import keyed_generator
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
@@ -146,8 +146,8 @@ class PretrainingRecords:
 
     @property
     def objective(self) -> str:
-        """What the records are made for: `mlm_nsp`, `mlm` or `mlm_sop`; see `text.objectives`."""
-        return self.manifest.config.get("objective", MLM_NSP)
+        """Name of what the records are made for; see `text.objectives.registry`."""
+        return self.manifest.config.get("objective", DEFAULT)
 
     @property
     def is_whole(self) -> bool:

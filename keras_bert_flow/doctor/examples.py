@@ -9,13 +9,10 @@ from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, RECORD_SUFFIX, TFRecordFile
 from keras_bert_flow.records.verification import verify
+from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary
 
 PARTS = ("train", "held_out")
-LABELS = {
-    "mlm_nsp": ("B follows A", "B is random"),
-    "mlm_sop": ("A before B", "A and B swapped"),
-}
 LEGEND = "[MASK: word] hidden, [KEPT: word] to predict though shown, [RANDOM other: word] replaced by another"
 
 
@@ -36,7 +33,7 @@ def show_examples(folder: str | Path, count: int = 3, part: str = "train") -> st
     manifest = check_records(folder, digests=False)
     verify(folder / VOCABULARY_FILE)
     pieces = read_vocabulary(folder / VOCABULARY_FILE)
-    objective = manifest.config.get("objective", "mlm_nsp")
+    objective = manifest.config.get("objective", DEFAULT)
     names = [file.name for file in manifest.files if file.name.startswith(f"{part}-")]
     blocks = [LEGEND]
     for path in (folder / name for name in names if name.endswith(RECORD_SUFFIX)):
@@ -70,8 +67,8 @@ def show_record(features: Mapping[str, np.ndarray], pieces: Sequence[str], place
             raise ValueError(f"A masked place must hold a token. Received: {position} in {place}. Rebuild the records.")
         words[position] = show_prediction(words[position], pieces[original])
     head = [place]
-    if objective in LABELS:
-        head.append(LABELS[objective][int(features["next_sentence_labels"][0])])
+    if label := find_objective(objective).sentence_label:
+        head.append(label.meanings[int(features["next_sentence_labels"][0])])
     head += [f"{length} tokens", f"{int(predicted.sum())} predictions", f"{len(ids) - length} padding"]
     is_second = features["segment_ids"][:length] == 1
     segments = [words[number] for number in np.flatnonzero(~is_second)], [words[n] for n in np.flatnonzero(is_second)]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_bert_flow.records.checking import check_records_config
+from keras_bert_flow.text.objectives.objective import SentenceLabel
+from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
-
-PAIR_OBJECTIVES = ("mlm_nsp", "mlm_sop")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Layout:
     Attributes:
         vocabulary_size: ids are below it.
         special_ids: of [PAD], [UNK], [CLS], [SEP] and [MASK].
-        objective: `mlm_nsp` (label 1: B is random), `mlm_sop` (label 1: A and B are swapped) or `mlm` (no pairs).
+        objective: its name; see `text.objectives.registry`.
         mask_unit: `token`; `word`, whose tokens are chosen together; or `span`, whose tokens are also replaced by one
             draw.
         masked_fraction: share of tokens to choose; None where the manifest does not say.
@@ -27,15 +27,21 @@ class Layout:
 
     vocabulary_size: int
     special_ids: tuple[int, int, int, int, int]
-    objective: str = "mlm_nsp"
+    objective: str = DEFAULT
     mask_unit: str = "token"
     masked_fraction: float | None = None
     sequence_length: int | None = None
     max_predictions: int | None = None
 
     @property
-    def has_pairs(self) -> bool:
-        return self.objective in PAIR_OBJECTIVES
+    def sentence_label(self) -> SentenceLabel | None:
+        """What the label of a record says; None where a record is one text."""
+        return find_objective(self.objective).sentence_label
+
+    @property
+    def most_padding(self) -> float:
+        """Largest share of places that may be padding without a warning."""
+        return find_objective(self.objective).most_padding
 
 
 def make_layout(config: Mapping[str, Any], pieces: Sequence[str]) -> Layout:
@@ -52,7 +58,7 @@ def make_layout(config: Mapping[str, Any], pieces: Sequence[str]) -> Layout:
     return Layout(
         vocabulary_size=config.get("vocabulary_size", len(pieces)),
         special_ids=tuple(places[piece] for piece in SPECIAL_PIECES),
-        objective=config.get("objective", "mlm_nsp"),
+        objective=config.get("objective", DEFAULT),
         mask_unit=config.get("mask_unit", "word" if config.get("whole_word") else "token"),
         masked_fraction=config.get("masked_fraction"),
         sequence_length=config.get("sequence_length"),

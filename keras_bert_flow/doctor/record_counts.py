@@ -139,12 +139,12 @@ class RecordCounts:
         inside = np.arange(originals.shape[1]) < lengths[:, None]
         separators = ((originals == sep) & inside).sum(1)
         is_alone = ((originals == cls) & inside).sum(1) == 1
-        count_is_right = separators == 2 if self.layout.has_pairs else separators >= 1
+        count_is_right = separators == 2 if self.layout.sentence_label else separators >= 1
         return (originals[:, 0] == cls) & (last == sep) & is_alone & count_is_right
 
     def _has_segments(self, segment_ids: np.ndarray, originals: np.ndarray, inside: np.ndarray) -> np.ndarray:
         """Tell for each record whether its segment ids go with it: 1 after the first [SEP] of a pair, 0 elsewhere."""
-        if not self.layout.has_pairs:
+        if not self.layout.sentence_label:
             return (segment_ids == 0).all(1)
         first_sep = np.argmax(originals == self.layout.special_ids[3], axis=1)
         expected = inside & (np.arange(originals.shape[1]) > first_sep[:, None])
@@ -167,7 +167,7 @@ class RecordCounts:
     def _has_label(self, batch: Features) -> np.ndarray:
         if LABEL not in batch:
             return np.ones(len(batch["input_ids"]), bool)
-        allowed = (0, 1) if self.layout.has_pairs else (0,)
+        allowed = (0, 1) if self.layout.sentence_label else (0,)
         return np.isin(batch[LABEL][:, 0], allowed)
 
     def _note(self, fault: str, place: str) -> None:

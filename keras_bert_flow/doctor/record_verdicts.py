@@ -7,14 +7,9 @@ from keras_bert_flow.doctor.findings import Finding, Verdict, grade, judge, perc
 from keras_bert_flow.doctor.measures import chance_range
 from keras_bert_flow.doctor.record_counts import FAULTS, RecordCounts
 from keras_bert_flow.text.masking import KEEP_SHARE, MASK_SHARE
-from keras_bert_flow.text.pairs import RANDOM_NEXT_SHARE
 
-# Chunks of one sentence always get a random B; where a third of the chunks are such, the share is 2/3.
-HIGHEST_RANDOM_SHARE = 2 / 3
 LOWEST_FILLED = 0.8  # of the predictions wanted, where whole words or spans must fit
-PADDING = {"mlm": 0.02, "mlm_nsp": 0.5, "mlm_sop": 0.5}  # more is a warning
 COUNTED = {"masked_tokens": "masked_tokens", "instance_tokens": "tokens"}  # the job's name → ours
-LABEL_COUNTERS = {"mlm_nsp": "random_next", "mlm_sop": "swapped"}  # objective → the job's count of labels 1
 _REBUILD = "Build the records again with `kbf records`."
 _FINE = {
     "decoding": "every record is a tf.train.Example with the features of BERT",
@@ -71,8 +66,8 @@ def _judge_form(counts: RecordCounts, fault: str) -> Finding:
 
 def _judge_counters(counts: RecordCounts, counters: Mapping[str, Any], is_whole: bool) -> list[Finding]:
     """Compare sums with the job's own, where it kept them and every record was read."""
-    label = LABEL_COUNTERS.get(counts.layout.objective)
-    ours = COUNTED | ({label: "positive_labels"} if label else {})
+    label = counts.layout.sentence_label
+    ours = COUNTED | ({label.counter: "positive_labels"} if label else {})
     known = {name: counters[name] for name in ours if name in counters}
     if not known or not is_whole:
         return []
@@ -87,28 +82,26 @@ def _judge_counters(counts: RecordCounts, counters: Mapping[str, Any], is_whole:
 
 def _judge_padding(counts: RecordCounts) -> Finding:
     empty = 1 - share(counts.totals["tokens"], counts.totals["places"])
-    limit = PADDING.get(counts.layout.objective, 0.5)
     value = f"{percent(empty)} of places; mean {share(counts.totals['tokens'], counts.totals['counted']):.1f} tokens"
     return judge(
-        "padding share", grade(empty, limit), value, "Lower records.sequence_length, or give longer documents."
+        "padding share",
+        grade(empty, counts.layout.most_padding),
+        value,
+        "Lower records.sequence_length, or give longer documents.",
     )
 
 
 def _judge_labels(counts: RecordCounts) -> list[Finding]:
-    pairs, objective = counts.totals["counted"], counts.layout.objective
-    if objective not in ("mlm_nsp", "mlm_sop"):
+    pairs, label = counts.totals["counted"], counts.layout.sentence_label
+    if label is None:
         return []
-    low, high = chance_range(RANDOM_NEXT_SHARE, pairs)
+    low, high = chance_range(label.shares[0], pairs)[0], chance_range(label.shares[1], pairs)[1]
     seen = share(counts.totals["positive_labels"], pairs)
-    if objective == "mlm_sop":
-        value = f"{percent(seen)} of {pairs:,} pairs; expected {percent(low)} to {percent(high)}"
-        return [judge("swapped", low <= seen <= high, value, "The order of a pair must be drawn evenly. " + _REBUILD)]
-    _, high = chance_range(HIGHEST_RANDOM_SHARE, pairs)
-    value = f"{percent(seen)} of {pairs:,} pairs; expected {percent(low)} to {percent(high)}, a little over half"
-    too_few = "Pairs need documents to draw from: give more of them, or put blank lines between them."
-    too_many = "Most chunks are of one sentence: give longer documents, shorter sentences or a longer sequence_length."
-    verdict: Verdict = "ok" if low <= seen <= high else "error" if seen in (0, 1) else "warning"
-    return [judge("random next", verdict, value, too_few if seen < low else too_many)]
+    value = f"{percent(seen)} of {pairs:,} pairs; expected {percent(low)} to {percent(high)}"
+    value += f", {label.usual}" if label.usual else ""
+    wrong: Verdict = "error" if label.is_drawn or seen in (0, 1) else "warning"
+    remedy = label.remedies[seen > high] or f"The label of a pair must be drawn evenly. {_REBUILD}"
+    return [judge(label.counter.replace("_", " "), "ok" if low <= seen <= high else wrong, value, remedy)]
 
 
 def _judge_amount_masked(counts: RecordCounts) -> list[Finding]:

@@ -31,10 +31,8 @@ PRETRAINING_ROWS = {
     "masked_lm_perplexity": ("masked-LM perplexity, held out", ",.1f"),
     "masked_lm_accuracy": ("masked-LM accuracy, held out", ".1%"),
     "unigram_accuracy": ("unigram baseline: always the commonest token", ".1%"),
-    "next_sentence_loss": ("next-sentence loss, held out, nats", ".4f"),
-    "next_sentence_accuracy": ("next-sentence accuracy, held out", ".1%"),
-    "sentence_order_loss": ("sentence-order loss, held out, nats", ".4f"),
-    "sentence_order_accuracy": ("sentence-order accuracy, held out", ".1%"),
+    "{}_loss": ("{} loss, held out, nats", ".4f"),  # of each further head
+    "{}_accuracy": ("{} accuracy, held out", ".1%"),
     "steps": ("steps", ",.0f"),
     "tokens": ("tokens", ",.0f"),
     "tokens_per_second": ("tokens per second", ",.0f"),
@@ -125,11 +123,12 @@ def _describe_label_curve(curve: Mapping[str, Any] | None) -> list[str]:
 
 
 def _describe_pretraining(pretraining: Mapping[str, Any]) -> str:
-    rows = [
-        [name, format(pretraining[key], spec)]
-        for key, (name, spec) in PRETRAINING_ROWS.items()
-        if pretraining.get(key) is not None
-    ]
+    heads = [key.removesuffix("_loss") for key in pretraining if key.endswith("_loss") and key not in PRETRAINING_ROWS]
+    rows = []
+    for key, (name, spec) in PRETRAINING_ROWS.items():
+        for head in heads if "{}" in key else [""]:
+            if (value := pretraining.get(key.format(head))) is not None:
+                rows.append([name.format(head.replace("_", "-")), format(value, spec)])
     return table(["measure", "value"], rows)
 
 

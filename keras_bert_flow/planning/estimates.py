@@ -18,7 +18,9 @@ from keras_bert_flow.text.documents import Document
 from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.masking import MaskingRule, count_masks
 from keras_bert_flow.text.normalization import normalize_text
-from keras_bert_flow.text.objectives import SENTENCE_TASKS, InstanceRule, build_instances
+from keras_bert_flow.text.objectives.instances import build_instances
+from keras_bert_flow.text.objectives.objective import InstanceRule
+from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import read_vocabulary
@@ -173,7 +175,7 @@ def _count_flops(config: PipelineConfig) -> int:
         sizes["intermediate_dim"],
         length,
         masks if share is None else count_masks(length, share),
-        use_pooler=records.objective in SENTENCE_TASKS,
+        use_pooler=find_objective(records.objective).has_pairs,
         bag_of_words=config.pretraining.bag_of_words > 0,
     )
     return flops.training

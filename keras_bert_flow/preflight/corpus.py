@@ -9,7 +9,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.preflight.limited import EnoughError, LimitedCounts
 from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
 from keras_bert_flow.text.inputs import PARQUET, open_input
-from keras_bert_flow.text.objectives import MLM_SOP, NEEDED
+from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.parquet import open_table
 from keras_bert_flow.text.pool import held_out_choice
 from keras_bert_flow.text.rejected import advise, check_rejected, describe_rejected, explain_lack, rejected_bytes
@@ -37,13 +37,14 @@ def check_text(config: PipelineConfig, files: Sequence[str], makes_records: bool
         ValueError: too much is rejected, there are too few documents, or a file is damaged.
     """
     counts, rejecting = LimitedCounts(MOST_BYTES), []
-    needed, reason = NEEDED[config.records.objective] if makes_records else (1, "text")
+    objective = find_objective(config.records.objective)
+    needed, reason = (objective.needed_documents, objective.needed) if makes_records else (1, "text")
     is_held_out = held_out_choice(config.records.held_out_fraction, config.seed)
-    least = 2 if config.records.objective == MLM_SOP else 1  # sentences
     found: set[str] = set()
     try:
         for document in _read(config.corpus, files, counts, rejecting):
-            if not makes_records or (len(document.sentences) >= least and not is_held_out(document.id)):
+            is_long = len(document.sentences) >= objective.least_sentences
+            if not makes_records or (is_long and not is_held_out(document.id)):
                 found.add(document.id)
             if len(found) >= needed:
                 return

@@ -26,7 +26,7 @@ from keras_bert_flow.tasks.minimal_pairs import encode_pairs, read_minimal_pairs
 from keras_bert_flow.text.cutting import check_cutting
 from keras_bert_flow.text.inputs import check_inputs, packages_for
 from keras_bert_flow.text.masking import count_masks
-from keras_bert_flow.text.objectives import MLM_NSP
+from keras_bert_flow.text.objectives.registry import DEFAULT
 from keras_bert_flow.text.storage import is_remote
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
@@ -119,7 +119,7 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
     made = check_records(records).config
     if isinstance(record_length := made.get("sequence_length"), int):
         length = config.pretraining.sequence_length or record_length
-        check_cutting(made.get("objective", MLM_NSP), record_length, length)
+        check_cutting(made.get("objective", DEFAULT), record_length, length)
         check_positions(length, config.model.max_positions)
     vocabulary = initial_model and initial_model / VOCABULARY_FILE
     if initial_model is not None:

@@ -32,7 +32,7 @@ def encode_records(
     mask_positions: np.ndarray,
     mask_ids: np.ndarray,
     mask_counts: np.ndarray,
-    is_random_next: np.ndarray,
+    sentence_labels: np.ndarray,
 ) -> list[bytes]:
     """Serialise masked instances, one or more.
 
@@ -43,7 +43,7 @@ def encode_records(
         mask_positions: int, (records, max_predictions), padded with zeros.
         mask_ids: int, (records, max_predictions), padded with zeros.
         mask_counts: int, (records,). Predictions of each.
-        is_random_next: bool, (records,).
+        sentence_labels: bool, (records,).
     """
     input_mask = np.arange(token_ids.shape[1]) < lengths[:, None]
     weights = np.arange(mask_ids.shape[1]) < mask_counts[:, None]
@@ -55,7 +55,7 @@ def encode_records(
             "masked_lm_positions": mask_positions,
             "masked_lm_ids": mask_ids,
             "masked_lm_weights": weights.astype(np.float32),
-            "next_sentence_labels": is_random_next[:, None].astype(np.uint8),
+            "next_sentence_labels": sentence_labels[:, None].astype(np.uint8),
         }
     )
 

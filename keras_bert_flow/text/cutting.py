@@ -2,18 +2,18 @@
 
 import numpy as np
 
-from keras_bert_flow.text.objectives import MLM
-from keras_bert_flow.text.packing import PACKED_SPECIAL_TOKENS
+from keras_bert_flow.text.objectives.mlm import SPECIAL_TOKENS
+from keras_bert_flow.text.objectives.registry import find_objective
 
 
 def check_cutting(objective: str, record_length: int, sequence_length: int) -> None:
     """Raise ValueError unless records of a length can be cut into sequences of another, or are of it."""
-    if sequence_length < record_length and objective != MLM:
+    if sequence_length < record_length and not find_objective(objective).is_divisible:
         raise ValueError(
             "`pretraining.sequence_length` must be that of the records, unless their objective is mlm: pairs cannot be "
             f"cut. Received: {sequence_length}, records of {record_length} tokens, objective {objective}. Leave it out."
         )
-    if sequence_length <= PACKED_SPECIAL_TOKENS:
+    if sequence_length <= SPECIAL_TOKENS:
         raise ValueError(
             "`pretraining.sequence_length` must leave room for text between [CLS] and [SEP]. Received: "
             f"{sequence_length}. Raise it, or leave it out."
@@ -27,7 +27,7 @@ def check_cutting(objective: str, record_length: int, sequence_length: int) -> N
 
 def count_sequences(record_length: int, length: int) -> int:
     """Return into how many sequences of a length each record is cut, so that no token of a full one is left out."""
-    return -(-(record_length - PACKED_SPECIAL_TOKENS) // (length - PACKED_SPECIAL_TOKENS))
+    return -(-(record_length - SPECIAL_TOKENS) // (length - SPECIAL_TOKENS))
 
 
 def cut_record(tokens: np.ndarray, number: int, length: int, record_length: int) -> dict[str, np.ndarray]:
@@ -43,7 +43,7 @@ def cut_record(tokens: np.ndarray, number: int, length: int, record_length: int)
         padded with zeros, and context_weights, float32, of that shape: 1 for tokens outside of the sequence that are of
         a document which it is from, 0 elsewhere.
     """
-    text, separator, room = tokens[1:-1], tokens[-1], length - PACKED_SPECIAL_TOKENS
+    text, separator, room = tokens[1:-1], tokens[-1], length - SPECIAL_TOKENS
     start = number * max(0, len(text) - room) // max(1, count_sequences(record_length, length) - 1)
     stop = min(start + room, len(text))
     borders = np.flatnonzero(text == separator)
@@ -55,8 +55,8 @@ def cut_record(tokens: np.ndarray, number: int, length: int, record_length: int)
     return {
         "input_ids": _pad(token_ids, length),
         "input_mask": _pad(np.ones_like(token_ids), length),
-        "context_ids": _pad(text, record_length - PACKED_SPECIAL_TOKENS),
-        "context_weights": _pad(is_context.astype(np.float32), record_length - PACKED_SPECIAL_TOKENS),
+        "context_ids": _pad(text, record_length - SPECIAL_TOKENS),
+        "context_weights": _pad(is_context.astype(np.float32), record_length - SPECIAL_TOKENS),
     }
 
 

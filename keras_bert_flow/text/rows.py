@@ -14,19 +14,19 @@ class TokenRows:
         token_ids: int32, (rows, sequence_length). [CLS] A [SEP] B [SEP], or [CLS] text [SEP], and zeros.
         segment_ids: uint8, (rows, sequence_length). 0 for [CLS] A [SEP], 1 for B [SEP].
         lengths: int, (rows,). Tokens, without padding.
-        is_random_next: bool, (rows,). B is from another document (`mlm_nsp`), or A and B are swapped (`mlm_sop`).
+        sentence_labels: bool, (rows,). What they say depends on the objective; `objective.SentenceLabel`.
     """
 
     token_ids: np.ndarray
     segment_ids: np.ndarray
     lengths: np.ndarray
-    is_random_next: np.ndarray
+    sentence_labels: np.ndarray
 
 
 def join_pairs(
     token_ids: np.ndarray,
     places: np.ndarray,
-    is_random_next: np.ndarray,
+    sentence_labels: np.ndarray,
     sequence_length: int,
     cls_id: int,
     sep_id: int,
@@ -36,7 +36,7 @@ def join_pairs(
     Args:
         token_ids: int, (tokens,), that both segments are part of.
         places: int, (rows, 4). Place and length of A and of B there, together at most `sequence_length - 3` tokens.
-        is_random_next: bool, (rows,), the labels.
+        sentence_labels: bool, (rows,), the labels.
         sequence_length: columns.
         cls_id: id of [CLS].
         sep_id: id of [SEP].
@@ -50,7 +50,7 @@ def join_pairs(
     rows[:, 0] = cls_id
     np.put_along_axis(rows, np.concatenate([middle, end], axis=1), sep_id, axis=1)
     is_token = column <= end
-    return TokenRows(rows * is_token, ((column > middle) & is_token).view(np.uint8), end[:, 0] + 1, is_random_next)
+    return TokenRows(rows * is_token, ((column > middle) & is_token).view(np.uint8), end[:, 0] + 1, sentence_labels)
 
 
 def pad_texts(texts: Sequence[np.ndarray], sequence_length: int) -> TokenRows:

@@ -8,7 +8,7 @@ from keras_bert_flow.conversion.model_directory import load_for_pretraining
 from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
-from keras_bert_flow.text.objectives import SENTENCE_TASKS
+from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.training.initial_shape import check_shape
 
 _logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def load_initial_model(
         ValueError: it has another shape, or is damaged.
     """
     rates = {name: getattr(shape, name) for name in ("dropout_rate", "attention_dropout_rate")}
-    model, new_layers = load_for_pretraining(folder, objective in SENTENCE_TASKS, bag_of_words, **rates)
+    model, new_layers = load_for_pretraining(folder, find_objective(objective).has_pairs, bag_of_words, **rates)
     check_shape(model.backbone.get_config(), shape, folder)
     if new_layers:
         _logger.warning("%s has no weights for %s, which begin anew.", folder, ", ".join(new_layers))

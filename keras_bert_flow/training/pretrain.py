@@ -23,7 +23,7 @@ from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.masking import count_masks
-from keras_bert_flow.text.objectives import SENTENCE_TASKS
+from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.best import BestCheckpoint
 from keras_bert_flow.training.checkpoints import Checkpoints
@@ -181,7 +181,8 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
     def evaluate(until_stopped=iter) -> dict[str, float]:
         batch_size = settings.batch_size // settings.accumulate_batches
         batches = until_stopped(ordered_batches(run.held_out, batch_size, settings.evaluate_instances, share))
-        scores.update(score_pretraining(model, batches, SENTENCE_TASKS.get(training.objective), cluster))
+        label = find_objective(training.objective).sentence_label
+        scores.update(score_pretraining(model, batches, label and label.task, cluster))
         if settings.keep_best and scores:
             best.offer(model, model.optimizer.steps, scores["masked_lm_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}

@@ -8,14 +8,14 @@ from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
-from keras_bert_flow.text.objectives import MLM_NSP, SENTENCE_TASKS
+from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
 from keras_bert_flow.training.finite_means import keep_metrics_finite
 from keras_bert_flow.training.optimizers import make_guarded_optimizer
 from keras_bert_flow.training.schedules import WarmupDecay
 
 
 def make_pretrainer(
-    shape: ModelConfig, vocabulary_size: int, objective: str = MLM_NSP
+    shape: ModelConfig, vocabulary_size: int, objective: str = DEFAULT
 ) -> BertPretrainer | BertMaskedLM:
     """Build a model with new weights from its configuration, with the heads that the objective trains."""
     sizes = {name: getattr(shape, name) for name in ("num_layers", "hidden_dim", "num_heads", "intermediate_dim")}
@@ -26,7 +26,7 @@ def make_pretrainer(
         hidden_act=shape.hidden_act,
         dropout_rate=shape.dropout_rate,
         attention_dropout_rate=shape.attention_dropout_rate,
-        use_pooler=objective in SENTENCE_TASKS,
+        use_pooler=find_objective(objective).has_pairs,
         **{name: value for name, value in sizes.items() if value is not None},
     )
     return BertPretrainer(backbone) if backbone.use_pooler else BertMaskedLM(backbone)

@@ -30,7 +30,7 @@ from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, read_vocabulary, write_vocabulary
 from tests.beam_jobs.test_build_records import read_part
-from tests.text.test_pairs import assert_same_distribution
+from tests.text.objectives.test_mlm_nsp import assert_same_distribution
 
 DATA = os.environ.get("KBF_TEST_DATA")
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "reference_builder.py"

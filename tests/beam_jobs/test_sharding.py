@@ -13,7 +13,7 @@ from beam_jobs.sharding import WriteShards, choose_shards, deal_records, max_rec
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.records.tfrecord import TFRecordFile, frame_record
-from keras_bert_flow.text.instance_counts import InstanceEstimate
+from keras_bert_flow.text.objectives.registry import find_objective
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, names_in, read_folder
 
 RECORDS = [f"record {number}".encode() for number in range(200)]
@@ -83,7 +83,7 @@ def test_shards_are_chosen_by_the_text_and_stay_small():
     assert choose_shards(CorpusSize(10, 10**12, 10**12), RecordsConfig(shards=3), 30522) == 3
     for length, predictions in ((128, 20), (512, 76)):
         config = RecordsConfig(sequence_length=length, max_predictions=predictions)
-        estimate = InstanceEstimate(config.objective, length, config.short_fraction)
+        estimate = find_objective(config.objective).estimate_instances(length, config.short_fraction)
         documents = 10**6  # of 100 sentences, 10 GB of English text together
         size = CorpusSize(documents, 10**10, documents * estimate(100, 2400))
         shards = choose_shards(size, config, 30522)
@@ -103,7 +103,7 @@ def test_no_record_is_larger_than_the_size_that_shards_are_chosen_by(length, pre
         mask_positions=np.full((1, predictions), length - 1),
         mask_ids=np.full((1, predictions), pieces - 1),
         mask_counts=np.array([predictions]),
-        is_random_next=np.array([True]),
+        sentence_labels=np.array([True]),
     )
     most = max_record_bytes(RecordsConfig(sequence_length=length, max_predictions=predictions), pieces)
     assert most - 100 < len(frame_record(record)) <= most

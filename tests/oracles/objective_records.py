@@ -6,7 +6,8 @@ from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.records.tfrecord import write_tfrecords
 from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.objectives import InstanceRule, build_instances
+from keras_bert_flow.text.objectives.instances import build_instances
+from keras_bert_flow.text.objectives.objective import InstanceRule
 from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
@@ -65,5 +66,5 @@ def _encode(instances) -> list[bytes]:
         mask_positions=instances.masked.positions,
         mask_ids=instances.masked.mask_ids,
         mask_counts=instances.masked.counts,
-        is_random_next=instances.rows.is_random_next,
+        sentence_labels=instances.rows.sentence_labels,
     )

@@ -76,14 +76,14 @@ def _make_record(rng) -> bytes:
         segment_ids=segment_ids,
         mask_positions=positions,
         mask_ids=mask_ids,
-        is_random_next=bool(rng.integers(2)),
+        sentence_label=bool(rng.integers(2)),
         sequence_length=SEQUENCE_LENGTH,
         max_predictions=MAX_PREDICTIONS,
     )
 
 
 def encode_record(
-    token_ids, segment_ids, mask_positions, mask_ids, is_random_next, sequence_length, max_predictions
+    token_ids, segment_ids, mask_positions, mask_ids, sentence_label, sequence_length, max_predictions
 ) -> bytes:
     """Serialise one masked instance without padding, each of its parts one-dimensional."""
 
@@ -97,6 +97,6 @@ def encode_record(
         mask_positions=pad(mask_positions, max_predictions),
         mask_ids=pad(mask_ids, max_predictions),
         mask_counts=np.array([len(mask_ids)]),
-        is_random_next=np.array([is_random_next]),
+        sentence_labels=np.array([sentence_label]),
     )
     return record

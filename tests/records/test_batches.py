@@ -41,7 +41,7 @@ def test_records_of_a_batch_are_padded_and_have_the_bytes_of_protobuf(sequence_l
             "segment_ids": pad(np.repeat([0, 1], [3, length - 3]), sequence_length),
             "mask_positions": pad(np.sort(rng.choice(length, masks, replace=False)), max_predictions),
             "mask_ids": pad(rng.integers(0, 30522, masks), max_predictions),
-            "is_random_next": rng.integers(2) > 0,
+            "sentence_labels": rng.integers(2) > 0,
         }
         rows.append(row | {"lengths": length, "mask_counts": masks})
         features = {
@@ -51,7 +51,7 @@ def test_records_of_a_batch_are_padded_and_have_the_bytes_of_protobuf(sequence_l
             "masked_lm_positions": row["mask_positions"],
             "masked_lm_ids": row["mask_ids"],
             "masked_lm_weights": pad(np.ones(masks, np.float32), max_predictions),
-            "next_sentence_labels": np.array([row["is_random_next"]], int),
+            "next_sentence_labels": np.array([row["sentence_labels"]], int),
         }
         expected.append(encode_example(features))
     batch = {name: np.array([row[name] for row in rows]) for name in rows[0]}

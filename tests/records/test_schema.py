@@ -11,7 +11,7 @@ PAIR = {
     "segment_ids": np.array([0, 0, 0, 0, 1, 1], np.int32),
     "mask_positions": np.array([2, 4]),
     "mask_ids": np.array([5, 29000], np.int32),
-    "is_random_next": True,
+    "sentence_label": True,
 }
 
 
@@ -28,14 +28,14 @@ def test_record_has_the_features_of_google_research_bert():
     }
 
 
-@pytest.mark.parametrize("is_random_next", [True, False])
-def test_record_is_read_as_it_was_written(is_random_next):
-    pair = PAIR | {"is_random_next": is_random_next}
+@pytest.mark.parametrize("sentence_label", [True, False])
+def test_record_is_read_as_it_was_written(sentence_label):
+    pair = PAIR | {"sentence_label": sentence_label}
     record = decode_record(encode_record(**pair, sequence_length=6, max_predictions=2))
     assert record.keys() == FEATURE_KINDS.keys()
     assert record["input_ids"].tolist() == PAIR["token_ids"].tolist()
     assert record["input_mask"].tolist() == [1] * 6
-    assert record["next_sentence_labels"].tolist() == [int(is_random_next)]
+    assert record["next_sentence_labels"].tolist() == [int(sentence_label)]
 
 
 def test_record_may_hold_more_features():

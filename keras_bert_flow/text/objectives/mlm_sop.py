@@ -1,7 +1,7 @@
 """Cut documents into pairs of neighbouring segments, half of them in the wrong order.
 
 Source: Lan et al. 2020 (ALBERT), section 3.1, arXiv:1909.11942; google-research/albert, create_pretraining_data.py.
-Chunks, target lengths and truncation are those of `pairs`. One rule differs: there, a chunk of one sentence gets a
+Chunks, target lengths and truncation are those of `mlm_nsp`. One rule differs: there, a chunk of one sentence gets a
 random second segment even so. Here a chunk has two sentences or more, and a sentence that would be left alone at the
 end joins the chunk before it; a document of one sentence gives no pair.
 
@@ -9,14 +9,42 @@ Kept, and worth knowing: the sentence that fills a chunk is more often a long on
 the longer one, and lengths alone tell the order a little better than chance.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from keras_bert_flow.text.pairs import SPECIAL_TOKENS, PairPlaces, draw_target
-from keras_bert_flow.text.pool import Pool
+from keras_bert_flow.text.objectives.objective import Estimate, InstanceRule, Objective, SentenceLabel
+from keras_bert_flow.text.objectives.pair_counts import PairEstimate
+from keras_bert_flow.text.objectives.pairs import SPECIAL_TOKENS, PairPlaces, draw_target, make_pair_rows
+from keras_bert_flow.text.pool import Pool, TokenizedDocument
+from keras_bert_flow.text.rows import TokenRows
 
 SWAPPED_SHARE = 0.5
+PAIRS_PER_CHUNK, LEAST_PAIRS = 1.0, 2.0  # no sentence is used again
+
+
+class SentenceOrder(Objective):
+    """Masked tokens, and whether two neighbouring segments are swapped: ALBERT."""
+
+    special_tokens = SPECIAL_TOKENS
+    sentence_label = SentenceLabel(
+        task="sentence_order",
+        meanings=("A before B", "A and B swapped"),
+        counter="swapped",
+        shares=(SWAPPED_SHARE, SWAPPED_SHARE),
+        is_drawn=True,
+    )
+    needed = "a document of two or more sentences to train on, for pairs of neighbouring segments"
+    least_sentences = 2
+    most_padding = 0.5
+
+    def make_rows(
+        self, documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule, seed: int
+    ) -> Iterator[TokenRows]:
+        return make_pair_rows(draw_ordered_pairs, "ordered pairs", documents, copies, rule, seed)
+
+    def estimate_instances(self, sequence_length: int, short_fraction: float) -> Estimate:
+        return PairEstimate(sequence_length, short_fraction, self.least_sentences, PAIRS_PER_CHUNK, LEAST_PAIRS)
 
 
 def draw_ordered_pairs(

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from keras_bert_flow.text.documents import ReadingRule, read_documents
-from keras_bert_flow.text.pairs import draw_pairs, truncate_pairs
+from keras_bert_flow.text.objectives.mlm_nsp import draw_pairs
+from keras_bert_flow.text.objectives.pairs import truncate_pairs
 from keras_bert_flow.text.pool import Pool, TokenizedDocument
 from keras_bert_flow.text.rows import join_pairs
 from tests.oracles import google_pairs
@@ -240,7 +241,7 @@ def test_joined_pairs_have_special_tokens_segments_and_zeros():
         [2, 519, 3, 518, 519, 3, 0, 0],
     ]
     assert rows.segment_ids.tolist() == [[0, 0, 0, 0, 1, 1, 0, 0], [0] * 5 + [1] * 3, [0, 0, 0, 1, 1, 1, 0, 0]]
-    assert (rows.lengths.tolist(), rows.is_random_next.tolist()) == ([6, 8, 6], [True, False, True])
+    assert (rows.lengths.tolist(), rows.sentence_labels.tolist()) == ([6, 8, 6], [True, False, True])
     assert rows.token_ids.dtype == np.int32
 
 

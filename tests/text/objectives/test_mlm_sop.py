@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_bert_flow.text.order import draw_ordered_pairs
-from tests.text.test_pairs import cut_pairs, make_pool
+from keras_bert_flow.text.objectives.mlm_sop import draw_ordered_pairs
+from tests.text.objectives.test_mlm_nsp import cut_pairs, make_pool
 
 
 def make_sentences(lengths):

@@ -10,10 +10,42 @@ and goes on in the next sequence.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
-PACKED_SPECIAL_TOKENS = 2  # [CLS] text [SEP]
+from keras_bert_flow.text.objectives.objective import ROWS, Estimate, InstanceRule, Objective
+from keras_bert_flow.text.pool import TokenizedDocument
+from keras_bert_flow.text.rows import TokenRows, pad_texts
+
+SPECIAL_TOKENS = 2  # [CLS] text [SEP]
+PADDED_PER_DOCUMENT = 1 / 32  # the last, padded sequence of each pool of about 64 documents, twice that to be safe
+
+
+class MaskedTokens(Objective):
+    """Masked tokens alone, in one text that is filled to the end: RoBERTa."""
+
+    special_tokens = SPECIAL_TOKENS
+    needed = "text to train on"
+    most_padding = 0.02
+    is_divisible = True
+
+    def make_rows(
+        self, documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule, seed: int
+    ) -> Iterator[TokenRows]:
+        texts = pack_documents(
+            [document.token_ids for document in documents], rule.sequence_length, copies, rule.cls_id, rule.sep_id
+        )
+        while batch := list(islice(texts, ROWS)):
+            yield pad_texts(batch, rule.sequence_length)
+
+    def estimate_instances(self, sequence_length: int, short_fraction: float) -> Estimate:
+        room = sequence_length - SPECIAL_TOKENS
+
+        def estimate(sentences: int, tokens: int) -> int:
+            return int(1000 * ((tokens + 1) / room + PADDED_PER_DOCUMENT)) + 1  # [SEP] after a document
+
+        return estimate
 
 
 def pack_documents(
@@ -27,7 +59,7 @@ def pack_documents(
         copies: how often to use the documents. Where all of them together are shorter than a sequence, each copy is a
             sequence of its own, so that no sequence holds a token twice.
     """
-    room = sequence_length - PACKED_SPECIAL_TOKENS
+    room = sequence_length - SPECIAL_TOKENS
     border = np.array([sep_id], np.int32)
     row = np.concatenate([part for token_ids in documents for part in (token_ids, border)]).astype(np.int32)
     laps, copies = (copies, 1) if len(row) < room else (1, copies)

@@ -7,18 +7,50 @@ B displaced are used again. One rule differs: a random B is never from the same 
 can be), and where there is no other document to draw from, no pair is labelled random.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from keras_bert_flow.text.pool import Pool
+from keras_bert_flow.text.objectives.objective import Estimate, InstanceRule, Objective, SentenceLabel
+from keras_bert_flow.text.objectives.pair_counts import PairEstimate
+from keras_bert_flow.text.objectives.pairs import SPECIAL_TOKENS, PairPlaces, draw_target, make_pair_rows
+from keras_bert_flow.text.pool import Pool, TokenizedDocument
+from keras_bert_flow.text.rows import TokenRows
 
 RANDOM_NEXT_SHARE = 0.5
-SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
+# Chunks of one sentence always get a random B; where a third of the chunks are such, the share is 2/3.
+HIGHEST_RANDOM_SHARE = 2 / 3
+# A chunk is used whole half of the time; otherwise what a random B displaced, half of it on average, comes again: 4/3
+# pairs a chunk. Of a document shorter than a chunk there are up to 2 pairs on average.
+PAIRS_PER_CHUNK, LEAST_PAIRS = 1.45, 2.0
 
-# Place and length of A, place and length of B, all in tokens of the pool; B is random, or, for `mlm_sop`, the segment
-# before A
-PairPlaces = tuple[int, int, int, int, bool]
+
+class NextSentence(Objective):
+    """Masked tokens, and whether the second segment follows the first: BERT."""
+
+    special_tokens = SPECIAL_TOKENS
+    sentence_label = SentenceLabel(
+        task="next_sentence",
+        meanings=("B follows A", "B is random"),
+        counter="random_next",
+        shares=(RANDOM_NEXT_SHARE, HIGHEST_RANDOM_SHARE),
+        usual="a little over half",
+        remedies=(
+            "Pairs need documents to draw from: give more of them, or put blank lines between them.",
+            "Most chunks are of one sentence: give longer documents, shorter sentences or a longer sequence_length.",
+        ),
+    )
+    needed_documents = 2
+    needed = "two or more different documents to train on, for pairs from different documents"
+    most_padding = 0.5
+
+    def make_rows(
+        self, documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule, seed: int
+    ) -> Iterator[TokenRows]:
+        return make_pair_rows(draw_pairs, "pairs", documents, copies, rule, seed)
+
+    def estimate_instances(self, sequence_length: int, short_fraction: float) -> Estimate:
+        return PairEstimate(sequence_length, short_fraction, 1, PAIRS_PER_CHUNK, LEAST_PAIRS)
 
 
 def draw_pairs(
@@ -51,34 +83,6 @@ def draw_pairs(
             if split < end:  # else a single sentence, and no other document to pair it with
                 yield *first, *pool.place(split, end), False
             start = end
-
-
-def draw_target(longest: int, short_fraction: float, rng: np.random.Generator) -> int:
-    """Draw the length that the chunks of one pass over a document aim at, tokens."""
-    return int(rng.integers(2, longest, endpoint=True)) if rng.random() < short_fraction else longest
-
-
-def truncate_pairs(places: np.ndarray, longest: int, rng: np.random.Generator) -> np.ndarray:
-    """Shorten pairs to `longest` tokens: always the longer segment, B if both are of a length, at front or back by a
-    coin toss for each token.
-
-    Args:
-        places: int, (pairs, 4), place and length of A and of B.
-        longest: most tokens of A and B together.
-        rng: source of the tosses.
-    Returns:
-        The same of what is left.
-    """
-    lengths = places[:, 1::2]
-    excess = np.maximum(lengths.sum(axis=1) - longest, 0)
-    first_is_longer = lengths[:, 0] > lengths[:, 1]
-    alone = np.minimum(excess, np.abs(lengths[:, 0] - lengths[:, 1]))  # cuts until both are of a length
-    in_turn = excess - alone  # and then in turn, B first
-    cuts = np.stack([in_turn // 2 + alone * first_is_longer, (in_turn + 1) // 2 + alone * ~first_is_longer], axis=1)
-    left = places.copy()
-    left[:, ::2] += rng.binomial(cuts, 0.5)
-    left[:, 1::2] -= cuts
-    return left
 
 
 def _draw_segment(pool: Pool, number: int, target: int, draw: float) -> tuple[int, int]:

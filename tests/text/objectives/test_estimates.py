@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.text.instance_counts import InstanceEstimate
 from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.objectives import MLM, MLM_NSP, MLM_SOP, InstanceRule, build_instances
+from keras_bert_flow.text.objectives.instances import build_instances
+from keras_bert_flow.text.objectives.objective import InstanceRule
+from keras_bert_flow.text.objectives.registry import OBJECTIVES, find_objective
 from keras_bert_flow.text.pool import TokenizedDocument
 
 COPIES = 3
@@ -22,12 +23,12 @@ def make_documents(sentences, tokens, count=64):
 
 
 @pytest.mark.parametrize("length", [64, 512])
-@pytest.mark.parametrize("objective", [MLM_NSP, MLM, MLM_SOP])
+@pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("short_fraction", [0, 0.1])
 def test_instances_are_estimated_from_above(objective, length, short_fraction):
     masking = MaskingRule(0.15, 20, 4, (2, 3), np.ones(99, bool))
     rule = InstanceRule(objective, length, short_fraction, 2, 3, masking)
-    estimate = InstanceEstimate(objective, length, short_fraction)
+    estimate = find_objective(objective).estimate_instances(length, short_fraction)
     for shape in SHAPES:
         documents = make_documents(*shape)
         sizes = [(len(document.sentence_lengths), len(document.token_ids)) for document in documents]
@@ -37,6 +38,6 @@ def test_instances_are_estimated_from_above(objective, length, short_fraction):
         assert 0.95 * built <= estimated <= 2.2 * built + 2 * COPIES, (shape, estimated, built)
 
 
-@pytest.mark.parametrize("objective", [MLM_NSP, MLM, MLM_SOP])
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_shortest_sequences_have_an_estimate(objective):
-    assert InstanceEstimate(objective, 8, 1.0)(1, 1) >= 0
+    assert find_objective(objective).estimate_instances(8, 1.0)(1, 1) >= 0

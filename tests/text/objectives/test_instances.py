@@ -7,10 +7,11 @@ from scipy import stats
 
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.text.masking import SPAN, TOKEN, WORD, MaskingRule
-from keras_bert_flow.text.objectives import MLM, MLM_NSP, MLM_SOP, InstanceRule, build_instances
+from keras_bert_flow.text.objectives.instances import build_instances
+from keras_bert_flow.text.objectives.objective import InstanceRule
+from keras_bert_flow.text.objectives.registry import OBJECTIVES, find_objective
 from keras_bert_flow.text.pool import TokenizedDocument
 
-OBJECTIVES = (MLM_NSP, MLM, MLM_SOP)
 Instance = namedtuple("Instance", "token_ids segment_ids mask_positions mask_ids unmasked_ids is_random_next")
 CLS, SEP, MASK = 2, 3, 4
 FIRST_WORD = 1000  # below are special tokens and what random replacement alone gives
@@ -38,7 +39,7 @@ def build(objective, documents=None, copies=2, seed=1, **settings):
         rows, masked = built.rows, built.masked
         matrices = (masked.token_ids, rows.segment_ids, masked.positions, masked.mask_ids, rows.token_ids)
         for *arrays, is_random_next, length, count in zip(
-            *matrices, rows.is_random_next, rows.lengths, masked.counts, strict=True
+            *matrices, rows.sentence_labels, rows.lengths, masked.counts, strict=True
         ):
             ends = (length, length, count, count, length)
             assert not any(array[end:].any() for array, end in zip(arrays, ends, strict=True))
@@ -60,7 +61,7 @@ def describe(instances):
 
 def test_configuration_names_every_objective_and_unit():
     fields = RecordsConfig.model_fields
-    assert get_args(fields["objective"].annotation) == OBJECTIVES
+    assert get_args(fields["objective"].annotation) == (*OBJECTIVES,)
     assert get_args(fields["mask_unit"].annotation) == (TOKEN, WORD, SPAN)
 
 
@@ -78,7 +79,7 @@ def test_instances_have_special_tokens_segments_and_masks(objective, unit):
         original, length = original_of(instance), len(instance.token_ids)
         assert length <= 64 and original[0] == CLS and original[-1] == SEP
         borders = np.flatnonzero(original == SEP)
-        if objective == MLM:
+        if objective == "mlm":
             assert not instance.segment_ids.any() and not instance.is_random_next
         else:
             assert len(borders) == 2
@@ -94,17 +95,17 @@ def test_copies_have_other_masks(objective):
 
 
 def test_packed_instances_use_every_token_once_a_copy():
-    found = np.concatenate([original_of(instance) for instance in build(MLM, copies=3)])
+    found = np.concatenate([original_of(instance) for instance in build("mlm", copies=3)])
     words = np.concatenate([document.token_ids for document in make_documents()])
     assert sorted(found[found >= FIRST_WORD].tolist()) == sorted(words.tolist() * 3)
 
 
 def test_packed_copies_are_cut_at_other_places():
-    starts = [int(original_of(instance)[1]) for instance in build(MLM, copies=3)]
+    starts = [int(original_of(instance)[1]) for instance in build("mlm", copies=3)]
     assert len(set(starts)) > 0.9 * len(starts)
 
 
-@pytest.mark.parametrize(("objective", "share"), [(MLM_NSP, 0.5), (MLM_SOP, 0.5)])
+@pytest.mark.parametrize(("objective", "share"), [("mlm_nsp", 0.5), ("mlm_sop", 0.5)])
 def test_sentence_labels_have_their_share(objective, share):
     # With sentences of 20 tokens and a fixed target of 61 every chunk has several sentences, but a last one of one,
     # which is always random: left out here by documents that are looked at in their first pair only.
@@ -134,3 +135,18 @@ def test_masked_tokens_are_80_10_10(objective, unit):
     if unit == SPAN:
         counts = np.round(counts / 4)  # tokens of a span are not independent: about as many as there are spans
     assert stats.chisquare(counts, counts.sum() * np.array([0.8, 0.1, 0.1])).pvalue > 0.001
+
+
+def test_unknown_objective_is_refused():
+    with pytest.raises(ValueError, match=r"must be one of mlm_nsp, mlm, mlm_sop\. Received: 'electra'\."):
+        find_objective("electra")
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_labels_of_pairs_have_the_shares_that_they_say(objective):
+    label = find_objective(objective).sentence_label
+    labels = [instance.is_random_next for seed in range(40) for instance in build(objective, seed=seed)]
+    if label is None:
+        assert not any(labels)
+    else:  # chance moves a share of some 20,000 labels by less than 0.02 in six standard errors
+        assert label.shares[0] - 0.02 < np.mean(labels) < label.shares[1] + 0.02

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.text.documents import ReadingRule, read_documents
-from keras_bert_flow.text.packing import pack_documents
+from keras_bert_flow.text.objectives.mlm import pack_documents
 
 DATA = os.environ.get("KBF_TEST_DATA")
 CLS, SEP = 2, 3

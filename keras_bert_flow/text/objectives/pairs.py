@@ -1,0 +1,79 @@
+"""Pairs of segments, [CLS] A [SEP] B [SEP]: what the objectives that have them share."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+
+from keras_bert_flow.text.objectives.objective import ROWS, InstanceRule
+from keras_bert_flow.text.pool import Pool, TokenizedDocument
+from keras_bert_flow.text.randomness import keyed_generator
+from keras_bert_flow.text.rows import TokenRows, join_pairs
+
+SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
+# Place and length of A, place and length of B, all in tokens of the pool; the label
+PairPlaces = tuple[int, int, int, int, bool]
+
+
+def make_pair_rows(
+    draw: Callable[..., Iterator[PairPlaces]],
+    purpose: str,
+    documents: Sequence[TokenizedDocument],
+    copies: int,
+    rule: InstanceRule,
+    seed: int,
+) -> Iterator[TokenRows]:
+    """Make the pairs of a pool, ROWS at a time.
+
+    Args:
+        draw: makes one pass over a document, as `mlm_nsp.draw_pairs`.
+        purpose: of its random numbers.
+        documents, copies, rule, seed: see `instances.build_instances`.
+    """
+    pool = Pool.of(documents)
+    cutting = keyed_generator(seed, "truncation", *(document.id for document in documents))
+    pairs = (
+        pair
+        for number, document in enumerate(documents)
+        for copy in range(copies)
+        for pair in draw(
+            pool,
+            number,
+            rule.sequence_length,
+            rule.short_fraction,
+            keyed_generator(seed, purpose, document.id, copy),
+        )
+    )
+    while batch := list(islice(pairs, ROWS)):
+        table = np.array(batch, np.int64)  # (pairs, 5)
+        places = truncate_pairs(table[:, :4], rule.sequence_length - SPECIAL_TOKENS, cutting)
+        labels = table[:, 4] > 0
+        yield join_pairs(pool.token_ids, places, labels, rule.sequence_length, rule.cls_id, rule.sep_id)
+
+
+def draw_target(longest: int, short_fraction: float, rng: np.random.Generator) -> int:
+    """Draw the length that the chunks of one pass over a document aim at, tokens."""
+    return int(rng.integers(2, longest, endpoint=True)) if rng.random() < short_fraction else longest
+
+
+def truncate_pairs(places: np.ndarray, longest: int, rng: np.random.Generator) -> np.ndarray:
+    """Shorten pairs to `longest` tokens: always the longer segment, B if both are of a length, at front or back by a
+    coin toss for each token.
+
+    Args:
+        places: int, (pairs, 4), place and length of A and of B.
+        longest: most tokens of A and B together.
+        rng: source of the tosses.
+    Returns:
+        The same of what is left.
+    """
+    lengths = places[:, 1::2]
+    excess = np.maximum(lengths.sum(axis=1) - longest, 0)
+    first_is_longer = lengths[:, 0] > lengths[:, 1]
+    alone = np.minimum(excess, np.abs(lengths[:, 0] - lengths[:, 1]))  # cuts until both are of a length
+    in_turn = excess - alone  # and then in turn, B first
+    cuts = np.stack([in_turn // 2 + alone * first_is_longer, (in_turn + 1) // 2 + alone * ~first_is_longer], axis=1)
+    left = places.copy()
+    left[:, ::2] += rng.binomial(cuts, 0.5)
+    left[:, 1::2] -= cuts
+    return left

@@ -1,0 +1,27 @@
+"""Find a pre-training objective by its name."""
+
+from functools import cache
+from importlib import import_module
+
+from keras_bert_flow.text.objectives.objective import Objective
+
+# name → class, loaded when it is asked for: an objective needs no module but its own
+OBJECTIVES = {
+    "mlm_nsp": "keras_bert_flow.text.objectives.mlm_nsp:NextSentence",
+    "mlm": "keras_bert_flow.text.objectives.mlm:MaskedTokens",
+    "mlm_sop": "keras_bert_flow.text.objectives.mlm_sop:SentenceOrder",
+}
+DEFAULT = "mlm_nsp"  # of records whose manifest names none
+
+
+@cache
+def find_objective(name: str) -> Objective:
+    """Return the objective of a name, one of `OBJECTIVES`.
+
+    Raises:
+        ValueError: there is no such objective.
+    """
+    if name not in OBJECTIVES:
+        raise ValueError(f"An objective must be one of {', '.join(OBJECTIVES)}. Received: {name!r}.")
+    module, kind = OBJECTIVES[name].split(":")
+    return getattr(import_module(module), kind)()
