@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # What speaks to Keras is tested on each backend, a process each; jobs and flows in one more, and the rest in another.
 # `make test` leaves out what is slow, and tests code marked `any_backend` on PyTorch alone, which compiles nothing.
-BACKEND_TESTS := tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
+BACKEND_TESTS := tests/backends tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
 JOB_TESTS := tests/beam_jobs tests/flows tests/cross_backend
 PYTEST := $(BIN)/python -m pytest --durations=25
 # Not compiled: Python does so for what it imports, a fraction of it, when it first does. Were it forbidden to keep that,

@@ -21,11 +21,12 @@ ALLOWED = {
     "text": "json_documents numpy tokenizers pyarrow zstandard",
     "records": "artifacts json_documents local_paths outputs numpy google_crc32c",
     "data": "text records tasks json_documents terminal grain numpy",
-    "layers": "keras",
-    "models": "layers keras numpy grain",
-    "distribution": "config data models keras numpy jax tensorflow torch",  # those three where their file is loaded
+    "backends": "keras numpy grain jax tensorflow torch",
+    "layers": "backends keras",
+    "models": "backends layers keras numpy",
+    "distribution": "config data backends models keras numpy jax tensorflow torch",  # those three where their file is loaded
     "training": (
-        "config artifacts interrupts json_documents keys local_paths precision_choice progress data models "
+        "config artifacts interrupts json_documents keys local_paths precision_choice progress data backends models "
         "distribution conversion layers markdown tasks text records keras numpy scipy safetensors"
     ),
     "tasks": "text json_documents local_paths numpy sklearn scipy",
@@ -34,7 +35,7 @@ ALLOWED = {
         "precision_choice records training "
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),
-    "conversion": "models records artifacts json_documents local_paths terminal safetensors numpy keras",
+    "conversion": "backends models records artifacts json_documents local_paths terminal safetensors numpy keras",
     "prediction": (
         "records artifacts json_documents local_paths outputs tasks data terminal text conversion models numpy scipy"
     ),
@@ -74,19 +75,6 @@ ALLOWED = {
 }
 EXCEPTIONS = {
     ("keras_bert_flow/models/preset.py", "conversion"),  # `from_preset` reads what `conversion` knows
-    # Forms that are faster than what Keras has a name for, each behind one function that every backend has.
-    ("keras_bert_flow/layers/fusion.py", "tensorflow"),
-    ("keras_bert_flow/layers/dense.py", "jax"),
-    ("keras_bert_flow/layers/split_heads.py", "jax"),
-    ("keras_bert_flow/layers/dropout.py", "torch"),
-    ("keras_bert_flow/layers/packing.py", "torch"),
-    ("keras_bert_flow/layers/products.py", "torch"),
-    ("keras_bert_flow/models/fused_adamw.py", "tensorflow"),
-    ("keras_bert_flow/models/fused_adamw.py", "torch"),
-    ("keras_bert_flow/models/torch_cross_entropy.py", "torch"),
-    ("keras_bert_flow/training/muon_in_torch.py", "torch"),
-    ("keras_bert_flow/models/tensorflow_batches.py", "tensorflow"),  # Keras has no name for what its data sets are told
-    ("keras_bert_flow/training/precision.py", "tensorflow"),  # its switch for exact repetition has no name in Keras
 }
 NOBODY_IMPORTS = {"flows": ("flows", "cli"), "cli": ("cli", "__main__"), "beam_jobs": ("beam_jobs", "flows", "cli")}
 

@@ -16,7 +16,7 @@ from benchmarks.peers.memory import device_memory  # noqa: E402
 if shape.package:
     sys.path.insert(0, shape.package)
 import keras_bert_flow as kbf  # noqa: E402
-from keras_bert_flow.training.memory import keep_freed_memory  # noqa: E402
+from keras_bert_flow.backends.memory import keep_freed_memory  # noqa: E402
 from keras_bert_flow.training.optimizers import make_guarded_optimizer  # noqa: E402
 from keras_bert_flow.training.schedules import WarmupDecay  # noqa: E402
 

@@ -44,8 +44,8 @@ def pretrain(
     with stopping_for_later():
         settings = choose_backend(load(config, set), backend)
         check_pretraining_stage(settings, records, initial_model, output)
+        from keras_bert_flow.backends.memory import keep_freed_memory
         from keras_bert_flow.progress import training_progress
-        from keras_bert_flow.training.memory import keep_freed_memory
         from keras_bert_flow.training.pretrain import pretrain as run
 
         keep_freed_memory()
@@ -75,10 +75,10 @@ def finetune(
         settings = fill_builtin_task(settings)
         if grid:
             settings = with_grid(settings)
+        from keras_bert_flow.backends.memory import keep_freed_memory
         from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
         from keras_bert_flow.progress import training_progress
         from keras_bert_flow.training.finetune import finetune as run
-        from keras_bert_flow.training.memory import keep_freed_memory
 
         keep_freed_memory()
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.values import read_variable
 
 
 def export_tensors(model, backbone: BertBackbone, heads: dict[str, str]) -> dict[str, np.ndarray]:

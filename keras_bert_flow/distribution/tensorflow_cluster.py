@@ -11,12 +11,12 @@ import os
 import keras
 import tensorflow as tf
 
+from keras_bert_flow.backends.adamw import dense_gradients
+from keras_bert_flow.backends.batches import without_autotuning
+from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.accumulation import take_part
 from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, replica_seed, seed_variables
 from keras_bert_flow.models.defaults import TokenLoss
-from keras_bert_flow.models.fused_adamw import dense_gradients
-from keras_bert_flow.models.tensorflow_batches import without_autotuning
-from keras_bert_flow.models.values import read_variable
 
 
 def count_processes() -> int:

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 import torch.distributed as group
 
+from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.accumulation import split_batches
 from keras_bert_flow.distribution.cluster import Cluster, replica_seed, seed_variables
 from keras_bert_flow.models.defaults import token_loss
-from keras_bert_flow.models.values import read_variable
 
 
 def count_processes() -> int:

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_bert_flow.layers.fusion import fuse
+from keras_bert_flow.backends.fusion import fuse
 
 HIDDEN_ACTIVATIONS = ("gelu", "gelu_tanh")
 

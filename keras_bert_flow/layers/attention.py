@@ -5,14 +5,15 @@ from functools import partial
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.dropout import drop_values
+from keras_bert_flow.backends.fusion import fuse
+from keras_bert_flow.backends.products import matmul
+from keras_bert_flow.backends.split_heads import split_heads
+from keras_bert_flow.backends.token_packing import is_packed, map_rows
 from keras_bert_flow.layers.dense import Dense
-from keras_bert_flow.layers.dropout import Dropout, drop_values
-from keras_bert_flow.layers.fusion import fuse
+from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.head_sizes import check_heads
 from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.layers.packing import is_packed, map_rows
-from keras_bert_flow.layers.products import matmul
-from keras_bert_flow.layers.split_heads import split_heads
 
 # Far below any score yet finite: in a row with nothing to attend to it swallows the scores, and the softmax is
 # uniform instead of not-a-number. google-research/bert adds -10000, which is the same wherever a real key exists.

@@ -1,14 +1,10 @@
 """Drop values at random, from a seed that a checkpoint finds again."""
 
-import hashlib
 import random
 
 import keras
-from keras import ops
 
-from keras_bert_flow.layers.fusion import fuse
-
-STEPS = 1 << 16  # a draw has 16 bits: rates are met to 8e-6, and what is kept is scaled by the share that is met
+from keras_bert_flow.backends.dropout import drop_values, dropped_steps
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -49,69 +45,3 @@ class Dropout(keras.layers.Layer):
 
     def get_config(self):
         return super().get_config() | {"rate": self.rate}
-
-
-def dropped_steps(rate: float) -> int:
-    """Return how many of the `STEPS` values of a draw mean that a value is dropped."""
-    return min(round(rate * STEPS), STEPS - 1)
-
-
-def _drop_by_hash(inputs, seed, dropped):
-    """Draw by mixing the number of each value with the seed, which fuses with what is around it.
-
-    Keras draws by threefry on jax, 20 rounds a value, which take longer than the product of the attention scores.
-    """
-    seed = ops.cast(seed, "uint32")
-    numbers = ops.reshape(ops.cast(ops.arange(ops.size(inputs), dtype="int32"), "uint32"), ops.shape(inputs))
-    first, second = _mix(_xor(seed[0], _mix(seed[1]))), _mix(seed[0] + _mix(_xor(seed[1], _word(0x9E3779B9))))
-    draws = _mix(_mix(_xor(numbers, first)) + second)
-    is_kept = ops.right_shift(draws, _word(16)) >= _word(dropped)
-    scaled = ops.cast(inputs, "float32") * (STEPS / (STEPS - dropped))  # in bfloat16 the factor itself were rounded
-    return ops.cast(ops.where(is_kept, scaled, 0.0), inputs.dtype)
-
-
-def _drop_in_torch(inputs, seed, dropped):
-    """Draw four values from each number of PyTorch's generator, whose `bernoulli_` draws a number for each."""
-    import torch
-
-    if inputs.device.type == "meta":
-        return torch.empty_like(inputs)
-    draws = torch.compiler.disable(_draw_in_torch)(inputs.shape, inputs.device, seed)
-    mask = torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device)
-    torch.ge(draws, dropped - STEPS // 2, out=mask)
-    # Two products, since a mask of 1.111 would be rounded, in bfloat16 to 1.109, for all values alike.
-    return (inputs * mask) * (STEPS / (STEPS - dropped))
-
-
-def _draw_in_torch(shape, device, seed):
-    """Return numbers of 16 bits, int16."""
-    import torch
-
-    # The generator of a processor takes 32 bits, so they must depend on both of the seed's words.
-    digest = hashlib.blake2b(str(seed.tolist()).encode(), digest_size=4).digest()
-    generator = torch.Generator(device)
-    generator.manual_seed(int.from_bytes(digest, "little"))
-    numbers = torch.empty((shape.numel() + 3) // 4, dtype=torch.int64, device=device)
-    return numbers.random_(-(2**63), None, generator=generator).view(torch.int16)[: shape.numel()].view(shape)
-
-
-drop_values = _drop_in_torch if keras.backend.backend() == "torch" else fuse(_drop_by_hash)
-
-
-def _mix(x):
-    """Spread each bit of 32 over all of them.
-
-    Source: Ellis 2018, "Prospecting for Hash Functions", `lowbias32`, which flips an output bit for an input bit
-    flipped with a probability within 0.2 % of a half.
-    """
-    x = _xor(x, ops.right_shift(x, _word(16))) * _word(0x7FEB352D)
-    x = _xor(x, ops.right_shift(x, _word(15))) * _word(0x846CA68B)
-    return _xor(x, ops.right_shift(x, _word(16)))
-
-
-def _xor(x, y):
-    return ops.bitwise_xor(x, y)
-
-
-def _word(value):
-    return ops.convert_to_tensor(value, "uint32")

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.products import matmul
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.layers.products import matmul
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

@@ -3,11 +3,11 @@
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.products import matmul
 from keras_bert_flow.layers.activations import get_activation
 from keras_bert_flow.layers.attention import MASKED_SCORE
 from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.layers.products import matmul
 
 
 def gather_positions(sequence, positions):

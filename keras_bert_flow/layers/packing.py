@@ -1,58 +1,8 @@
-"""Leave padding out of what is computed token by token, where a step takes inputs of any shape."""
+"""Layers between which padding is left out."""
 
 import keras
-from keras import ops
 
-GROUPS = 4  # of rows for attention
-
-
-def is_packable(padding_mask) -> bool:
-    """Return whether a batch has padding to leave out: on PyTorch on a CPU, which compiles no shapes."""
-    if keras.backend.backend() != "torch" or padding_mask.device.type != "cpu":
-        return False  # the other backends compile shapes, and an accelerator would wait to count the tokens
-    return not bool(ops.all(ops.cast(padding_mask, "bool")))
-
-
-def pack_tokens(hidden, padding_mask):
-    """Return the real tokens of a batch.
-
-    Args:
-        hidden: tensor of PyTorch, (batch, length, units).
-        padding_mask: int or bool, (batch, length). 1 for a real token.
-    Returns:
-        (tokens, units), row by row.
-    """
-    return _row_functions()[0].apply(hidden.reshape(-1, hidden.shape[-1]), _find_places(padding_mask))
-
-
-def unpack_tokens(tokens, padding_mask):
-    """Undo `pack_tokens`; padding is 0."""
-    batch, length = padding_mask.shape
-    spread = _row_functions()[1].apply(tokens, _find_places(padding_mask), batch * length)
-    return spread.reshape(batch, length, tokens.shape[-1])
-
-
-def map_rows(function, tokens, padding_mask):
-    """Apply a function of whole rows to packed tokens, in groups of neighbouring rows.
-
-    A group is as wide as its longest row: where rows are sorted by length, little of it is padding.
-
-    Args:
-        function: of a tensor, (rows, length, units), and its mask, (rows, length), to a tensor of the same rows.
-        tokens: (tokens, units).
-        padding_mask: of the whole batch.
-    """
-    groups = [_cut_width(rows) for rows in padding_mask.tensor_split(GROUPS)]
-    groups = [rows for rows in groups if rows.numel()]
-    parts = tokens.split([len(rows.nonzero()) for rows in groups])
-    found = [function(unpack_tokens(part, rows), rows) for part, rows in zip(parts, groups, strict=True)]
-    return ops.concatenate([pack_tokens(part, rows) for part, rows in zip(found, groups, strict=True)])
-
-
-def _cut_width(padding_mask):
-    """Leave out the last columns that are padding in each row."""
-    columns = padding_mask.any(dim=0).nonzero()
-    return padding_mask[:, : int(columns.max()) + 1 if len(columns) else 0]
+from keras_bert_flow.backends.token_packing import is_packable, is_packed, pack_tokens, unpack_tokens
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -91,52 +41,3 @@ class UnpackTokens(keras.layers.Layer):
 
     def compute_output_shape(self, hidden_shape, padding_mask_shape=None):
         return hidden_shape
-
-
-def is_packed(hidden) -> bool:
-    """Return whether these are packed tokens, (tokens, units)."""
-    return len(hidden.shape) == 2
-
-
-def _find_places(padding_mask):
-    return padding_mask.reshape(-1).nonzero()[:, 0]
-
-
-_functions = []
-
-
-def _row_functions():
-    """Return functions of PyTorch that take and put rows; no row twice, so the gradient of each is the other.
-
-    The gradient of `index_select` adds rows one by one.
-    """
-    if _functions:
-        return _functions
-    import torch
-
-    def spread(rows, places, count):
-        return rows.new_zeros(count, rows.shape[1]).index_copy_(0, places, rows)
-
-    class Take(torch.autograd.Function):
-        @staticmethod
-        def forward(context, rows, places):
-            context.save_for_backward(places)
-            context.count = len(rows)
-            return rows.index_select(0, places)
-
-        @staticmethod
-        def backward(context, gradient):
-            return spread(gradient.contiguous(), *context.saved_tensors, context.count), None
-
-    class Put(torch.autograd.Function):
-        @staticmethod
-        def forward(context, rows, places, count):
-            context.save_for_backward(places)
-            return spread(rows, places, count)
-
-        @staticmethod
-        def backward(context, gradient):
-            return gradient.index_select(0, *context.saved_tensors), None, None
-
-    _functions.extend((Take, Put))
-    return _functions

@@ -2,12 +2,12 @@
 
 import keras
 
+from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.layers.embeddings import BertEmbeddings
 from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.heads import Pooler
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.layers.packing import PackTokens, UnpackTokens
-from keras_bert_flow.layers.products import product_dtype
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.sizes import get_size

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_bert_flow.backends.batches import take_batches
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
@@ -9,7 +10,6 @@ from keras_bert_flow.models.decay_exclusions import UNDECAYED, exclude_from_deca
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
-from keras_bert_flow.models.tensorflow_batches import take_batches
 
 COMPILES_SHAPES = keras.backend.backend() != "torch"  # each shape of inputs takes its time, where it is new
 

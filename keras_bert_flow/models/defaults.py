@@ -3,10 +3,10 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.layers.fusion import fuse
+from keras_bert_flow.backends.cross_entropy import best_classes, cross_entropies, is_torch_on_processor
+from keras_bert_flow.backends.fusion import fuse
 from keras_bert_flow.models.decay_exclusions import UNDECAYED_NAMES, ExcludesNames
 from keras_bert_flow.models.fused_adamw import choose_adamw
-from keras_bert_flow.models.torch_cross_entropy import best_classes, cross_entropies, is_torch_on_processor
 
 EPSILON = 1e-6  # google-research/bert, optimization.py
 

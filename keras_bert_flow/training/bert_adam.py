@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.models.fused_adamw import apply_at_once, is_torch_on_processor, step_by_torch
+from keras_bert_flow.backends.adamw import apply_at_once, is_torch_on_processor, step_by_torch
 from keras_bert_flow.training.moments import MomentOptimizer
 
 

@@ -21,9 +21,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from keras_bert_flow.artifacts import canonical_json, file_digest, follow_umask, sync_folder
+from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion.tensor_file import StoredTensors, open_tensors
 from keras_bert_flow.json_documents import read_json
-from keras_bert_flow.models.values import read_variable
 from keras_bert_flow.training.history import add_change, list_earlier, list_spans
 from keras_bert_flow.training.identity import list_changes
 

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_flow.models.fused_adamw import dense_gradients
-from keras_bert_flow.models.values import read_variable
+from keras_bert_flow.backends.adamw import dense_gradients
+from keras_bert_flow.backends.values import read_variable
 
 INITIAL_SCALE = 2.0**15
 LARGEST_SCALE = 2.0**24  # beyond it the float32 parts of a model gain nothing

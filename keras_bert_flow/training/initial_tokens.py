@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.data.record_tokens import count_tokens, read_tokens
 from keras_bert_flow.models.bag_of_words import WORDS, BagOfWordsPretrainer
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
-from keras_bert_flow.models.values import read_variable
 from keras_bert_flow.training.token_vectors import make_token_vectors
 
 

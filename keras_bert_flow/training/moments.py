@@ -6,8 +6,8 @@ import re
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.adamw import dense_gradients
 from keras_bert_flow.models.defaults import EPSILON, UNDECAYED_NAMES
-from keras_bert_flow.models.fused_adamw import dense_gradients
 from keras_bert_flow.training.layer_rates import rate_factors
 
 

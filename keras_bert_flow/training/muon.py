@@ -5,10 +5,10 @@ import re
 import keras
 from keras import ops
 
-from keras_bert_flow.layers.products import product_dtype
-from keras_bert_flow.models.fused_adamw import is_torch_on_processor
+from keras_bert_flow.backends.adamw import is_torch_on_processor
+from keras_bert_flow.backends.muon import orthogonalise_together, step_matrices
+from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.training.bert_adam import BertAdam
-from keras_bert_flow.training.muon_in_torch import orthogonalise_together, step_matrices
 
 ENCODER_MATRIX = r"(^|/)encoder_block_\d+/.*kernel$"
 QUERY_KEY_VALUE = r"query_key_value/kernel$"  # columns are ordered (heads, 3, head_dim)

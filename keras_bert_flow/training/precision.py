@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import keras
 import numpy as np
 
+from keras_bert_flow.backends.determinism import add_in_one_order
+
 
 @contextmanager
 def arithmetic(precision: str) -> Iterator[None]:
@@ -35,10 +37,7 @@ def seed_everything(seed: int) -> None:
     """
     random.seed(seed)
     np.random.seed(seed)
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow
-
-        tensorflow.config.experimental.enable_op_determinism()
+    add_in_one_order()
 
 
 def _check_float16() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
-from keras_bert_flow.models.values import read_variable
 
 MAX_STEPS_AHEAD = 4  # enough to keep a device busy while the next batches are read
 

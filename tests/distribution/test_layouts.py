@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from keras_bert_flow.backends.split_heads import split_heads
 from keras_bert_flow.distribution.layouts import MODEL, bert_layout
-from keras_bert_flow.layers.split_heads import split_heads
 from keras_bert_flow.training.pretrain import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 

@@ -6,8 +6,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.backends.dropout import STEPS, dropped_steps
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
-from keras_bert_flow.layers.dropout import STEPS, Dropout, dropped_steps
+from keras_bert_flow.layers.dropout import Dropout
 
 SHAPE = (16, 12, 64, 64)
 COUNT = int(np.prod(SHAPE))

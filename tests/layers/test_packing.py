@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.backends.token_packing import map_rows, pack_tokens, unpack_tokens
 from keras_bert_flow.layers import packing
-from keras_bert_flow.layers.packing import PackTokens, UnpackTokens, map_rows, pack_tokens, unpack_tokens
+from keras_bert_flow.layers.packing import PackTokens, UnpackTokens
 from keras_bert_flow.models.backbone import BertBackbone
 from tests.oracles.layer_contract import layer_contract
 

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.backends.token_packing import GROUPS
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.layers.packing import GROUPS
 from keras_bert_flow.training.checkpoints import Checkpoints
 from keras_bert_flow.training.logs import append_log, read_log, rewind_log
 from keras_bert_flow.training.loop import Borders, Interrupted, train

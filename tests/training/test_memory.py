@@ -10,7 +10,7 @@ from tests.patience import PATIENCE_SECONDS
 CODE = """
 import resource, sys
 import numpy as np
-from keras_bert_flow.training.memory import keep_freed_memory
+from keras_bert_flow.backends.memory import keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory()

@@ -11,3 +11,10 @@ def read_variable(variable) -> np.ndarray:
     """
     is_several = keras.backend.backend() == "tensorflow"
     return keras.ops.convert_to_numpy(variable if is_several else variable.value)
+
+
+def as_tensor(variable):
+    """Return a variable of TensorFlow as a tensor of it, which compiled functions take."""
+    import tensorflow
+
+    return tensorflow.convert_to_tensor(variable)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bert_flow.layers import products
+from keras_bert_flow.backends import products
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from tests.oracles.small_bert import SMALL, make_inputs

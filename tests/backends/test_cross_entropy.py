@@ -5,10 +5,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from keras_bert_flow.models import torch_cross_entropy  # noqa: E402
+from keras_bert_flow.backends import cross_entropy  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
-    torch_cross_entropy.keras.backend.backend() != "torch", reason="it computes with PyTorch's tensors"
+    cross_entropy.keras.backend.backend() != "torch", reason="it computes with PyTorch's tensors"
 )
 
 
@@ -21,7 +21,7 @@ def test_losses_and_gradients_are_those_of_pytorch(scale):
     weights = torch.from_numpy(rng.random(7).astype("float32"))
     gradients = []
     for compute in (
-        torch_cross_entropy.cross_entropies,
+        cross_entropy.cross_entropies,
         lambda *given: torch.nn.functional.cross_entropy(*given, reduction="none"),
     ):
         logits = torch.from_numpy(values.copy()).requires_grad_()
@@ -35,7 +35,7 @@ def test_losses_and_gradients_are_those_of_pytorch(scale):
 
 def test_a_second_backward_pass_is_refused_rather_than_wrong():
     logits = torch.randn(3, 5, requires_grad=True)
-    loss = torch_cross_entropy.cross_entropies(logits, torch.tensor([0, 1, 2])).sum()
+    loss = cross_entropy.cross_entropies(logits, torch.tensor([0, 1, 2])).sum()
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()

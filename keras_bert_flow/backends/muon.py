@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from keras_bert_flow.layers.products import product_dtype
+from keras_bert_flow.backends.products import product_dtype
 
 
 def orthogonalise_together(matrices, product_type, coefficients, iterations):

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.models.tensorflow_batches import take_batches
+from keras_bert_flow.backends.batches import take_batches
 
 IS_TENSORFLOW = keras.backend.backend() == "tensorflow"
 BATCHES = [

@@ -1,0 +1,124 @@
+"""Steps of AdamW in one pass over the weights, where Keras needs several."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_bert_flow.backends.fusion import fuse
+
+UNFUSED = ("use_ema", "loss_scale_factor", "clipnorm", "clipvalue")  # arguments that the form for PyTorch cannot take
+
+
+def is_torch_on_processor():
+    """Say whether tensors are PyTorch's, on a processor."""
+    return keras.backend.backend() == "torch" and ops.convert_to_tensor(0.0).device.type == "cpu"
+
+
+def dense_gradients(gradients):
+    """Turn gradients that TensorFlow gives as rows with their numbers into whole ones.
+
+    The gradient of a gather names a row as often as it was gathered. Keras' norms and squares take each mention by
+    itself, where their sum is meant.
+    """
+    return [
+        ops.segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
+        if hasattr(gradient, "dense_shape")
+        else gradient
+        for gradient in gradients
+    ]
+
+
+@fuse
+def step_at_once(gradient, momentum, velocity, weight, rate, beta_1, beta_2, epsilon):
+    momentum = momentum + (gradient - momentum) * (1 - beta_1)
+    velocity = velocity + (ops.square(gradient) - velocity) * (1 - beta_2)
+    return momentum, velocity, weight - momentum * rate / (ops.sqrt(velocity) + epsilon)
+
+
+def apply_at_once(optimizer, grads, trainable_variables, step):
+    """Do what `Optimizer.apply` does, with one call for all weights, for PyTorch on a processor.
+
+    Gradients of the batches of a step are added up in place.
+
+    Args:
+        optimizer: clips by the global norm, if at all, and takes none of `UNFUSED`.
+        grads, trainable_variables: what `apply` was given.
+        step: called with a list of (gradient, variable, number of the variable), with what the gradients are still to
+            be divided by (a tensor, or None), and with the learning rate.
+    """
+    import torch
+
+    variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
+    if not optimizer.built:
+        optimizer.build(variables)
+    given = [
+        (grad.contiguous(), variable, optimizer._get_variable_index(variable))
+        for grad, variable in zip(grads, variables, strict=True)
+        if grad is not None
+    ]
+    batches, done = optimizer.gradient_accumulation_steps or 1, int(optimizer._iterations)
+    with torch.no_grad():
+        if batches > 1:
+            given = _add_up(optimizer, given, is_first=done % batches == 0)
+        if (done + 1) % batches == 0:
+            scale = _find_scale([grad for grad, _, _ in given], optimizer, batches)
+            step(given, scale, float(optimizer.learning_rate))
+    optimizer._iterations.assign_add(1)  # of batches; `iterations` is that of steps
+
+
+def _add_up(optimizer, given, is_first):
+    """Return the sums of the gradients of a step's batches up to this one, in the place of its gradients."""
+    grads = {index: grad for grad, _, index in given}
+    for index, place in enumerate(optimizer._accumulated_gradients):
+        if index in grads:
+            (place.value.copy_ if is_first else place.value.add_)(grads[index])
+        elif is_first:
+            place.value.zero_()
+    return [(optimizer._accumulated_gradients[index].value, variable, index) for _, variable, index in given]
+
+
+def _find_scale(grads, optimizer, batches):
+    """Return by what to divide sums of gradients: their number, or more where the mean has too large a norm."""
+    import torch
+
+    if optimizer.global_clipnorm is None or not grads:
+        return None if batches == 1 else torch.tensor(float(batches))
+    norm = torch.nn.utils.get_total_norm(grads) / batches
+    clipped = torch.clamp(norm / optimizer.global_clipnorm, min=1.0) + (norm - norm)  # infinite norms make it NaN
+    return batches * clipped
+
+
+def step_by_torch(weights, gradients, momentums, velocities, done, rate, constants, weight_decay, scale=None):
+    """Take a step of AdamW in place, by PyTorch's fused one.
+
+    Args:
+        weights, gradients, momentums, velocities: tensors of PyTorch on a processor, lists of equal length.
+        done: steps before this one.
+        rate: the learning rate.
+        constants: beta_1, beta_2 and epsilon, the last as Keras has it.
+        weight_decay: decoupled decay.
+        scale: what the gradients are divided by, a tensor, or None.
+    """
+    import torch
+    from torch.optim.adamw import adamw
+
+    beta_1, beta_2, epsilon = constants
+    adamw(
+        weights,
+        gradients,
+        momentums,
+        velocities,
+        [],
+        list(torch.full((len(weights),), float(done)).unbind()),
+        fused=True,
+        grad_scale=scale,
+        amsgrad=False,
+        beta1=beta_1,
+        beta2=beta_2,
+        lr=rate,
+        weight_decay=weight_decay,
+        # PyTorch adds epsilon to the root of the corrected moment, Keras to that of the plain one.
+        eps=epsilon / math.sqrt(1 - beta_2 ** (done + 1)),
+        maximize=False,
+    )
