@@ -40,10 +40,10 @@ def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, flo
     from keras_bert_flow.data.task_batches import read_batches
     from keras_bert_flow.layers import packing
     from keras_bert_flow.models.defaults import token_loss
-    from keras_bert_flow.training.batch_parts import choose_parts, make_batches
-    from keras_bert_flow.training.optimizers import make_guarded_optimizer
+    from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
+    from keras_bert_flow.training.finetuning.task_data import read_task_files
+    from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
     from keras_bert_flow.training.precision import arithmetic
-    from keras_bert_flow.training.task_data import read_task_files
 
     changes = [f"finetuning.{key}={value}".lower() for key, value in WAYS[name].items()]
     config = load_config(arguments.config, [*arguments.set, *changes])

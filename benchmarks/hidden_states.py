@@ -23,8 +23,8 @@ from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.linear_head import fit_head
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.texts import TextExample
-from keras_bert_flow.training.label_words import find_label_words
-from keras_bert_flow.training.linear_probe import LinearProbe
+from keras_bert_flow.training.finetuning.label_words import find_label_words
+from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
 
 ALL_LAYERS = "all"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.training.finetune import PRETRAINED, RANDOM, finetune
+from keras_bert_flow.training.finetuning.finetune import PRETRAINED, RANDOM, finetune
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -26,12 +26,12 @@ from keras_bert_flow.data.pretraining import ordered_batches, pretraining_datase
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.bag_of_words import WORDS, BagOfWordsPretrainer
 from keras_bert_flow.models.defaults import TokenLoss
-from keras_bert_flow.training.initial_tokens import set_initial_tokens
-from keras_bert_flow.training.optimizers import make_guarded_optimizer
+from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
+from keras_bert_flow.training.optimizers.schedules import CONSTANT, WarmupDecay
 from keras_bert_flow.training.precision import arithmetic, seed_everything
-from keras_bert_flow.training.pretrainers import make_pretrainer
-from keras_bert_flow.training.schedules import CONSTANT, WarmupDecay
-from keras_bert_flow.training.validation import score_pretraining
+from keras_bert_flow.training.pretraining.initial_tokens import set_initial_tokens
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
+from keras_bert_flow.training.pretraining.validation import score_pretraining
 
 BATCH = 64
 PEAK, MATRIX_PEAK = 1e-3, 0.02

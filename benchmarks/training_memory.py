@@ -51,7 +51,7 @@ def train(folder: Path, steps: list[int], masking: str, save_every: int) -> None
     from keras_bert_flow.backends.memory import keep_freed_memory
 
     keep_freed_memory()
-    from keras_bert_flow.training.pretrain import pretrain
+    from keras_bert_flow.training.pretraining.pretrain import pretrain
     from tests.oracles.objective_records import write_objective_records
     from tests.oracles.tiny_records import make_tiny_config
 

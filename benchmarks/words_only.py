@@ -34,8 +34,8 @@ from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.training.label_words import find_label_words
-from keras_bert_flow.training.token_vectors import STRETCH, make_token_vectors
+from keras_bert_flow.training.finetuning.label_words import find_label_words
+from keras_bert_flow.training.pretraining.token_vectors import STRETCH, make_token_vectors
 
 DIMENSIONS = 256
 SEEN_OFTEN = 10

@@ -21,7 +21,7 @@ from keras_bert_flow.terminal import JOINERS, escape_controls
 from keras_bert_flow.text.builtin import write_builtin_corpus, write_builtin_task
 from keras_bert_flow.text.storage import is_remote
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
-from keras_bert_flow.training.task_data import TaskFiles, read_task_files
+from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files
 
 UNKNOWN = "not yet known"
 

@@ -25,7 +25,7 @@ def code_digests(module: str, root: Path = ROOT) -> dict[str, str]:
     the modules in them, except `keras_bert_flow/__init__.py`, whose lazy names are followed instead.
 
     Args:
-        module: dotted name, such as `keras_bert_flow.training.pretrain`.
+        module: dotted name, such as `keras_bert_flow.training.pretraining.pretrain`.
         root: folder that holds the packages.
     Raises:
         FileNotFoundError: the project has no such module.

@@ -30,8 +30,8 @@ STAGES = {
     "corpus": "keras_bert_flow.builtin",
     "vocabulary": "beam_jobs.build_vocabulary",
     "records": "beam_jobs.build_records",
-    "pretraining": "keras_bert_flow.training.pretrain",
-    "finetuning": "keras_bert_flow.training.finetune",
+    "pretraining": "keras_bert_flow.training.pretraining.pretrain",
+    "finetuning": "keras_bert_flow.training.finetuning.finetune",
     "evaluation": "keras_bert_flow.evaluation.evaluate",
 }
 # Where the text lies, and a limit that decides only whether there is a result at all.

@@ -67,11 +67,11 @@ REGISTERED = {
     "models.question_answerer": ("BertQuestionAnswerer",),
     "models.regressor": ("BertTextRegressor",),
     "models.token_classifier": ("BertTokenClassifier",),
-    "training.bert_adam": ("BertAdam",),
-    "training.guard": ("GuardedOptimizer",),
-    "training.lamb": ("Lamb",),
-    "training.muon": ("Muon",),
-    "training.schedules": (
+    "training.optimizers.bert_adam": ("BertAdam",),
+    "training.optimizers.guard": ("GuardedOptimizer",),
+    "training.optimizers.lamb": ("Lamb",),
+    "training.optimizers.muon": ("Muon",),
+    "training.optimizers.schedules": (
         "WarmupDecay",
         "AccumulatedSteps",
     ),

@@ -24,7 +24,8 @@ ALLOWED = {
     "backends": "keras numpy grain jax tensorflow torch",
     "layers": "backends keras",
     "models": "backends layers keras numpy",
-    "distribution": "config data backends models keras numpy jax tensorflow torch",  # those three where their file is loaded
+    # The backends where the file of one is loaded.
+    "distribution": "config data backends models keras numpy jax tensorflow torch",
     "training": (
         "config artifacts interrupts json_documents keys local_paths precision_choice progress data backends models "
         "distribution conversion layers markdown tasks text records keras numpy scipy safetensors"

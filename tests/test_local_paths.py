@@ -115,13 +115,13 @@ def publish_builtin(output):
 
 
 def pretrain(output):
-    from keras_bert_flow.training.pretrain import pretrain
+    from keras_bert_flow.training.pretraining.pretrain import pretrain
 
     pretrain(PipelineConfig(), "none", output)
 
 
 def finetune(output):
-    from keras_bert_flow.training.finetune import finetune
+    from keras_bert_flow.training.finetuning.finetune import finetune
 
     finetune(PipelineConfig(), "none", output)
 

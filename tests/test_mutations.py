@@ -30,7 +30,7 @@ from keras_bert_flow.records.manifest import MANIFEST, write_manifest
 from keras_bert_flow.tasks.glue import write_glue_submission
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.text.documents import ReadingRule, find_fault, read_documents
-from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.mutations import mutate_file
 from tests.oracles.tiny_model import write_tiny_model
 from tests.oracles.tiny_records import write_tiny_records

@@ -45,9 +45,9 @@ def test_import_loads_no_backend_and_no_own_module():
 def test_keras_builds_a_class_that_was_not_imported(first):
     run(
         f"{first}; name = 'keras_bert_flow>WarmupDecay';"
-        "import sys; assert 'keras_bert_flow.training.schedules' not in sys.modules;"
+        "import sys; assert 'keras_bert_flow.training.optimizers.schedules' not in sys.modules;"
         "config = {'peak': 1.0, 'warmup_steps': 2, 'total_steps': 4, 'decay': 'linear', 'decay_from': 'warmup'};"
-        "made = keras.saving.deserialize_keras_object({'module': 'keras_bert_flow.training.schedules',"
+        "made = keras.saving.deserialize_keras_object({'module': 'keras_bert_flow.training.optimizers.schedules',"
         " 'class_name': 'WarmupDecay', 'registered_name': name, 'config': config});"
         "assert made.get_config() == config, made; assert keras.saving.get_registered_object(name) is type(made);"
         "assert not [f for f in sys.meta_path if 'keras_bert_flow' in type(f).__module__]"

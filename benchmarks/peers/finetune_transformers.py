@@ -27,7 +27,7 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.task_batches import make_generator
 from keras_bert_flow.data.tasks import make_inputs, make_labels
 from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.training.task_data import read_task_files
+from keras_bert_flow.training.finetuning.task_data import read_task_files
 
 MODELS = {
     "classification": transformers.BertForSequenceClassification,

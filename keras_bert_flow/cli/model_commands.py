@@ -46,7 +46,7 @@ def pretrain(
         check_pretraining_stage(settings, records, initial_model, output)
         from keras_bert_flow.backends.memory import keep_freed_memory
         from keras_bert_flow.progress import training_progress
-        from keras_bert_flow.training.pretrain import pretrain as run
+        from keras_bert_flow.training.pretraining.pretrain import pretrain as run
 
         keep_freed_memory()
         with training_progress(settings.pretraining.total_steps) as report:
@@ -78,7 +78,7 @@ def finetune(
         from keras_bert_flow.backends.memory import keep_freed_memory
         from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
         from keras_bert_flow.progress import training_progress
-        from keras_bert_flow.training.finetune import finetune as run
+        from keras_bert_flow.training.finetuning.finetune import finetune as run
 
         keep_freed_memory()
 

@@ -35,8 +35,8 @@ from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.tasks.features import Features
 from keras_bert_flow.tasks.task import Prediction, Task
 from keras_bert_flow.tasks.word_baseline import answer_from_words
-from keras_bert_flow.training.logs import read_log
-from keras_bert_flow.training.task_data import TaskFiles, read_task_files, read_unreachable
+from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files, read_unreachable
+from keras_bert_flow.training.state.logs import read_log
 
 MODEL = "model"  # the model directory within a folder of pre-training
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")

@@ -30,14 +30,14 @@ from keras_bert_flow.text.objectives.registry import DEFAULT
 from keras_bert_flow.text.storage import is_remote
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
-from keras_bert_flow.training.initial_shape import check_shape
-from keras_bert_flow.training.task_data import (
+from keras_bert_flow.training.finetuning.task_data import (
     TaskData,
     TaskFiles,
     check_task_files,
     check_task_length,
     read_task_data,
 )
+from keras_bert_flow.training.pretraining.initial_shape import check_shape
 
 BEAM = "apache_beam"
 

@@ -1,0 +1,1 @@
+"""Training: the loop and its state, optimizers, and the stages that use them."""

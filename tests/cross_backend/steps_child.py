@@ -6,7 +6,7 @@ from itertools import islice
 
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import pretraining_dataset
-from keras_bert_flow.training.optimizers import adamw
+from keras_bert_flow.training.optimizers.factory import adamw
 
 
 def train_steps(model, records, steps):

@@ -13,7 +13,7 @@ import pytest
 
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.training.precision import seed_everything
-from keras_bert_flow.training.pretrain import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
 from tests.cross_backend.steps_child import train_steps
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS

@@ -18,8 +18,8 @@ import numpy as np
 
 from keras_bert_flow.cli import explain
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.training import pretrain as module
-from keras_bert_flow.training.steps import StepFollower
+from keras_bert_flow.training.loop.steps import StepFollower
+from keras_bert_flow.training.pretraining import pretrain as module
 from tests.oracles.tiny_records import make_tiny_config
 
 SHAPE = {"hidden_dim": 16, "num_heads": 4, "intermediate_dim": 32, "num_layers": 1}

@@ -7,7 +7,7 @@ import pytest
 
 from keras_bert_flow.backends.split_heads import split_heads
 from keras_bert_flow.distribution.layouts import MODEL, bert_layout
-from keras_bert_flow.training.pretrain import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 
 BLOCK = {

@@ -12,7 +12,7 @@ from keras_bert_flow.distribution import starting
 from keras_bert_flow.distribution.batches import check_batch
 from keras_bert_flow.distribution.cluster import SINGLE
 from keras_bert_flow.distribution.starting import check_count, start_cluster
-from keras_bert_flow.training.pretrain import pretrain
+from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 BACKEND = keras.backend.backend()

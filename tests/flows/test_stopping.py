@@ -115,7 +115,7 @@ def test_second_interrupt_ends_the_command_at_once(records: Path):
     stage.folder.parent.mkdir(parents=True)
     code = (
         "import os, signal, sys, time\n"
-        "from keras_bert_flow.training.steps import StepFollower\n"
+        "from keras_bert_flow.training.loop.steps import StepFollower\n"
         "def wait(*_):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('waiting', flush=True)\n"

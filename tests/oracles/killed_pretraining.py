@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert_flow.training.pretrain import pretrain
+from keras_bert_flow.training.pretraining.pretrain import pretrain
 
 
 class Killed(BaseException):

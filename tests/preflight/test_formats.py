@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.training.task_data import check_task_files
+from keras_bert_flow.training.finetuning.task_data import check_task_files
 from tests.preflight.refused import assert_refused
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from keras_bert_flow.cli import explain
 from keras_bert_flow.conversion import model_directory
 from keras_bert_flow.records import publish
-from keras_bert_flow.training import checkpoints, finetune, grid, loop, task_runs
-from keras_bert_flow.training import pretrain as module
-from keras_bert_flow.training.checkpoints import Checkpoints
-from keras_bert_flow.training.steps import StepFollower
+from keras_bert_flow.training.finetuning import finetune, grid, task_runs
+from keras_bert_flow.training.loop import train as loop
+from keras_bert_flow.training.loop.steps import StepFollower
+from keras_bert_flow.training.pretraining import pretrain as module
+from keras_bert_flow.training.state import checkpoints
+from keras_bert_flow.training.state.checkpoints import Checkpoints
 from tests.oracles.tiny_records import make_tiny_config
 
 # Five epochs of 23 records; no two of the borders divide each other.

@@ -12,13 +12,13 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import ordered_batches
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.training import pretrain as module
-from keras_bert_flow.training.best import BestCheckpoint
-from keras_bert_flow.training.logs import read_log
-from keras_bert_flow.training.loop import Interrupted
-from keras_bert_flow.training.optimizers import adamw
-from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
-from keras_bert_flow.training.validation import score_pretraining
+from keras_bert_flow.training.loop.train import Interrupted
+from keras_bert_flow.training.optimizers.factory import adamw
+from keras_bert_flow.training.pretraining import pretrain as module
+from keras_bert_flow.training.pretraining.pretrain import make_pretrainer, pretrain
+from keras_bert_flow.training.pretraining.validation import score_pretraining
+from keras_bert_flow.training.state.best_checkpoint import BestCheckpoint
+from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import arrange
 

@@ -13,10 +13,11 @@ from keras_bert_flow.distribution.cluster import SINGLE
 from keras_bert_flow.keys import pretraining_key
 from keras_bert_flow.records.manifest import is_published, read_manifest, write_manifest
 from keras_bert_flow.text.vocabulary import read_vocabulary, write_vocabulary
-from keras_bert_flow.training import identity, several
-from keras_bert_flow.training.logs import read_log
-from keras_bert_flow.training.loop import Interrupted
-from keras_bert_flow.training.pretrain import pretrain
+from keras_bert_flow.training import processes
+from keras_bert_flow.training.loop.train import Interrupted
+from keras_bert_flow.training.pretraining.pretrain import pretrain
+from keras_bert_flow.training.state import identity
+from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import arrange
 
@@ -212,9 +213,9 @@ def test_changed_vocabulary_is_refused(place, stopped):
 
 def test_changed_software_is_refused(place, stopped, monkeypatch):
     monkeypatch.setattr(keras, "__version__", "3.99.0")
-    loop = "keras_bert_flow.training.loop"
+    loop = "keras_bert_flow.training.loop.train"
     monkeypatch.setattr(identity, "stage_code", lambda stage, real=identity.stage_code: real(stage) | {loop: "0" * 64})
-    monkeypatch.setattr(several, "start_cluster", lambda *_: SINGLE)  # it knows no such backend
+    monkeypatch.setattr(processes, "start_cluster", lambda *_: SINGLE)  # it knows no such backend
     monkeypatch.setattr(keras.backend, "backend", lambda real=keras.backend.backend: f"{real()}s")
     change = refusal(make_tiny_config(**SETTINGS), place / "records", stopped)
     name = keras.backend.backend()

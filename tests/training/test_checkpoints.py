@@ -11,11 +11,11 @@ import pytest
 
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.training import checkpoints as module
-from keras_bert_flow.training.checkpoints import STATE_FILE, TRAIN_STATE_FILE, Checkpoints
-from keras_bert_flow.training.optimizers import adamw
+from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.precision import seed_everything
-from keras_bert_flow.training.pretrain import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
+from keras_bert_flow.training.state import checkpoints as module
+from keras_bert_flow.training.state.checkpoints import STATE_FILE, TRAIN_STATE_FILE, Checkpoints
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 IDENTITY = {"seed": 1, "model": {"hidden_dim": 16, "act": "gelu"}}

@@ -9,8 +9,8 @@ import pytest
 from keras_bert_flow import keys
 from keras_bert_flow.evaluation.evaluate import write_evaluation
 from keras_bert_flow.records.manifest import check_folder, read_manifest
-from keras_bert_flow.training import pretrain as pretraining
-from keras_bert_flow.training.finetune import finetune
+from keras_bert_flow.training.finetuning.finetune import finetune
+from keras_bert_flow.training.pretraining import pretrain as pretraining
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.test_finetune import make_task_config, write_table
 

@@ -13,12 +13,12 @@ from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
-from keras_bert_flow.training.early_stopping import StopWithoutGain
-from keras_bert_flow.training.finetune import finetune
-from keras_bert_flow.training.logs import append_log, read_log
+from keras_bert_flow.training.finetuning.early_stopping import StopWithoutGain
+from keras_bert_flow.training.finetuning.finetune import finetune
+from keras_bert_flow.training.finetuning.random_weights import with_random_training
 from keras_bert_flow.training.precision import seed_everything
-from keras_bert_flow.training.pretrain import make_pretrainer
-from keras_bert_flow.training.random_weights import with_random_training
+from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
+from keras_bert_flow.training.state.logs import append_log, read_log
 from tests.oracles.tiny_records import make_tiny_config
 
 WORDS = tuple(f"word{number}" for number in range(45))

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from keras_bert_flow.conversion.model_directory import load_backbone
 from keras_bert_flow.models.masked_lm import BertMaskedLM
-from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
+from keras_bert_flow.training.pretraining.pretrain import make_pretrainer, pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 pytestmark = pytest.mark.any_backend

@@ -5,8 +5,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.training.initial_tokens import set_initial_tokens
-from keras_bert_flow.training.pretrain import make_pretrainer, pretrain
+from keras_bert_flow.training.pretraining.initial_tokens import set_initial_tokens
+from keras_bert_flow.training.pretraining.pretrain import make_pretrainer, pretrain
 from tests.oracles.killed_pretraining import pretrain_killed_and_whole
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 

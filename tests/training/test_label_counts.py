@@ -7,10 +7,10 @@ import pytest
 from keras_bert_flow.config.finetuning import FinetuningConfig
 from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown, curve_rows, describe_gains
 from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.training import label_counts
-from keras_bert_flow.training.finetune import finetune
-from keras_bert_flow.training.label_counts import with_labels
-from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.finetuning import label_counts
+from keras_bert_flow.training.finetuning.finetune import finetune
+from keras_bert_flow.training.finetuning.label_counts import with_labels
+from keras_bert_flow.training.state.logs import read_log
 from tests.training.test_finetune import make_task_config, place  # noqa: F401  `place` is a fixture
 
 pytestmark = pytest.mark.any_backend

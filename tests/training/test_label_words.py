@@ -12,11 +12,11 @@ from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.text.vocabulary import write_vocabulary
-from keras_bert_flow.training.finetune import finetune
-from keras_bert_flow.training.label_words import describe_left_out, find_label_words
-from keras_bert_flow.training.linear_probe import LinearProbe
-from keras_bert_flow.training.pretrain import make_pretrainer
-from keras_bert_flow.training.task_data import read_task_data
+from keras_bert_flow.training.finetuning.finetune import finetune
+from keras_bert_flow.training.finetuning.label_words import describe_left_out, find_label_words
+from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
+from keras_bert_flow.training.finetuning.task_data import read_task_data
+from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
 from tests.oracles.numpy_bert import randomise_weights
 from tests.oracles.tiny_records import make_tiny_config
 from tests.tasks.kinds import LETTERS, TOKENIZER

@@ -16,9 +16,9 @@ from keras_bert_flow.tasks.linear_head import STRENGTHS, fit_head, spread_rows
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.texts import TextExample
 from keras_bert_flow.tasks.word_baseline import assign_folds
-from keras_bert_flow.training import linear_probe
-from keras_bert_flow.training.finetune import finetune
-from keras_bert_flow.training.linear_probe import LinearProbe
+from keras_bert_flow.training.finetuning import linear_probe
+from keras_bert_flow.training.finetuning.finetune import finetune
+from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
 from tests.oracles.numpy_bert import randomise_weights
 from tests.tasks.kinds import LETTERS, TOKENIZER
 from tests.training.finetune_cases import LENGTH, finetune_case, write_tiny_model

@@ -9,9 +9,9 @@ import pytest
 from keras_bert_flow.conversion.model_directory import load_backbone, load_classifier, load_masked_lm, load_pretrainer
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.records.manifest import check_folder
-from keras_bert_flow.training import pretrain as module
-from keras_bert_flow.training.logs import read_log
-from keras_bert_flow.training.pretrain import pretrain
+from keras_bert_flow.training.pretraining import pretrain as module
+from keras_bert_flow.training.pretraining.pretrain import pretrain
+from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config
 

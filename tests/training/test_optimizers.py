@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.training.layer_rates import rate_factors
-from keras_bert_flow.training.muon import is_encoder_matrix
-from keras_bert_flow.training.optimizers import adamw
-from keras_bert_flow.training.optimizers import make_optimizer as make_any_optimizer
-from keras_bert_flow.training.pretrain import make_pretrainer
-from keras_bert_flow.training.schedules import WarmupDecay
+from keras_bert_flow.training.optimizers.factory import adamw
+from keras_bert_flow.training.optimizers.factory import make_optimizer as make_any_optimizer
+from keras_bert_flow.training.optimizers.layer_rates import rate_factors
+from keras_bert_flow.training.optimizers.muon import is_encoder_matrix
+from keras_bert_flow.training.optimizers.schedules import WarmupDecay
+from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 
 PEAK, DECAY, CLIP, WARMUP, TOTAL = 0.05, 0.1, 1.0, 5, 20

@@ -8,9 +8,9 @@ from scipy.stats import entropy
 
 from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.training import plateau
-from keras_bert_flow.training.plateau import PlateauWatch, find_unigram_loss
-from keras_bert_flow.training.pretrain import pretrain
+from keras_bert_flow.training.pretraining import plateau
+from keras_bert_flow.training.pretraining.plateau import PlateauWatch, find_unigram_loss
+from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 pytestmark = pytest.mark.any_backend

@@ -14,10 +14,10 @@ from keras_bert_flow.data.pretraining import ordered_batches
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.exit_status import CHECKPOINTED, USER_ERROR
 from keras_bert_flow.records.manifest import check_folder, write_manifest
-from keras_bert_flow.training.logs import read_log
-from keras_bert_flow.training.loop import Interrupted
-from keras_bert_flow.training.pretrain import compile_pretrainer, make_pretrainer, pretrain
-from keras_bert_flow.training.validation import score_pretraining
+from keras_bert_flow.training.loop.train import Interrupted
+from keras_bert_flow.training.pretraining.pretrain import compile_pretrainer, make_pretrainer, pretrain
+from keras_bert_flow.training.pretraining.validation import score_pretraining
+from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.kill_server import Killer
 from tests.training.pretrain_child import SETTINGS, arrange

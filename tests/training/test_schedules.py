@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from keras_bert_flow.training.schedules import AccumulatedSteps, WarmupDecay
+from keras_bert_flow.training.optimizers.schedules import AccumulatedSteps, WarmupDecay
 
 TRANSFORMERS = {
     "linear": transformers.get_linear_schedule_with_warmup,

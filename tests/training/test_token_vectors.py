@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.training import token_vectors
-from keras_bert_flow.training.token_vectors import (
+from keras_bert_flow.training.pretraining import token_vectors
+from keras_bert_flow.training.pretraining.token_vectors import (
     count_neighbours,
     count_together,
     find_token_vectors,

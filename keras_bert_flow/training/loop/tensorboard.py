@@ -9,7 +9,7 @@ from typing import Any
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.records.event import encode_header, encode_scalars
 from keras_bert_flow.records.tfrecord import frame_record
-from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.state.logs import read_log
 
 EVENTS_FILE = "events.out.tfevents.log"  # TensorBoard looks for `tfevents` in a name
 _WALL_TIME = struct.Struct("<d")

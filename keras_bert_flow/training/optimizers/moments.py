@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_bert_flow.backends.adamw import dense_gradients
 from keras_bert_flow.models.defaults import EPSILON, UNDECAYED_NAMES
-from keras_bert_flow.training.layer_rates import rate_factors
+from keras_bert_flow.training.optimizers.layer_rates import rate_factors
 
 
 class MomentOptimizer(keras.optimizers.Optimizer):

@@ -8,7 +8,7 @@ from keras import ops
 from keras_bert_flow.backends.adamw import is_torch_on_processor
 from keras_bert_flow.backends.muon import orthogonalise_together, step_matrices
 from keras_bert_flow.backends.products import product_dtype
-from keras_bert_flow.training.bert_adam import BertAdam
+from keras_bert_flow.training.optimizers.bert_adam import BertAdam
 
 ENCODER_MATRIX = r"(^|/)encoder_block_\d+/.*kernel$"
 QUERY_KEY_VALUE = r"query_key_value/kernel$"  # columns are ordered (heads, 3, head_dim)

@@ -16,7 +16,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.metrics import summarise_runs
 from keras_bert_flow.tasks.task import Task
-from keras_bert_flow.training.task_runs import MODEL, PRETRAINED, RANDOM, TaskRuns
+from keras_bert_flow.training.finetuning.task_runs import MODEL, PRETRAINED, RANDOM, TaskRuns
 
 # Start → folder of the points; with `.json`, the table of them.
 GRIDS = {PRETRAINED: "grid", RANDOM: "grid-random"}

@@ -9,9 +9,9 @@ from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
-from keras_bert_flow.training.finite_means import keep_metrics_finite
-from keras_bert_flow.training.optimizers import make_guarded_optimizer
-from keras_bert_flow.training.schedules import WarmupDecay
+from keras_bert_flow.training.loop.finite_means import keep_metrics_finite
+from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
+from keras_bert_flow.training.optimizers.schedules import WarmupDecay
 
 
 def make_pretrainer(

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bert_flow.backends.adamw import apply_at_once, is_torch_on_processor, step_by_torch
-from keras_bert_flow.training.moments import MomentOptimizer
+from keras_bert_flow.training.optimizers.moments import MomentOptimizer
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

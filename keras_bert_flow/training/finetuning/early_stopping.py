@@ -4,7 +4,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bert_flow.training.logs import read_log
+from keras_bert_flow.training.state.logs import read_log
 
 
 class StopWithoutGain(keras.callbacks.Callback):

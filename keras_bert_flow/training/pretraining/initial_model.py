@@ -9,7 +9,7 @@ from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
 from keras_bert_flow.text.objectives.registry import find_objective
-from keras_bert_flow.training.initial_shape import check_shape
+from keras_bert_flow.training.pretraining.initial_shape import check_shape
 
 _logger = logging.getLogger(__name__)
 

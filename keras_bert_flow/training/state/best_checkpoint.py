@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.training.checkpoints import Checkpoints, DamagedError
+from keras_bert_flow.training.state.checkpoints import Checkpoints, DamagedError
 
 _logger = logging.getLogger(__name__)
 

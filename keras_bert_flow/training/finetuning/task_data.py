@@ -17,7 +17,7 @@ from keras_bert_flow.tasks.task import Task
 from keras_bert_flow.tasks.unreachable import Unreachable, describe_unreachable
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
-from keras_bert_flow.training.label_words import check_label_words, describe_left_out, find_label_words
+from keras_bert_flow.training.finetuning.label_words import check_label_words, describe_left_out, find_label_words
 
 UNREACHABLE = "unreachable.json"  # beside the runs of a fine-tuning, where there is anything to say
 

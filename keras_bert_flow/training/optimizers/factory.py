@@ -1,11 +1,11 @@
 """Make an optimizer by its name, with a rate that rises from 0, then falls."""
 
 from keras_bert_flow.models.defaults import EPSILON, make_adamw
-from keras_bert_flow.training.bert_adam import BertAdam
-from keras_bert_flow.training.guard import GuardedOptimizer
-from keras_bert_flow.training.lamb import Lamb
-from keras_bert_flow.training.muon import Muon
-from keras_bert_flow.training.schedules import LINEAR, AccumulatedSteps, WarmupDecay
+from keras_bert_flow.training.optimizers.bert_adam import BertAdam
+from keras_bert_flow.training.optimizers.guard import GuardedOptimizer
+from keras_bert_flow.training.optimizers.lamb import Lamb
+from keras_bert_flow.training.optimizers.muon import Muon
+from keras_bert_flow.training.optimizers.schedules import LINEAR, AccumulatedSteps, WarmupDecay
 
 ADAMW, BERT_ADAM, LAMB, MUON = "adamw", "bert_adam", "lamb", "muon"
 

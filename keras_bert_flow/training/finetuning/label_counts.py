@@ -12,9 +12,9 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.training.logs import read_log
-from keras_bert_flow.training.task_data import TaskData
-from keras_bert_flow.training.task_runs import MODEL, RUN_FILE, TaskRuns
+from keras_bert_flow.training.finetuning.task_data import TaskData
+from keras_bert_flow.training.finetuning.task_runs import MODEL, RUN_FILE, TaskRuns
+from keras_bert_flow.training.state.logs import read_log
 
 FOLDER, CURVE_FILE = "label-counts", "label-counts.json"
 # Most epochs on few examples, by how the head starts: a random one needs many (Mosbach et al. 2021, arXiv:2006.04884);

@@ -25,18 +25,18 @@ from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
-from keras_bert_flow.training.best import BestCheckpoint
-from keras_bert_flow.training.checkpoints import Checkpoints
-from keras_bert_flow.training.identity import STEERING, pretraining_identity
-from keras_bert_flow.training.initial_model import load_initial_model
-from keras_bert_flow.training.initial_tokens import set_initial_tokens
-from keras_bert_flow.training.logs import read_log
-from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.plateau import PlateauWatch, find_unigram_loss
+from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.precision import arithmetic, seed_everything
-from keras_bert_flow.training.pretrainers import compile_pretrainer, make_pretrainer
-from keras_bert_flow.training.several import check_same_run, join_cluster, publish_together
-from keras_bert_flow.training.validation import score_pretraining
+from keras_bert_flow.training.pretraining.initial_model import load_initial_model
+from keras_bert_flow.training.pretraining.initial_tokens import set_initial_tokens
+from keras_bert_flow.training.pretraining.plateau import PlateauWatch, find_unigram_loss
+from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
+from keras_bert_flow.training.pretraining.validation import score_pretraining
+from keras_bert_flow.training.processes import check_same_run, join_cluster, publish_together
+from keras_bert_flow.training.state.best_checkpoint import BestCheckpoint
+from keras_bert_flow.training.state.checkpoints import Checkpoints
+from keras_bert_flow.training.state.identity import STEERING, pretraining_identity
+from keras_bert_flow.training.state.logs import read_log
 
 _logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from keras_bert_flow.keys import finetuning_key, folder_digest
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.training.grid import search_grid
-from keras_bert_flow.training.label_counts import train_label_counts
+from keras_bert_flow.training.finetuning.grid import search_grid
+from keras_bert_flow.training.finetuning.label_counts import train_label_counts
+from keras_bert_flow.training.finetuning.random_weights import with_random_training
+from keras_bert_flow.training.finetuning.task_data import TaskData, read_task_data, write_unreachable
+from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, TaskRuns
 from keras_bert_flow.training.precision import arithmetic
-from keras_bert_flow.training.random_weights import with_random_training
-from keras_bert_flow.training.task_data import TaskData, read_task_data, write_unreachable
-from keras_bert_flow.training.task_runs import PRETRAINED, RANDOM, TaskRuns
 
 _logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.training.moments import MomentOptimizer
+from keras_bert_flow.training.optimizers.moments import MomentOptimizer
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

@@ -9,7 +9,7 @@ from keras_bert_flow.data.record_tokens import count_tokens, read_tokens
 from keras_bert_flow.models.bag_of_words import WORDS, BagOfWordsPretrainer
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.pretrainer import BertPretrainer
-from keras_bert_flow.training.token_vectors import make_token_vectors
+from keras_bert_flow.training.pretraining.token_vectors import make_token_vectors
 
 
 def set_initial_tokens(

@@ -18,20 +18,20 @@ from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.stored import write_task
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, write_vocabulary
-from keras_bert_flow.training.batch_parts import choose_parts, make_batches
-from keras_bert_flow.training.best import BestCheckpoint
-from keras_bert_flow.training.checkpoints import Checkpoints
-from keras_bert_flow.training.early_stopping import StopWithoutGain
-from keras_bert_flow.training.guard import NotFiniteError
-from keras_bert_flow.training.identity import finetuning_identity, list_changes
-from keras_bert_flow.training.label_words import find_label_words
-from keras_bert_flow.training.linear_probe import LinearProbe
-from keras_bert_flow.training.logs import read_log
-from keras_bert_flow.training.loop import Borders, train
-from keras_bert_flow.training.optimizers import make_guarded_optimizer
+from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
+from keras_bert_flow.training.finetuning.early_stopping import StopWithoutGain
+from keras_bert_flow.training.finetuning.label_words import find_label_words
+from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
+from keras_bert_flow.training.finetuning.task_data import TaskData
+from keras_bert_flow.training.loop.train import Borders, train
+from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
+from keras_bert_flow.training.optimizers.guard import NotFiniteError
+from keras_bert_flow.training.optimizers.schedules import WarmupDecay
 from keras_bert_flow.training.precision import seed_everything
-from keras_bert_flow.training.schedules import WarmupDecay
-from keras_bert_flow.training.task_data import TaskData
+from keras_bert_flow.training.state.best_checkpoint import BestCheckpoint
+from keras_bert_flow.training.state.checkpoints import Checkpoints
+from keras_bert_flow.training.state.identity import finetuning_identity, list_changes
+from keras_bert_flow.training.state.logs import read_log
 
 PRETRAINED, RANDOM = "pretrained", "random"
 RUN_FILE, MODEL = "run.json", "model"

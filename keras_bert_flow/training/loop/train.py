@@ -16,13 +16,13 @@ import keras
 import numpy as np
 
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
-from keras_bert_flow.training.callbacks import UserCallbacks
-from keras_bert_flow.training.checkpoints import Checkpoints
-from keras_bert_flow.training.guard import NotFiniteError, check_steps
-from keras_bert_flow.training.logs import append_log, rewind_log
-from keras_bert_flow.training.signals import stop_requests
-from keras_bert_flow.training.steps import StepFollower, Stretch
-from keras_bert_flow.training.tensorboard import EventFile
+from keras_bert_flow.training.loop.callbacks import UserCallbacks
+from keras_bert_flow.training.loop.signals import stop_requests
+from keras_bert_flow.training.loop.steps import StepFollower, Stretch
+from keras_bert_flow.training.loop.tensorboard import EventFile
+from keras_bert_flow.training.optimizers.guard import NotFiniteError, check_steps
+from keras_bert_flow.training.state.checkpoints import Checkpoints
+from keras_bert_flow.training.state.logs import append_log, rewind_log
 
 UntilStopped = Callable[[Iterable], Iterator]
 

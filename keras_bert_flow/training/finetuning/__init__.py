@@ -1,0 +1,1 @@
+"""Fine-tuning on a task, once per seed, from pre-trained and from random weights."""

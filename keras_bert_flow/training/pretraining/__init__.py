@@ -1,0 +1,1 @@
+"""Pre-training from records to a model directory."""

@@ -1,0 +1,1 @@
+"""What a run keeps on disk: checkpoints, its log, what it was begun with."""
