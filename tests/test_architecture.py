@@ -74,9 +74,6 @@ ALLOWED = {
     "registration": "",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used
 }
-EXCEPTIONS = {
-    ("keras_bert_flow/models/preset.py", "conversion"),  # `from_preset` reads what `conversion` knows
-}
 NOBODY_IMPORTS = {"flows": ("flows", "cli"), "cli": ("cli", "__main__"), "beam_jobs": ("beam_jobs", "flows", "cli")}
 
 
@@ -117,7 +114,7 @@ def test_imports_follow_the_design(path):
     for target, sources in NOBODY_IMPORTS.items():
         assert target not in edges or room in sources, f"{name} imports {target}"
     if ALLOWED[room] is not EVERYTHING:
-        forbidden = {edge for edge in edges if edge not in ALLOWED[room].split() and (name, edge) not in EXCEPTIONS}
+        forbidden = edges - {*ALLOWED[room].split()}
         assert not forbidden, f"{name} imports {', '.join(sorted(forbidden))}"
 
 
@@ -131,11 +128,11 @@ def test_imports_are_public(path):
 
 
 def test_rooms_have_no_cycle():
-    """Follow the arrows between our rooms; the one exception is loaded when it is used."""
+    """Follow the arrows between our rooms."""
     arrows = {room: set() for room in ALLOWED}
     for path in SOURCES:
-        name, room = str(path.relative_to(ROOT)), room_of_file(path)
-        arrows[room] |= {edge for edge in edges_of(path) if edge in ALLOWED and (name, edge) not in EXCEPTIONS} - {room}
+        room = room_of_file(path)
+        arrows[room] |= {edge for edge in edges_of(path) if edge in ALLOWED} - {room}
     while ends := {room for room, targets in arrows.items() if not targets & arrows.keys()}:
         arrows = {room: targets for room, targets in arrows.items() if room not in ends}
     assert not arrows, f"these rooms import each other: {sorted(arrows)}"

@@ -23,19 +23,6 @@ BLOCK = {
     "output_layer_norm": "output.LayerNorm",
 }
 POOLER = {"pooler/dense": "pooler.dense"}
-MASKED_LM_HEAD = {
-    "mlm_transform/dense": "cls.predictions.transform.dense",
-    "mlm_transform/layer_norm": "cls.predictions.transform.LayerNorm",
-    "mlm/bias": "cls.predictions.bias",
-}
-WORDS_TRANSFORM = {  # of a bag of words, which `transformers` does not know: it leaves them out, and says so
-    "words_dense": "cls.words.transform.dense",
-    "words_norm": "cls.words.transform.LayerNorm",
-}
-WORDS_HEAD = WORDS_TRANSFORM | {"words/bias": "cls.words.bias"}
-PRETRAINING_HEADS = MASKED_LM_HEAD | {"nsp": "cls.seq_relationship"}
-CLASSIFIER_HEAD = {"classifier": "classifier"}
-SPAN_HEAD = {"span": "qa_outputs"}
 
 
 def backbone_table(num_layers: int) -> dict[str, str]:

@@ -5,22 +5,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.directory_files import check_vocabulary, write_card, write_json, write_vocabulary
+from keras_bert_flow.conversion.heads import find_saved_as
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, make_hf_config, make_label_fields, number_labels
 from keras_bert_flow.conversion.reading import check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import write_sentence_files
-from keras_bert_flow.conversion.shelf import CLASSES, KINDS, POOLING, TEXT_POOLING, Place, find_place, place_of
 from keras_bert_flow.conversion.task_models import load_with_head
 from keras_bert_flow.conversion.tensor_file import write_tensors
 from keras_bert_flow.conversion.weights import export_tensors, has_pooler, import_tensors, list_missing
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
+from keras_bert_flow.models.base import CLASSIFIER_HEAD
 from keras_bert_flow.models.classifier import BertTextClassifier
 from keras_bert_flow.models.masked_lm import BertMaskedLM
 from keras_bert_flow.models.poolings import CLS
 from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.saved_as import CLASSES, POOLING, TEXT_POOLING, SavedAs
+from keras_bert_flow.models.task_heads import find_task_head
 
 _logger = logging.getLogger(__name__)
 
@@ -46,21 +48,21 @@ def save_model_directory(
         TypeError: another kind of model.
     """
     folder = check_local(path)
-    place = place_of(model)
+    saved = find_saved_as(model)
     backbone = getattr(model, "backbone", model)
-    tensors = export_tensors(model, backbone, place.head)
-    config = make_hf_config(backbone.get_config(), place.architecture) | _describe_head(model, place, labels)
+    tensors = export_tensors(model, backbone, saved.head)
+    config = make_hf_config(backbone.get_config(), saved.architecture) | _describe_head(model, saved, labels)
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary_path is not None:
         check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size)
         write_vocabulary(folder, vocabulary_path, cased, backbone.max_positions)
     write_json(folder / "config.json", config)
     write_tensors(folder / "model.safetensors", tensors)
-    if set(POOLING) <= set(place.options):
+    if set(POOLING) <= set(saved.options):
         write_sentence_files(folder, backbone.hidden_dim, model.pooling, model.normalize, max_tokens)
     if task is not None:
         task.save(folder, max_tokens or backbone.max_positions)
-    write_card(folder, card, place.architecture, backbone)
+    write_card(folder, card, saved.architecture, backbone)
 
 
 def load_model(model_class: type, path, **overrides):
@@ -80,7 +82,7 @@ def load_model(model_class: type, path, **overrides):
         return _load_whole(model_class, path, overrides)
     model, is_new = load_with_head(model_class, path, **overrides)
     if is_new and not any(overrides.get(name) for name in CLASSES):
-        _logger.warning("%s has no %s: its weights begin anew.", path, find_place(model_class).noun)
+        _logger.warning("%s has no %s: its weights begin anew.", path, model_class.saved_as.noun)
     return model
 
 
@@ -90,7 +92,7 @@ def load_task_model(
     """Load the model of a kind of task, with a new head where the directory has none for it.
 
     Args:
-        kind: one of `KINDS`, as `Task.kind`.
+        kind: as `Task.kind`.
         labels: names of the classes in the order of their ids, for a model that has such.
         needs_head: refuse a directory without the head: to predict, not to train.
         new_head: start from a new head even if the directory has one.
@@ -100,7 +102,7 @@ def load_task_model(
     """
     model, is_new = load_for_finetuning(kind, path, labels, new_head, **overrides)
     if is_new and needs_head:
-        noun = find_place(KINDS[kind]).noun
+        noun = find_task_head(kind).saved_as.noun
         raise ValueError(f"{path}: there is no {noun} in it. Fine-tune it on such a task first.")
     return model
 
@@ -109,14 +111,12 @@ def load_for_finetuning(
     kind: str, path, labels: Sequence[str] = (), new_head: bool = False, **overrides
 ) -> tuple[Any, bool]:
     """Load the model of a kind of task as `load_task_model` does, and return also whether its head is new."""
-    if kind not in KINDS:
-        raise ValueError(f"The kind of a task must be one of {', '.join(KINDS)}. Received: {kind!r}.")
-    place = find_place(KINDS[kind])
+    model_class = find_task_head(kind)
     if labels:
-        if "labels" not in place.options:
+        if "labels" not in model_class.saved_as.options:
             raise ValueError(f"A model for {kind} has no labels. Received: labels={list(labels)}. Leave them out.")
         overrides["labels"] = labels
-    return load_with_head(KINDS[kind], path, new_head, **overrides)
+    return load_with_head(model_class, path, new_head, **overrides)
 
 
 def load_backbone(path, **overrides) -> BertBackbone:
@@ -169,31 +169,31 @@ def _load_whole(model_class: type, path, overrides: dict[str, Any]):
 def _load(
     model_class: type, path, overrides: dict[str, Any], may_be_new: bool, bag_of_words: float = 0.0
 ) -> tuple[Any, tuple[str, ...]]:
-    place = find_place(model_class)
+    saved = find_saved_as(model_class)
     check_overrides(overrides)
     folder, config, tensors = read_directory(path)
     shared = {name: value for name, value in overrides.items() if name != "name"}
-    backbone = make_backbone(folder, config, **shared, use_pooler=place.use_pooler)
+    backbone = make_backbone(folder, config, **shared, use_pooler=saved.use_pooler)
     model = model_class(backbone, **{name: value for name, value in overrides.items() if name == "name"})
     model = BagOfWordsPretrainer(model, bag_of_words) if bag_of_words else model
-    heads = place_of(model).head
+    heads = model.saved_as.head
     new_layers = list_missing(model, heads, tensors) if may_be_new else ()
     import_tensors(model, backbone, heads, tensors, folder, new_layers)
     return model, new_layers
 
 
-def _describe_head(model, place: Place, labels) -> dict[str, Any]:
+def _describe_head(model, saved: SavedAs, labels) -> dict[str, Any]:
     """Return the fields of `config.json` that say what the head is for."""
-    if not place.head.keys() >= hf.CLASSIFIER_HEAD.keys():
+    if not saved.head.keys() >= CLASSIFIER_HEAD.keys():
         return {}
     fields = {"classifier_dropout": model.dropout_rate}
-    if place.problem_type is not None:
-        fields["problem_type"] = place.problem_type
-    if set(TEXT_POOLING) <= set(place.options) and model.pooling != CLS:
+    if saved.problem_type is not None:
+        fields["problem_type"] = saved.problem_type
+    if set(TEXT_POOLING) <= set(saved.options) and model.pooling != CLS:
         fields[POOLING_FIELD] = model.pooling
-    if place.problem_type == "regression":
+    if saved.problem_type == "regression":
         return fields | make_label_fields(number_labels(1))
-    if not set(CLASSES) <= set(place.options):
+    if not set(CLASSES) <= set(saved.options):
         return fields
     labels = labels or model.labels or number_labels(model.num_classes)
     if len(labels) != model.num_classes:

@@ -5,13 +5,15 @@ from typing import Any
 
 from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.directory_check import require_words_head
+from keras_bert_flow.conversion.heads import find_saved_as, has_head
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, read_labels
 from keras_bert_flow.conversion.reading import OVERRIDES, check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import read_sentence_files
-from keras_bert_flow.conversion.shelf import CLASSES, POOLING, TEXT_POOLING, Place, find_place, has_head, place_of
 from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.conversion.weights import has_pooler, import_tensors
+from keras_bert_flow.models.base import CLASSIFIER_HEAD
 from keras_bert_flow.models.poolings import BAG_OF_WORDS, CLS
+from keras_bert_flow.models.saved_as import CLASSES, POOLING, TEXT_POOLING, SavedAs
 
 NEW_HEAD_ADVICE = (
     "To start a new head, use `kbf finetune --new-head` (finetuning.new_head: true), or in Python "
@@ -30,37 +32,37 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
         FileNotFoundError, ValueError: as for `load_backbone`, the directory's head has other classes, or it has none of
             a bag of words to pool by.
     """
-    place = find_place(model_class)
-    check_overrides(overrides, place.options)
+    saved = find_saved_as(model_class)
+    check_overrides(overrides, saved.options)
     folder, config, tensors = read_directory(path)
-    is_new = new_head or not has_head(place, config, tensors)
+    is_new = new_head or not has_head(saved, config, tensors)
     shared = {name: overrides[name] for name in OVERRIDES if name in overrides and name != "name"}
-    arguments = {name: value for name, value in overrides.items() if name in ("name", *place.options)}
-    use_pooler = place.use_pooler
-    if _pools_texts(place):
+    arguments = {name: value for name, value in overrides.items() if name in ("name", *saved.options)}
+    use_pooler = saved.use_pooler
+    if _pools_texts(saved):
         arguments["pooling"] = _choose_pooling(folder, config, is_new, overrides.get("pooling"))
         use_pooler = arguments["pooling"] == CLS
         if arguments["pooling"] == BAG_OF_WORDS:
             require_words_head(folder, tensors)
     backbone = make_backbone(folder, config, **shared, use_pooler=use_pooler)
-    if set(CLASSES) <= set(place.options):
+    if set(CLASSES) <= set(saved.options):
         arguments |= _choose_classes(
-            folder, config, tensors, place, is_new, overrides.get("num_classes"), overrides.get("labels")
+            folder, config, tensors, saved, is_new, overrides.get("num_classes"), overrides.get("labels")
         )
-    if place.head == hf.CLASSIFIER_HEAD:
+    if saved.head == CLASSIFIER_HEAD:
         stored_rate = config.get("classifier_dropout")
         is_given = "dropout_rate" in overrides or stored_rate is None
         arguments["dropout_rate"] = backbone.dropout_rate if is_given else stored_rate
-    if set(POOLING) <= set(place.options):
+    if set(POOLING) <= set(saved.options):
         arguments = read_sentence_files(folder) | arguments
     model = model_class(backbone, **arguments)
-    new_layers = [*(place.head if is_new else ()), *(() if has_pooler(tensors) else hf.POOLER)]
-    import_tensors(model, backbone, place_of(model).head, tensors, folder, new_layers)
+    new_layers = [*(saved.head if is_new else ()), *(() if has_pooler(tensors) else hf.POOLER)]
+    import_tensors(model, backbone, model.saved_as.head, tensors, folder, new_layers)
     return model, is_new
 
 
-def _pools_texts(place: Place) -> bool:
-    return place.head == hf.CLASSIFIER_HEAD and set(TEXT_POOLING) <= set(place.options)
+def _pools_texts(saved: SavedAs) -> bool:
+    return saved.head == CLASSIFIER_HEAD and set(TEXT_POOLING) <= set(saved.options)
 
 
 def _choose_pooling(folder: Path, config: dict[str, Any], is_new: bool, pooling: str | None) -> str:
@@ -77,13 +79,13 @@ def _choose_pooling(folder: Path, config: dict[str, Any], is_new: bool, pooling:
 
 
 def _choose_classes(
-    folder: Path, config: dict[str, Any], tensors: StoredTensors, place: Place, is_new: bool, num_classes, labels
+    folder: Path, config: dict[str, Any], tensors: StoredTensors, saved: SavedAs, is_new: bool, num_classes, labels
 ) -> dict[str, Any]:
     """Return `num_classes` and `labels`: those of the directory's head, or those asked for."""
     labels = tuple(labels) if labels else None
     if is_new:
         if num_classes is None and labels is None:
-            raise ValueError(f"{folder}: there is no {place.noun} in it, so a new one needs `num_classes` or `labels`.")
+            raise ValueError(f"{folder}: there is no {saved.noun} in it, so a new one needs `num_classes` or `labels`.")
         return {"num_classes": len(labels) if num_classes is None else num_classes, "labels": labels}
     stored = read_labels(config, str(folder / "config.json"))
     if labels is not None and stored is not None and labels != stored:
@@ -92,7 +94,7 @@ def _choose_classes(
             f"id2label={list(stored)}. {NEW_HEAD_ADVICE}"
         )
     labels = stored if labels is None else labels
-    kernel = f"{hf.CLASSIFIER_HEAD['classifier']}.weight"
+    kernel = f"{CLASSIFIER_HEAD['classifier']}.weight"
     stored_classes, *width = tensors.shapes[kernel]
     if width != [config["hidden_size"]]:
         raise ValueError(
@@ -101,7 +103,7 @@ def _choose_classes(
         )
     if num_classes not in (None, stored_classes) or (labels is not None and len(labels) != stored_classes):
         raise ValueError(
-            f"{folder}: its {place.noun} has {stored_classes} classes. Received: num_classes={num_classes}, "
+            f"{folder}: its {saved.noun} has {stored_classes} classes. Received: num_classes={num_classes}, "
             f"labels={labels}. {NEW_HEAD_ADVICE}"
         )
     return {"num_classes": stored_classes, "labels": labels}

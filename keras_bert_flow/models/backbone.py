@@ -10,6 +10,7 @@ from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.layers.packing import PackTokens, UnpackTokens
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
+from keras_bert_flow.models.saved_as import SavedAs
 from keras_bert_flow.models.sizes import get_size
 
 INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
@@ -34,6 +35,8 @@ class BertBackbone(keras.Model):
         ValueError: `hidden_dim` is not divisible by `num_heads`, or `hidden_act` is unknown.
     Source: Devlin et al. 2019, section 3; arXiv:1810.04805.
     """
+
+    saved_as = SavedAs("BertModel", "encoder", use_pooler=None)
 
     def __init__(
         self,

@@ -1,14 +1,17 @@
 """Have the mean of the hidden states tell which tokens are masked, whatever their places."""
 
+from dataclasses import replace
+
 import keras
 
 from keras_bert_flow.layers.heads import OutputBias
 from keras_bert_flow.layers.pooling import TokenPooling
 from keras_bert_flow.models.base import BertWithHead
 from keras_bert_flow.models.poolings import MEAN
-from keras_bert_flow.models.text_pooling import transform_mean
+from keras_bert_flow.models.text_pooling import WORDS_TRANSFORM, transform_mean
 
 WORDS = "words"
+WORDS_HEAD = WORDS_TRANSFORM | {"words/bias": "cls.words.bias"}
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -44,6 +47,7 @@ class BagOfWordsPretrainer(BertWithHead):
         logits = OutputBias(dtype="float32", name=WORDS)(backbone.token_embedding(hidden, reverse=True))
         super().__init__(backbone, pretrainer.input, {**pretrainer.output, WORDS: logits}, name)
         self.pretrainer = pretrainer
+        self.saved_as = replace(pretrainer.saved_as, head=pretrainer.saved_as.head | WORDS_HEAD)
         self.weight = weight
         self.default_loss_weights = dict.fromkeys(pretrainer.output, 1.0) | {WORDS: weight}
 

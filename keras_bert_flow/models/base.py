@@ -11,6 +11,7 @@ from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
 
+CLASSIFIER_HEAD = {"classifier": "classifier"}  # see `classify`; ours → Hugging Face's
 COMPILES_SHAPES = keras.backend.backend() != "torch"  # each shape of inputs takes its time, where it is new
 
 
@@ -21,6 +22,9 @@ class BertWithHead(keras.Model):
     given none, and adds the arguments of its own constructor to `get_config`.
 
     It is no `abc.ABC`: to put `Functional` in the place of `keras.Model`, Keras makes an object of every class between.
+
+    Attributes:
+        saved_as: how it is saved in a model directory; a class that has none is saved in no other way than as `.keras`.
     """
 
     default_rate = 5e-5

@@ -2,11 +2,12 @@
 
 import keras
 
-from keras_bert_flow.models.base import make_inputs
+from keras_bert_flow.models.base import CLASSIFIER_HEAD, make_inputs
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.labelled import BertWithClasses
 from keras_bert_flow.models.poolings import CLS
-from keras_bert_flow.models.text_pooling import pool_text
+from keras_bert_flow.models.saved_as import CLASSES, TEXT_POOLING, SavedAs
+from keras_bert_flow.models.text_pooling import pool_text, with_pooling
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -24,11 +25,21 @@ class BertTextClassifier(BertWithClasses):
     Source: Devlin et al. 2019, section 4.1; google-research/bert, run_classifier.py, `create_model`.
     """
 
+    saved_as = SavedAs(
+        "BertForSequenceClassification",
+        "classifier",
+        CLASSIFIER_HEAD,
+        outputs=(2, float("inf")),
+        problem_type="single_label_classification",
+        options=CLASSES + TEXT_POOLING,
+    )
+
     def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, pooling=CLS, name="bert_text_classifier"):
         inputs = make_inputs()
         pooled = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling
+        self.saved_as = with_pooling(self.saved_as, pooling)
 
     def make_losses(self):
         return token_loss()

@@ -5,6 +5,7 @@ import keras
 from keras_bert_flow.layers.pooling import TokenPooling
 from keras_bert_flow.models.backbone import refuse_pooler
 from keras_bert_flow.models.base import BertWithHead, encode, make_inputs
+from keras_bert_flow.models.saved_as import POOLING, SavedAs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -22,6 +23,8 @@ class BertTextEmbedder(BertWithHead):
         ValueError: `pooling` is none of these, or the backbone has a pooler.
     Source: Reimers and Gurevych 2019, section 3; arXiv:1908.10084.
     """
+
+    saved_as = SavedAs("BertModel", "embedder", use_pooler=False, options=POOLING)
 
     def __init__(self, backbone, pooling="mean", normalize=True, name="bert_text_embedder"):
         refuse_pooler(backbone)

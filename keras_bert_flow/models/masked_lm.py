@@ -6,6 +6,14 @@ from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias
 from keras_bert_flow.models.backbone import refuse_pooler
 from keras_bert_flow.models.base import BertWithHead, encode, make_inputs
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
+from keras_bert_flow.models.saved_as import SavedAs
+
+# Ours → Hugging Face's.
+MASKED_LM_HEAD = {
+    "mlm_transform/dense": "cls.predictions.transform.dense",
+    "mlm_transform/layer_norm": "cls.predictions.transform.LayerNorm",
+    "mlm/bias": "cls.predictions.bias",
+}
 
 
 def masked_token_logits(backbone, sequence, mask_positions):
@@ -47,6 +55,7 @@ class BertMaskedLM(BertWithHead):
     Source: Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019 (RoBERTa), section 4.2, arXiv:1907.11692.
     """
 
+    saved_as = SavedAs("BertForMaskedLM", "masked LM", MASKED_LM_HEAD, use_pooler=False)
     default_rate = 1e-4
     has_one_width = True
 

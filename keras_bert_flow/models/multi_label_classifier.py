@@ -2,11 +2,12 @@
 
 import keras
 
-from keras_bert_flow.models.base import make_inputs
+from keras_bert_flow.models.base import CLASSIFIER_HEAD, make_inputs
 from keras_bert_flow.models.labelled import BertWithClasses
 from keras_bert_flow.models.losses import LabelAccuracy
 from keras_bert_flow.models.poolings import CLS
-from keras_bert_flow.models.text_pooling import pool_text
+from keras_bert_flow.models.saved_as import CLASSES, TEXT_POOLING, SavedAs
+from keras_bert_flow.models.text_pooling import pool_text, with_pooling
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -24,6 +25,14 @@ class BertMultiLabelClassifier(BertWithClasses):
         ValueError: there is no class, not `num_classes` labels, or `pooling` does not fit the backbone.
     """
 
+    saved_as = SavedAs(
+        "BertForSequenceClassification",
+        "multi-label classifier",
+        CLASSIFIER_HEAD,
+        problem_type="multi_label_classification",
+        options=CLASSES + TEXT_POOLING,
+    )
+
     least_classes = 1
 
     def __init__(
@@ -33,6 +42,7 @@ class BertMultiLabelClassifier(BertWithClasses):
         pooled = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling
+        self.saved_as = with_pooling(self.saved_as, pooling)
 
     def make_losses(self):
         return keras.losses.BinaryCrossentropy(from_logits=True, reduction="mean_with_sample_weight")

@@ -4,8 +4,9 @@ import keras
 
 from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts
 from keras_bert_flow.models.backbone import require_pooler
-from keras_bert_flow.models.base import BertWithHead, classify, encode, make_inputs
+from keras_bert_flow.models.base import CLASSIFIER_HEAD, BertWithHead, classify, encode, make_inputs
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
+from keras_bert_flow.models.saved_as import SavedAs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -20,6 +21,8 @@ class BertMultipleChoice(BertWithHead):
         ValueError: the backbone has no pooler.
     Source: Devlin et al. 2019, section 4.4 (SWAG).
     """
+
+    saved_as = SavedAs("BertForMultipleChoice", "chooser", CLASSIFIER_HEAD, outputs=(1, 1))
 
     def __init__(self, backbone, dropout_rate=0.1, name="bert_multiple_choice"):
         require_pooler(backbone)

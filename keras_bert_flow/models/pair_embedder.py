@@ -8,6 +8,7 @@ from keras_bert_flow.models.backbone import refuse_pooler
 from keras_bert_flow.models.base import BertWithHead, make_inputs
 from keras_bert_flow.models.embedder import BertTextEmbedder, embed
 from keras_bert_flow.models.pair_losses import ContrastiveAccuracy, ContrastiveLoss, CosineError, CosineLoss
+from keras_bert_flow.models.saved_as import POOLING, SavedAs
 
 CONTRASTIVE, COSINE = "contrastive", "cosine"
 OBJECTIVES = (CONTRASTIVE, COSINE)
@@ -34,6 +35,8 @@ class BertPairEmbedder(BertWithHead):
     Raises:
         ValueError: `objective` or `pooling` is unknown, `scale` is not above 0, or the backbone has a pooler.
     """
+
+    saved_as = SavedAs("BertModel", "embedder", use_pooler=False, options=("objective", "scale", *POOLING))
 
     def __init__(
         self,

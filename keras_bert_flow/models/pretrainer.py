@@ -6,7 +6,8 @@ from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.backbone import require_pooler
 from keras_bert_flow.models.base import BertWithHead, encode, make_inputs, project
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.masked_lm import masked_token_logits
+from keras_bert_flow.models.masked_lm import MASKED_LM_HEAD, masked_token_logits
+from keras_bert_flow.models.saved_as import SavedAs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -25,6 +26,7 @@ class BertPretrainer(BertWithHead):
     Source: Devlin et al. 2019, section 3.1; google-research/bert, run_pretraining.py.
     """
 
+    saved_as = SavedAs("BertForPreTraining", "pre-trainer", MASKED_LM_HEAD | {"nsp": "cls.seq_relationship"})
     default_rate = 1e-4
     has_one_width = True
 

@@ -6,6 +6,7 @@ from keras_bert_flow.layers.heads import SpanScores
 from keras_bert_flow.models.backbone import refuse_pooler
 from keras_bert_flow.models.base import BertWithHead, encode, make_inputs, project
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
+from keras_bert_flow.models.saved_as import SavedAs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -23,6 +24,10 @@ class BertQuestionAnswerer(BertWithHead):
         ValueError: the backbone has a pooler.
     Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert, run_squad.py, `create_model`.
     """
+
+    saved_as = SavedAs(
+        "BertForQuestionAnswering", "question answerer", {"span": "qa_outputs"}, use_pooler=False, outputs=(2, 2)
+    )
 
     default_loss_weights = {"start": 0.5, "end": 0.5}
 

@@ -2,10 +2,11 @@
 
 import keras
 
-from keras_bert_flow.models.base import BertWithHead, classify, make_inputs
+from keras_bert_flow.models.base import CLASSIFIER_HEAD, BertWithHead, classify, make_inputs
 from keras_bert_flow.models.losses import SquaredError
 from keras_bert_flow.models.poolings import CLS
-from keras_bert_flow.models.text_pooling import pool_text
+from keras_bert_flow.models.saved_as import TEXT_POOLING, SavedAs
+from keras_bert_flow.models.text_pooling import pool_text, with_pooling
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -21,12 +22,22 @@ class BertTextRegressor(BertWithHead):
     Source: Devlin et al. 2019, section 4.1 (STS-B).
     """
 
+    saved_as = SavedAs(
+        "BertForSequenceClassification",
+        "regressor",
+        CLASSIFIER_HEAD,
+        outputs=(1, 1),
+        problem_type="regression",
+        options=TEXT_POOLING,
+    )
+
     def __init__(self, backbone, dropout_rate=0.1, pooling=CLS, name="bert_text_regressor"):
         inputs = make_inputs()
         numbers = classify(backbone, pool_text(backbone, inputs, pooling), 1, dropout_rate)
         super().__init__(backbone, inputs, numbers[:, 0], name)
         self.dropout_rate = dropout_rate
         self.pooling = pooling
+        self.saved_as = with_pooling(self.saved_as, pooling)
 
     def make_losses(self):
         return SquaredError()

@@ -1,5 +1,7 @@
 """One vector for each text, from which its head predicts."""
 
+from dataclasses import replace
+
 import keras
 
 from keras_bert_flow.layers.activations import get_activation
@@ -9,6 +11,11 @@ from keras_bert_flow.layers.pooling import TokenPooling
 from keras_bert_flow.models.backbone import refuse_pooler, require_pooler
 from keras_bert_flow.models.base import encode
 from keras_bert_flow.models.poolings import BAG_OF_WORDS, CLS, MEAN, TEXT_POOLINGS
+
+WORDS_TRANSFORM = {  # of `transform_mean`; `transformers` does not know it: it leaves them out, and says so
+    "words_dense": "cls.words.transform.dense",
+    "words_norm": "cls.words.transform.LayerNorm",
+}
 
 
 def pool_text(backbone, inputs, pooling):
@@ -31,6 +38,11 @@ def pool_text(backbone, inputs, pooling):
     sequence = encode(backbone, inputs)["sequence_output"]
     mean = TokenPooling(MEAN, dtype="float32", name="pooling")(sequence, inputs["padding_mask"])
     return transform_mean(backbone, mean) if pooling == BAG_OF_WORDS else mean
+
+
+def with_pooling(saved_as, pooling):
+    """Return how a head for whole texts is saved with the layers that its pooling has, if any."""
+    return replace(saved_as, head=saved_as.head | WORDS_TRANSFORM) if pooling == BAG_OF_WORDS else saved_as
 
 
 def transform_mean(backbone, mean):

@@ -3,9 +3,10 @@
 import keras
 
 from keras_bert_flow.models.backbone import refuse_pooler
-from keras_bert_flow.models.base import encode, make_inputs
+from keras_bert_flow.models.base import CLASSIFIER_HEAD, encode, make_inputs
 from keras_bert_flow.models.labelled import BertWithClasses
 from keras_bert_flow.models.losses import TagAccuracy, TagLoss
+from keras_bert_flow.models.saved_as import CLASSES, SavedAs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -23,6 +24,10 @@ class BertTokenClassifier(BertWithClasses):
         ValueError: there are fewer than two tags, not `num_classes` labels, or a pooler.
     Source: Devlin et al. 2019, section 5.3.
     """
+
+    saved_as = SavedAs(
+        "BertForTokenClassification", "token classifier", CLASSIFIER_HEAD, use_pooler=False, options=CLASSES
+    )
 
     def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, name="bert_token_classifier"):
         refuse_pooler(backbone)

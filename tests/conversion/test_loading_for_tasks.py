@@ -8,13 +8,13 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.conversion.shelf import KINDS
+from keras_bert_flow.models.task_heads import TASK_HEADS, find_task_head
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
 from tests.oracles.task_models import CASES, make_task_model
 
 LABELLED = ("classification", "multi_label", "token_classification")
-HEADS = {kind: "span/" if kind == "question_answering" else "classifier/" for kind in KINDS}
+HEADS = {kind: "span/" if kind == "question_answering" else "classifier/" for kind in TASK_HEADS}
 
 
 def values_of(model, without=()):
@@ -39,13 +39,13 @@ def pretrained(tmp_path_factory):
 
 
 def test_kinds_are_those_of_tasks():
-    assert set(KINDS) == set(CASES) - {"embedding", "cosine_pairs"}
-    for kind, model_class in KINDS.items():
-        assert model_class is CASES[kind].make.func
+    assert set(TASK_HEADS) == set(CASES) - {"embedding", "cosine_pairs"}
+    for kind in TASK_HEADS:
+        assert find_task_head(kind) is CASES[kind].make.func
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TASK_HEADS)
 def test_new_head_stands_on_the_encoder_of_a_pretrainer(pretrained, kind):
     folder, weights = pretrained
     labels = ("one", "two", "three") if kind in LABELLED else ()
@@ -61,7 +61,7 @@ def test_new_head_stands_on_the_encoder_of_a_pretrainer(pretrained, kind):
         assert (model.labels, model.num_classes) == (labels, 3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TASK_HEADS)
 def test_task_model_round_trip(tmp_path, kind):
     model = make_task_model(kind)
     model.save_to_preset(tmp_path)
@@ -72,9 +72,9 @@ def test_task_model_round_trip(tmp_path, kind):
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "sentence_embedding"])
+@pytest.mark.parametrize("kind", [kind for kind in TASK_HEADS if kind != "sentence_embedding"])
 def test_head_of_another_task_is_not_taken(tmp_path, kind):
-    for other in KINDS:
+    for other in TASK_HEADS:
         if other != kind:
             make_task_model(other).save_to_preset(tmp_path / other)
             labels = ("x", "y", "z") if kind in LABELLED else ()
