@@ -29,7 +29,7 @@ quickstart: $(VENV)/.installed-$(BACKEND)
 test: SELECTED := -m "not slow"
 test: export XLA_FLAGS = --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 test test-all: $(VENV)/.installed-all lint
-	@echo "Testing: three processes at a time; this takes many minutes without a word."
+	@echo "Testing: three processes at a time; this takes many minutes, silently."
 	$(MAKE) --no-print-directory --jobs 3 --output-sync=target \
 		.test-rest .test-jobs .test-jax .test-torch .test-tensorflow SELECTED='$(SELECTED)'
 

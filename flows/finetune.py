@@ -22,7 +22,7 @@ def finetune(
     backend: Backend | None = None,
     model: str | None = None,
 ) -> str:
-    """Teach a pre-trained model the configured task, once a seed.
+    """Fine-tune a pre-trained model on the configured task, once per seed.
 
     Args:
         config_path: Configuration file, relative to the checkout.

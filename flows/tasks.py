@@ -72,7 +72,7 @@ def pretrain_model(stage: Stage) -> str:
 
 @task(name="finetune-model", **SHOWN)
 def finetune_model(stage: Stage) -> str:
-    """Teach the model its task, once a seed."""
+    """Fine-tune the model on its task, once per seed."""
     return follow(stage)
 
 

@@ -66,7 +66,7 @@ def save_model_directory(
 
 
 def load_model(model_class: type, path, **overrides):
-    """Load a model of a class; a new head that nobody spoke of is warned of.
+    """Load a model of a class; warn when a head is newly initialised without being asked for.
 
     Args:
         overrides: `dropout_rate`, `attention_dropout_rate`, `dtype`, `name`, and what the class has beside them, such

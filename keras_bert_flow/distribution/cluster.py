@@ -66,7 +66,7 @@ class Cluster:
         return condition
 
     def predict(self, model, x: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Return the outputs for the rows that this process has read; each process has as many."""
+        """Return the outputs for the rows that this process has read; every process has the same number."""
         return model.predict_on_batch(x)
 
     def sum(self, values: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ class BertWithHead(keras.Model):
     A model of this kind is final. It says with `make_losses` and `make_metrics` what `compile()` takes where it is
     given none, and adds the arguments of its own constructor to `get_config`.
 
-    It is no `abc.ABC`: to put `Functional` in the place of `keras.Model`, Keras makes an object of every class between.
+    Not an `abc.ABC`, because Keras instantiates every class between `keras.Model` and this one to insert `Functional`.
 
     Attributes:
         saved_as: how it is saved in a model directory; a class that has none is saved in no other way than as `.keras`.

@@ -1,4 +1,4 @@
-"""Share what the models do whose outputs are classes with names."""
+"""Base for models with named classes."""
 
 from keras_bert_flow.models.base import BertWithHead, classify
 

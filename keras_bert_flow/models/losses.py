@@ -1,4 +1,4 @@
-"""Define losses and metrics that Keras has not for outputs of these shapes."""
+"""Losses and metrics which Keras lacks for these output shapes."""
 
 import keras
 from keras import ops

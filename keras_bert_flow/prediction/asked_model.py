@@ -1,4 +1,4 @@
-"""Say what all models have in common that can be asked."""
+"""Base class for prediction."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -17,8 +17,8 @@ class SemanticSearch:
     Args:
         model: any model directory; see `Embedder`.
         lines: a file, UTF-8, a text a line; blank lines are passed over.
-        index: a folder in which the vectors are kept: made where there is none, else read. Of it as many bytes as are
-            asked for lie in memory, without it all vectors.
+        index: a folder in which the vectors are kept: made where there is none, else read. The vectors are then
+            memory-mapped; without it they are all held in memory.
         pooling: as for `Embedder`.
         follow: takes the batches of lines and yields them again, to show progress.
     Raises:

@@ -1,4 +1,4 @@
-"""Write a file that is there when all of it is written."""
+"""Write a file atomically."""
 
 import os
 from collections.abc import Iterator

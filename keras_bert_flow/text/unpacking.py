@@ -1,6 +1,6 @@
 """Unpack gzip, bzip2, xz and Zstandard streams while reading them, and never take a cut file for a whole one.
 
-The readers of the standard library end without a word behind a bzip2 or xz stream that is followed by damage, that of
+The readers of the standard library end silently behind a bzip2 or xz stream that is followed by damage, that of
 `zstandard` behind a cut one; a corpus that lost its second half this way would go unnoticed.
 """
 

@@ -43,7 +43,7 @@ def write_tiny_model(folder):
 
 
 def finetune_case(model, folder, name, report=lambda line: None, seeds=(1,), rows=ROWS, **changes):
-    """Fine-tune on a case, once a seed; return the weights of each run, and the losses of the first."""
+    """Fine-tune on a case, once per seed; return the weights of each run, and the losses of the first."""
     case, table = make_case(name, rows), str(model / "config.json")  # as good as any: examples are drawn, not read
     values = {"task": {"name": name, "train": table, "dev": table}, "finetuning": SETTINGS | changes}
     train, dev = (case.task.encode(TOKENIZER, examples, LENGTH) for examples in (case.training, case.dev))

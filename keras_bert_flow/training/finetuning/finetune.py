@@ -1,4 +1,4 @@
-"""Fine-tune a model on a task, once a seed, and the same model from random weights beside it."""
+"""Fine-tune a model on a task, once per seed, and the same model from random weights beside it."""
 
 import gc
 import logging

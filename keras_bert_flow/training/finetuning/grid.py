@@ -59,7 +59,7 @@ def search_grid(
     make_runs: Callable[[PipelineConfig], TaskRuns],
     start: str = PRETRAINED,
 ) -> PipelineConfig:
-    """Train every point once a seed, unless that is done, and return the configuration with the best one's settings.
+    """Train every point once per seed, unless that is done, and return the configuration with the best one's settings.
 
     The best has the highest mean of the main metric on the dev table over the seeds; of equals it is the first of
     `list_points`. A point with a run that met NaN or infinity is never chosen, and not trained further.

@@ -44,7 +44,7 @@ def train_label_counts(
     work: Path,
     make_runs: MakeRuns,
 ) -> None:
-    """Train each start once a seed on each number of labels, and write `label-counts.json`.
+    """Train each start once per seed on each number of labels, and write `label-counts.json`.
 
     It holds kind, main_metric and rows, the fewest labels first, each of labels, epochs and runs: start → a list of
     seed, score, dev_scores (of each evaluation), seconds, and failure where a run met NaN or infinity. The last row has

@@ -102,7 +102,7 @@ def pretrain(
     records, initial = Path(records), None if initial_model is None else Path(initial_model)
     pretraining_key(config, records, initial)  # says what is wrong with the inputs before anything is looked at
 
-    cluster = SINGLE  # what is there already, or in the way, needs no devices
+    cluster = SINGLE  # skips device set-up if the output exists
     if not Path(output).exists():
         described = PretrainingRecords(records, sequence_length=config.pretraining.sequence_length)
         _check_fit(config, described)
