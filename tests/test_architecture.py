@@ -168,3 +168,12 @@ def test_light_modules_load_no_backend():
         timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SOURCES if path.name == "__init__.py"],
+    ids=lambda path: str(path.parent.relative_to(ROOT)),
+)
+def test_rooms_say_what_lives_there(path):
+    assert ast.get_docstring(ast.parse(path.read_bytes()))

@@ -1,0 +1,4 @@
+"""Input pipeline: records or task tables to batches for `model.fit`.
+
+Order is a pure function of (seed, epoch, index), so resuming is a slice. No models here.
+"""
