@@ -9,6 +9,11 @@ are no better than the pieces alone, the corpus holds little of what the task as
 which a probe of the encoder is fitted as well. Each gets the regularisation with the least loss in cross-validation on
 its training rows.
 
+    ... --near-neighbours
+
+The vectors are then those of near neighbours only, as Levy et al. 2015 have them, without the half of the columns that
+whole texts give.
+
     ... --finetuned 200=out/few 6920=out/all
 
 A second table then has, for each number of labels, the mean accuracy of the models that `kbf finetune` made, how far it
@@ -35,7 +40,12 @@ from keras_bert_flow.text.documents import ReadingRule, read_documents
 from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.tokenizer import WordPieceTokenizer
 from keras_bert_flow.training.finetuning.label_words import find_label_words
-from keras_bert_flow.training.pretraining.token_vectors import STRETCH, make_token_vectors
+from keras_bert_flow.training.pretraining.token_vectors import (
+    STRETCH,
+    count_neighbours,
+    find_token_vectors,
+    make_token_vectors,
+)
 
 DIMENSIONS = 256
 SEEN_OFTEN = 10
@@ -54,6 +64,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--finetuned", nargs="+", default=[], type=find_runs, metavar="LABELS=FOLDER", help="by `kbf finetune`"
     )
+    parser.add_argument("--near-neighbours", action="store_true", help="make vectors of near neighbours only")
     return parser.parse_args()
 
 
@@ -72,12 +83,17 @@ def read_lines(paths: Sequence[str]) -> list[str]:
     return [line for document in documents for line in document.sentences]
 
 
-def learn_vectors(lines: Sequence[np.ndarray], tokenizer: WordPieceTokenizer) -> np.ndarray:
+def learn_vectors(lines: Sequence[np.ndarray], tokenizer: WordPieceTokenizer, is_near: bool) -> np.ndarray:
     """Return a vector for each piece, (vocabulary, DIMENSIONS), of length 0 where it has no neighbours."""
     parts = [line[start : start + STRETCH] for line in lines for start in range(0, len(line), STRETCH)]
     rows = np.stack([np.pad(part, (0, STRETCH - len(part)), constant_values=tokenizer.pad_id) for part in parts])
     special = np.array(tokenizer.special_ids)
-    found, piece_ids = make_token_vectors([rows], tokenizer.vocabulary_size, special, DIMENSIONS, seed=0)
+    if is_near:
+        counts = count_neighbours([rows], tokenizer.vocabulary_size, special)
+        found, piece_ids = find_token_vectors(counts, DIMENSIONS)
+        found *= np.sqrt(DIMENSIONS) / np.linalg.norm(found, axis=1, keepdims=True)  # as large as the others
+    else:
+        found, piece_ids = make_token_vectors([rows], tokenizer.vocabulary_size, special, DIMENSIONS, seed=0)
     vectors = np.zeros((tokenizer.vocabulary_size, DIMENSIONS), np.float32)
     vectors[piece_ids] = found
     return vectors
@@ -142,7 +158,7 @@ def main() -> None:
     config = load_config(arguments.config, arguments.set)
     tokenizer = WordPieceTokenizer.from_file(arguments.vocab)
     lines = read_lines(config.corpus.input)
-    vectors = learn_vectors(tokenizer.encode_batch(lines), tokenizer)
+    vectors = learn_vectors(tokenizer.encode_batch(lines), tokenizer, arguments.near_neighbours)
     task = make_task(**config.task.arguments)
     tables = [task.read(path) for path in (config.task.train, config.task.dev)]
     labels = [np.array([example.label for example in table]) for table in tables]
