@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from keras_bert_flow.backends.dropout import STEPS
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
@@ -35,7 +36,7 @@ class Draws:
         self.count = 0
 
     def drop(self, values, dropped):
-        rate = dropped / dropout.STEPS
+        rate = dropped / STEPS
         shape = values.shape if values.dim() == 2 else [*values.shape[:-2], LENGTH, max(LENGTH, values.shape[-1])]
         mask = np.random.default_rng([7, self.count]).random(shape) >= rate
         self.count += 1
