@@ -88,7 +88,7 @@ def pretrain(
         output: the folder.
         report: called with every line of the log.
         callbacks: of Keras or your own. An epoch is the steps from one line of the log to the next; metrics are fetched
-            from the device at its end only. `training.callbacks.UserCallbacks` says when each is called and with what.
+            from the device at its end only. `training.loop.callbacks` says when each is called and with what.
         initial_model: a model directory to go on from, ours or Hugging Face's, of the shape that the configuration says
             and with the vocabulary of the records. The optimizer and its schedule are new, as are heads that it lacks.
     Raises:
