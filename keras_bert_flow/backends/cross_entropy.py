@@ -3,8 +3,8 @@
 import keras
 
 
-def is_torch_on_processor(tensor):
-    """Say whether a tensor is float32, of PyTorch, on a processor, and not within `torch.compile`."""
+def is_computable(tensor):
+    """Say whether what is below takes a tensor: float32, of PyTorch, on a processor, and not within `torch.compile`."""
     if keras.backend.backend() != "torch":
         return False
     import torch
@@ -54,7 +54,7 @@ def cross_entropies(logits, labels):
     can be computed once: PyTorch raises an error at a second backward pass.
 
     Args:
-        logits: float32, (rows, classes), of which `is_torch_on_processor` holds.
+        logits: float32, (rows, classes), of which `is_computable` holds.
         labels: int, (rows,).
     """
     return _cross_entropies(logits, labels)

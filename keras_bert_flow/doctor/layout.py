@@ -48,9 +48,11 @@ def make_layout(config: Mapping[str, Any], pieces: Sequence[str]) -> Layout:
     """Read a layout from the configuration in a manifest, which may be empty, and the pieces of the vocabulary.
 
     Raises:
-        ValueError: a special piece is missing, or a value of the manifest has another type.
+        ValueError: a special piece is missing, a value of the manifest has another type, or its objective is unknown.
     """
     check_records_config(config)
+    objective = config.get("objective", DEFAULT)
+    find_objective(objective)
     places = {piece: number for number, piece in enumerate(pieces)}
     missing = [piece for piece in SPECIAL_PIECES if piece not in places]
     if missing:
@@ -58,7 +60,7 @@ def make_layout(config: Mapping[str, Any], pieces: Sequence[str]) -> Layout:
     return Layout(
         vocabulary_size=config.get("vocabulary_size", len(pieces)),
         special_ids=tuple(places[piece] for piece in SPECIAL_PIECES),
-        objective=config.get("objective", DEFAULT),
+        objective=objective,
         mask_unit=config.get("mask_unit", "word" if config.get("whole_word") else "token"),
         masked_fraction=config.get("masked_fraction"),
         sequence_length=config.get("sequence_length"),

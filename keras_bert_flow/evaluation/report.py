@@ -26,13 +26,14 @@ from keras_bert_flow.evaluation.result_sections import (
 from keras_bert_flow.evaluation.summary import verdict
 
 # Key of `pretraining` in the results → what the reader sees, and how the value is written.
-PRETRAINING_ROWS = {
+MASKED_LM_ROWS = {
     "masked_lm_loss": ("masked-LM loss, held out, nats", ".4f"),
     "masked_lm_perplexity": ("masked-LM perplexity, held out", ",.1f"),
     "masked_lm_accuracy": ("masked-LM accuracy, held out", ".1%"),
     "unigram_accuracy": ("unigram baseline: always the commonest token", ".1%"),
-    "{}_loss": ("{} loss, held out, nats", ".4f"),  # of each further head
-    "{}_accuracy": ("{} accuracy, held out", ".1%"),
+}
+HEAD_ROWS = {"loss": ("loss, held out, nats", ".4f"), "accuracy": ("accuracy, held out", ".1%")}  # after its name
+RUN_ROWS = {
     "steps": ("steps", ",.0f"),
     "tokens": ("tokens", ",.0f"),
     "tokens_per_second": ("tokens per second", ",.0f"),
@@ -123,12 +124,17 @@ def _describe_label_curve(curve: Mapping[str, Any] | None) -> list[str]:
 
 
 def _describe_pretraining(pretraining: Mapping[str, Any]) -> str:
-    heads = [key.removesuffix("_loss") for key in pretraining if key.endswith("_loss") and key not in PRETRAINING_ROWS]
-    rows = []
-    for key, (name, spec) in PRETRAINING_ROWS.items():
-        for head in heads if "{}" in key else [""]:
-            if (value := pretraining.get(key.format(head))) is not None:
-                rows.append([name.format(head.replace("_", "-")), format(value, spec)])
+    heads = [key.removesuffix("_loss") for key in pretraining if key.endswith("_loss") and key not in MASKED_LM_ROWS]
+    head_rows = {
+        f"{head}_{ending}": (f"{head.replace('_', '-')} {name}", spec)
+        for head in heads
+        for ending, (name, spec) in HEAD_ROWS.items()
+    }
+    rows = [
+        [name, format(pretraining[key], spec)]
+        for key, (name, spec) in (MASKED_LM_ROWS | head_rows | RUN_ROWS).items()
+        if pretraining.get(key) is not None
+    ]
     return table(["measure", "value"], rows)
 
 

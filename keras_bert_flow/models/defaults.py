@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.cross_entropy import best_classes, cross_entropies, is_torch_on_processor
+from keras_bert_flow.backends.cross_entropy import best_classes, cross_entropies, is_computable
 from keras_bert_flow.backends.fusion import fuse
 from keras_bert_flow.models.decay_exclusions import UNDECAYED_NAMES, ExcludesNames
 from keras_bert_flow.models.fused_adamw import choose_adamw
@@ -41,7 +41,7 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
             return ops.logsumexp(logits, axis=-1, keepdims=True) - picked
         logits = ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1]))  # spans have as many classes as tokens
         labels = ops.cast(ops.reshape(y_true, (-1,)), "int32")
-        if is_torch_on_processor(logits):
+        if is_computable(logits):
             losses = cross_entropies(logits, labels)
         elif keras.backend.backend() == "torch":
             losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
@@ -70,7 +70,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
-        if is_torch_on_processor(y_pred):
+        if is_computable(y_pred):
             is_right = ops.equal(best_classes(y_pred), ops.reshape(y_true, ops.shape(y_pred)[:-1]))
             return keras.metrics.Mean.update_state(self, ops.cast(is_right, self.dtype), sample_weight)
         if keras.backend.backend() != "jax":

@@ -7,8 +7,9 @@ from keras_bert_flow.text.objectives.registry import find_objective
 
 
 def check_cutting(objective: str, record_length: int, sequence_length: int) -> None:
-    """Raise ValueError unless records of a length can be cut into sequences of another, or are of it."""
-    if sequence_length < record_length and not find_objective(objective).is_divisible:
+    """Raise ValueError unless records of a known objective can be cut into sequences of a length, or are of it."""
+    is_divisible = find_objective(objective).is_divisible  # raises for an unknown objective, whatever the lengths
+    if sequence_length < record_length and not is_divisible:
         raise ValueError(
             "`pretraining.sequence_length` must be that of the records, unless their objective is mlm: pairs cannot be "
             f"cut. Received: {sequence_length}, records of {record_length} tokens, objective {objective}. Leave it out."

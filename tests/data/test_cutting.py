@@ -162,3 +162,13 @@ def test_uncut_records_are_those_of_the_folder(folder):
 def test_sequences_longer_than_records_are_refused(folder):
     with pytest.raises(ValueError, match="at most that of the records. Received: 40, records of 38 tokens"):
         PretrainingRecords(folder, sequence_length=40)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("sequence_length", [None, 14])
+def test_unknown_objective_is_refused_at_once(tmp_path, sequence_length):
+    folder = write_objective_records(tmp_path / "records", "mlm", sequence_length=RECORD_LENGTH)
+    manifest = read_manifest(folder)
+    write_manifest(folder, "records", "k", manifest.config | {"objective": "electra"}, {}, {}, manifest.files)
+    with pytest.raises(ValueError, match="An objective must be one of .* Received: 'electra'"):
+        PretrainingRecords(folder, sequence_length=sequence_length)

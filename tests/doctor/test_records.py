@@ -357,3 +357,8 @@ def test_records_are_counted_alike_in_batches_of_any_size():
         found.append((counts.totals, counts.lengths.tolist(), counts.faults))
     assert found[0] == found[1] == found[2]
     assert found[0][0]["counted"] == 50
+
+
+def test_unknown_objective_is_said_and_nothing_is_counted(tmp_path):
+    finding = find(examine(tmp_path, ROWS, objective="electra"), "vocabulary")
+    assert finding.verdict == "error" and "Received: 'electra'" in finding.value

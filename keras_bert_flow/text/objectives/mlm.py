@@ -25,7 +25,6 @@ PADDED_PER_DOCUMENT = 1 / 32  # the last, padded sequence of each pool of about 
 class MaskedTokens(Objective):
     """Masked tokens alone, in one text that is filled to the end: RoBERTa."""
 
-    special_tokens = SPECIAL_TOKENS
     needed = "text to train on"
     most_padding = 0.02
     is_divisible = True

@@ -28,7 +28,6 @@ PAIRS_PER_CHUNK, LEAST_PAIRS = 1.45, 2.0
 class NextSentence(Objective):
     """Masked tokens, and whether the second segment follows the first: BERT."""
 
-    special_tokens = SPECIAL_TOKENS
     sentence_label = SentenceLabel(
         task="next_sentence",
         meanings=("B follows A", "B is random"),

@@ -26,7 +26,6 @@ PAIRS_PER_CHUNK, LEAST_PAIRS = 1.0, 2.0  # no sentence is used again
 class SentenceOrder(Objective):
     """Masked tokens, and whether two neighbouring segments are swapped: ALBERT."""
 
-    special_tokens = SPECIAL_TOKENS
     sentence_label = SentenceLabel(
         task="sentence_order",
         meanings=("A before B", "A and B swapped"),

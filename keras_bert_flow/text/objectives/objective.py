@@ -61,7 +61,6 @@ class Objective(ABC):
     """What a model learns from text.
 
     Attributes:
-        special_tokens: of an instance.
         sentence_label: of an instance that is a pair of segments; None where it is one text.
         needed_documents: how many there must be to train on.
         needed: the same in words.
@@ -70,7 +69,6 @@ class Objective(ABC):
         is_divisible: an instance can be cut into shorter ones.
     """
 
-    special_tokens: int
     sentence_label: SentenceLabel | None = None
     needed_documents: int = 1
     needed: str

@@ -22,6 +22,6 @@ def find_objective(name: str) -> Objective:
         ValueError: there is no such objective.
     """
     if name not in OBJECTIVES:
-        raise ValueError(f"An objective must be one of {', '.join(OBJECTIVES)}. Received: {name!r}.")
+        raise ValueError(f"An objective must be one of {', '.join(OBJECTIVES)}. Received: {name!r}. Use one of these.")
     module, kind = OBJECTIVES[name].split(":")
     return getattr(import_module(module), kind)()
