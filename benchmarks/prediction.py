@@ -67,7 +67,7 @@ def make_model(arguments: argparse.Namespace, texts: list[str], folder: Path) ->
     words = Counter(word for text in texts for word in normalize_text(text, cased=False).split())
     write_vocabulary(folder / "vocab.txt", learn_vocabulary(words, arguments.vocabulary_size))
     backbone = kbf.BertBackbone.from_size(arguments.size, vocabulary_size=arguments.vocabulary_size)
-    model = kbf.BertTextClassifier(backbone, num_classes=len(LABELS), labels=LABELS)
+    model = kbf.TextClassifier(backbone, num_classes=len(LABELS), labels=LABELS)
     model.save_to_preset(folder / "model", vocabulary_path=folder / "vocab.txt")
     write_task(folder / "model", make_task("classification", labels=LABELS), arguments.sequence_length)
     return folder / "model"

@@ -24,8 +24,8 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.models.bag_of_words import WORDS, BagOfWordsPretrainer
 from keras_bert_flow.models.defaults import TokenLoss
+from keras_bert_flow.models.pretraining.bag_of_words import WORDS, BagOfWordsPretrainer
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.schedules import CONSTANT, WarmupDecay
 from keras_bert_flow.training.precision import arithmetic, seed_everything
@@ -182,7 +182,7 @@ def make_model(arguments: argparse.Namespace, records: PretrainingRecords, candi
         schedule = WarmupDecay(candidate.peak, warmup, steps)
     else:
         schedule = Trapezoid(candidate.peak, warmup, steps, round(candidate.fall_share * steps))
-    muon = {"num_heads": model.backbone.num_heads, "matrix_rate_factor": MATRIX_PEAK / PEAK}
+    muon = {"matrices": model.backbone.list_matrices(), "matrix_rate_factor": MATRIX_PEAK / PEAK}
     muon["product_type"] = "bfloat16" if arguments.precision == "mixed_bfloat16" else "float32"
     optimizer = make_guarded_optimizer(candidate.optimizer, schedule, precision=arguments.precision, muon_options=muon)
     loss = {"mlm": ZLoss(candidate.z_weight)} if candidate.z_weight else None

@@ -1,6 +1,6 @@
 """Let Keras find the classes of saved models by name, without importing Keras or a backend here.
 
-`keras.saving.load_model` looks up `keras_bert_flow>BertTextClassifier` among the registered classes, but a class
+`keras.saving.load_model` looks up `keras_bert_flow>TextClassifier` among the registered classes, but a class
 registers itself only when its module is imported. As soon as Keras is there, each name gets a stand-in, whose
 `from_config` imports the module and hands over to the class.
 """
@@ -34,14 +34,17 @@ REGISTERED = {
         "UnpackTokens",
     ),
     "layers.pooling": ("TokenPooling",),
-    "models.backbone": ("BertBackbone",),
-    "models.bag_of_words": ("BagOfWordsPretrainer",),
-    "models.classifier": ("BertTextClassifier",),
+    "models.backbone": (
+        "Backbone",
+        "BertBackbone",
+    ),
+    "models.pretraining.bag_of_words": ("BagOfWordsPretrainer",),
+    "models.heads.text_classifier": ("TextClassifier",),
     "models.defaults": (
         "TokenLoss",
         "TokenAccuracy",
     ),
-    "models.embedder": ("BertTextEmbedder",),
+    "models.heads.text_embedder": ("TextEmbedder",),
     "models.fused_adamw": (
         "DenseAdamW",
         "FusedAdamW",
@@ -53,20 +56,20 @@ REGISTERED = {
         "TagAccuracy",
         "LabelAccuracy",
     ),
-    "models.masked_lm": ("BertMaskedLM",),
-    "models.multi_label_classifier": ("BertMultiLabelClassifier",),
-    "models.multiple_choice": ("BertMultipleChoice",),
-    "models.pair_embedder": ("BertPairEmbedder",),
+    "models.pretraining.masked_lm": ("MaskedLM",),
+    "models.heads.multi_label_classifier": ("MultiLabelClassifier",),
+    "models.heads.multiple_choice": ("MultipleChoice",),
+    "models.heads.pair_embedder": ("PairEmbedder",),
     "models.pair_losses": (
         "CosineLoss",
         "CosineError",
         "ContrastiveLoss",
         "ContrastiveAccuracy",
     ),
-    "models.pretrainer": ("BertPretrainer",),
-    "models.question_answerer": ("BertQuestionAnswerer",),
-    "models.regressor": ("BertTextRegressor",),
-    "models.token_classifier": ("BertTokenClassifier",),
+    "models.pretraining.pretrainer": ("BertPretrainer",),
+    "models.heads.question_answerer": ("QuestionAnswerer",),
+    "models.heads.text_regressor": ("TextRegressor",),
+    "models.heads.token_classifier": ("TokenClassifier",),
     "training.optimizers.bert_adam": ("BertAdam",),
     "training.optimizers.guard": ("GuardedOptimizer",),
     "training.optimizers.lamb": ("Lamb",),

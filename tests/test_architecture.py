@@ -18,27 +18,30 @@ BACKENDS = ("keras", "tensorflow", "jax", "torch")
 EVERYTHING = None
 ALLOWED = {
     # The last two, which come with Beam, only where a file needs them.
-    "text": "json_documents numpy tokenizers pyarrow zstandard",
+    "text": "by_name json_documents numpy tokenizers pyarrow zstandard",
     "records": "artifacts json_documents local_paths outputs numpy google_crc32c",
     "data": "text records tasks json_documents terminal grain numpy",
     "backends": "keras numpy grain jax tensorflow torch",
     "layers": "backends keras",
-    "models": "backends layers keras numpy",
+    "models": "backends by_name layers keras numpy",
     # The backends where the file of one is loaded.
-    "distribution": "config data backends models keras numpy jax tensorflow torch",
+    "distribution": "config data backends layers models keras numpy jax tensorflow torch",
     "training": (
         "config artifacts interrupts json_documents keys local_paths precision_choice progress data backends models "
         "distribution conversion layers markdown tasks text records keras numpy scipy safetensors"
     ),
-    "tasks": "text json_documents local_paths numpy sklearn scipy",
+    "tasks": "by_name text json_documents local_paths numpy sklearn scipy",
     "evaluation": (
         "tasks data prediction models conversion artifacts config json_documents keys local_paths "
         "precision_choice records training "
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),
-    "conversion": "backends models records artifacts json_documents local_paths terminal safetensors numpy keras",
+    "conversion": (
+        "backends by_name layers models records artifacts json_documents local_paths terminal safetensors numpy keras"
+    ),
     "prediction": (
-        "records artifacts json_documents local_paths outputs tasks data terminal text conversion models numpy scipy"
+        "by_name records artifacts json_documents local_paths outputs tasks data terminal text conversion models numpy "
+        "scipy"
     ),
     "doctor": "text records config artifacts json_documents terminal numpy scipy",
     "config": "local_paths terminal yaml_documents pydantic",
@@ -46,6 +49,7 @@ ALLOWED = {
     "locks": "interrupts terminal",
     "import_closure": "",
     "keys": "import_closure config artifacts records text",
+    "by_name": "",
     "builtin": "artifacts keys records text",
     "progress": "terminal rich",
     "markdown": "terminal",
@@ -63,8 +67,7 @@ ALLOWED = {
     "terminal": "",
     "extras": "",
     "preflight": (
-        "config conversion data distribution extras layers models os_errors outputs prediction records tasks "
-        "text training"
+        "config conversion data distribution extras models os_errors outputs prediction records tasks text training"
     ),
     "precision_choice": "config",
     "planning": "config models preflight text numpy",

@@ -21,6 +21,7 @@ from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.training.pretraining.pretrain import write_card
 from tests.evaluation.test_page import OURS, Elements
 from tests.hostile_names import HOSTILE, hidden_in
+from tests.oracles.small_bert import TINY
 from tests.patience import PATIENCE_SECONDS
 from tests.tasks.kinds import LETTERS
 from tests.terminals import read_terminal
@@ -73,7 +74,7 @@ def write_inputs(folder: Path) -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
     save_model_directory(
-        BertBackbone(len(pieces), 1, 2, 8, 16, max_positions=16), folder / "base", folder / "vocab.txt"
+        BertBackbone(vocabulary_size=len(pieces), **TINY, max_positions=16), folder / "base", folder / "vocab.txt"
     )
     for name, stage in (("pretrained", "pretraining"), ("records", "records")):
         (folder / name).mkdir()

@@ -32,14 +32,14 @@ backbone = kbf.BertBackbone(
     dtype=shape.precision,
 )
 is_pretraining = shape.task == "pretraining"
-model = kbf.BertPretrainer(backbone) if is_pretraining else kbf.BertTextClassifier(backbone, num_classes=2)
+model = kbf.BertPretrainer(backbone) if is_pretraining else kbf.TextClassifier(backbone, num_classes=2)
 options = {"learning_rate": 1e-4, "warmup_steps": 1000, "total_steps": 1_000_000}
 if shape.optimizer == "muon":  # as `kbf pretrain` has it
     optimizer = make_guarded_optimizer(
         "muon",
         WarmupDecay(*options.values()),
         muon_options={
-            "num_heads": shape.num_heads,
+            "matrices": backbone.list_matrices(),
             "product_type": "bfloat16" if shape.precision == "mixed_bfloat16" else "float32",
         },
     )

@@ -11,6 +11,7 @@ from keras_bert_flow.config.settings import Settings
 class ModelConfig(Settings):
     """The shape of the network."""
 
+    family: str = Field("bert", description="The kind of encoder: the name of a file of models/families.")
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field("base", description="A published size.")
     num_layers: int | None = Field(
         None, ge=1, le=MOST_LAYERS, description="Encoder blocks; by default those of `size`."

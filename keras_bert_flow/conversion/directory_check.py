@@ -2,41 +2,24 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.directory_files import check_fast_tokenizer, check_vocabulary, read_json
-from keras_bert_flow.conversion.hf_config import read_hf_config
+from keras_bert_flow.conversion.hf_config import read_hf_config, read_shape
+from keras_bert_flow.conversion.tables.registry import find_table_of
+from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.conversion.tensor_file import StoredTensors, open_model_tensors
+from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, WORDS_TRANSFORM
 
 FLOAT32_BYTES = 4
-# Tensors of an encoder → the settings that are their sizes.
-_NORM = {"weight": ("hidden_dim",), "bias": ("hidden_dim",)}
-_SQUARE = {"weight": ("hidden_dim", "hidden_dim"), "bias": ("hidden_dim",)}
-_EMBEDDINGS = {
-    "word_embeddings": {"weight": ("vocabulary_size", "hidden_dim")},
-    "position_embeddings": {"weight": ("max_positions", "hidden_dim")},
-    "token_type_embeddings": {"weight": ("num_segments", "hidden_dim")},
-    "LayerNorm": _NORM,
+_MASKED_LM_SIZES = {  # our layers → the sizes of their tensors, as fields of the shape
+    "mlm_transform/dense": {"weight": ("embedding_dim", "hidden_dim"), "bias": ("embedding_dim",)},
+    "mlm_transform/layer_norm": {"weight": ("embedding_dim",), "bias": ("embedding_dim",)},
+    "mlm": {"bias": ("vocabulary_size",)},
 }
-_LAYER = {
-    "attention.self.query": _SQUARE,
-    "attention.self.key": _SQUARE,
-    "attention.self.value": _SQUARE,
-    "attention.output.dense": _SQUARE,
-    "attention.output.LayerNorm": _NORM,
-    "intermediate.dense": {"weight": ("intermediate_dim", "hidden_dim"), "bias": ("intermediate_dim",)},
-    "output.dense": {"weight": ("hidden_dim", "intermediate_dim"), "bias": ("hidden_dim",)},
-    "output.LayerNorm": _NORM,
-}
-_MASKED_LM_HEAD = {
-    "cls.predictions.transform.dense": _SQUARE,
-    "cls.predictions.transform.LayerNorm": _NORM,
-    "cls.predictions": {"bias": ("vocabulary_size",)},
-}
-_WORDS_TRANSFORM = {"cls.words.transform.dense": _SQUARE, "cls.words.transform.LayerNorm": _NORM}
 
 
 def check_directory(folder: str | Path) -> dict[str, Any]:
@@ -56,8 +39,8 @@ def check_words_head(folder: str | Path) -> None:
 
 def require_words_head(folder: Path, tensors: StoredTensors) -> None:
     """Raise ValueError unless a directory has the layers by which `pooling: bag_of_words` begins."""
-    for name, _ in _name_tensors("", _WORDS_TRANSFORM):
-        if name not in tensors:
+    for layer in WORDS_TRANSFORM.values():
+        if (name := f"{layer}.weight") not in tensors:
             raise ValueError(
                 f"`pooling: bag_of_words` must go on from the head of a bag of words. Received: {folder}, without "
                 f"`{name}`. Pre-train with `pretraining.bag_of_words` above 0, or choose another pooling."
@@ -71,15 +54,18 @@ def check_masked_lm(folder: str | Path) -> dict[str, Any]:
         FileNotFoundError, ValueError: as `open_directory`, or there is no such head.
     """
     config, tensors = open_directory(Path(folder))
-    settings = read_hf_config(config, str(Path(folder) / "config.json"))
-    for name, sizes in _name_tensors("", _MASKED_LM_HEAD):
-        if name not in tensors:
-            raise ValueError(
-                f"A model must have a masked-LM head to score tokens. Received: {folder}, without `{name}`. Take what "
-                "`kbf pretrain` made, a BertForMaskedLM or a BertForPreTraining."
-            )
-        _check_shape(name, tuple(settings[size] for size in sizes), tensors)
-    return settings
+    source = str(Path(folder) / "config.json")
+    shape, names = read_shape(config, source), find_table_of(config, source).name_heads(MASKED_LM_HEAD)
+    for layer, parts in _MASKED_LM_SIZES.items():
+        for part, sizes in parts.items():
+            name = f"{names[layer]}.{part}"
+            if name not in tensors:
+                raise ValueError(
+                    f"A model must have a masked-LM head to score tokens. Received: {folder}, without `{name}`. Take "
+                    "what `kbf pretrain` made, a BertForMaskedLM or a BertForPreTraining."
+                )
+            _check_shape(name, tuple(getattr(shape, size) for size in sizes), tensors)
+    return read_hf_config(config, source)
 
 
 def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
@@ -87,28 +73,31 @@ def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
 
     Raises:
         FileNotFoundError: the folder, its config.json or its model.safetensors is missing.
-        ValueError: a file is damaged, does not fit the others or is not BERT's; the message names it.
+        ValueError: a file is damaged, does not fit the others or is of no family that we know; the message names it.
     """
     config = read_json(folder / "config.json")
-    settings = read_hf_config(config, str(folder / "config.json"))
-    tensors = open_model_tensors(folder / "model.safetensors").rename(hf.normalise_name)
-    _check_sizes(settings, tensors)
+    source = str(folder / "config.json")
+    shape, table = read_shape(config, source), find_table_of(config, source)
+    tensors = open_model_tensors(folder / "model.safetensors").rename(table.normalise_name)
+    _check_sizes(shape, table, tensors)
     _check_memory(tensors)
     if (folder / "vocab.txt").is_file():
-        check_vocabulary(folder / "vocab.txt", settings["vocabulary_size"])
+        check_vocabulary(folder / "vocab.txt", shape.vocabulary_size)
     elif (folder / "tokenizer.json").is_file():
-        check_fast_tokenizer(folder / "tokenizer.json", settings["vocabulary_size"])
+        check_fast_tokenizer(folder / "tokenizer.json", shape.vocabulary_size)
     return config, tensors
 
 
-def _check_sizes(settings: dict[str, Any], tensors: StoredTensors) -> None:
+def _check_sizes(shape: EncoderShape, table: FamilyTable, tensors: StoredTensors) -> None:
     """Raise ValueError unless every tensor of the encoder is there and has the sizes of `config.json`."""
-    for name, sizes in _list_tensors(settings["num_layers"]):
-        expected = tuple(settings[size] for size in sizes)
+    for name, sizes in table.list_sizes(shape.num_layers):
         if name not in tensors:
-            count = f" of {settings['num_layers']} layers" if name.startswith("encoder.") else ""
-            raise ValueError(f"{tensors.path}: there is no tensor `{name}`. Is it a BERT{count}, as config.json says?")
-        _check_shape(name, expected, tensors)
+            count = f" of {shape.num_layers} layers" if name.startswith("encoder.") else ""
+            title = find_family(table.family).title
+            raise ValueError(
+                f"{tensors.path}: there is no tensor `{name}`. Is it a {title}{count}, as config.json says?"
+            )
+        _check_shape(name, tuple(getattr(shape, size) for size in sizes), tensors)
 
 
 def _check_shape(name: str, expected: tuple[int, ...], tensors: StoredTensors) -> None:
@@ -117,20 +106,6 @@ def _check_shape(name: str, expected: tuple[int, ...], tensors: StoredTensors) -
             f"{tensors.path}: `{name}` must have the shape {expected}, by config.json. "
             f"Received: {tensors.shapes[name]}. Do the two files belong together?"
         )
-
-
-def _list_tensors(num_layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the tensors one by one: a damaged `config.json` may speak of a thousand million layers."""
-    yield from _name_tensors("embeddings.", _EMBEDDINGS)
-    for layer in range(num_layers):
-        yield from _name_tensors(f"encoder.layer.{layer}.", _LAYER)
-
-
-def _name_tensors(
-    prefix: str, parts: Mapping[str, Mapping[str, tuple[str, ...]]]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for part, tensors in parts.items():
-        yield from ((f"{prefix}{part}.{tensor}", sizes) for tensor, sizes in tensors.items())
 
 
 def _check_memory(tensors: StoredTensors) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.json_documents import read_json as read_document
+from keras_bert_flow.models.families.registry import find_family
 
 READ_BYTES = 1 << 20
 SPECIAL_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
@@ -80,11 +81,12 @@ def write_vocabulary(folder: Path, vocabulary_path, cased: bool, max_positions: 
 
 def write_card(folder: Path, card: str | None, architecture: str, backbone) -> None:
     """Write the model card: the one given, or a few lines on size and loading."""
+    title = find_family(backbone.family).title
     default = (
-        f"# {architecture}\n\nA BERT written by keras-bert-flow: {backbone.num_layers} layers, "
+        f"# {architecture}\n\nA {title} written by keras-bert-flow: {backbone.num_layers} layers, "
         f"{backbone.hidden_dim} wide, {backbone.num_heads} heads, {backbone.vocabulary_size:,} pieces, "
         f"{backbone.count_params():,} parameters in the encoder.\n\n"
-        f'Load it with `keras_bert_flow.BertBackbone.from_preset("this folder")` or with '
+        f'Load it with `keras_bert_flow.Backbone.from_preset("this folder")` or with '
         f'`transformers.{architecture}.from_pretrained("this folder")`.\n'
     )
     (folder / "README.md").write_text(default if card is None else card, encoding="utf-8")

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.conversion.tensor_file import StoredTensors
+from keras_bert_flow.models.heads.registry import TASK_HEADS, find_task_head
 from keras_bert_flow.models.saved_as import SavedAs
-from keras_bert_flow.models.task_heads import TASK_HEADS, find_task_head
 
 
 def find_saved_as(model) -> SavedAs:
@@ -16,21 +17,21 @@ def find_saved_as(model) -> SavedAs:
     saved = getattr(model, "saved_as", None)
     if not isinstance(saved, SavedAs):
         name = model.__name__ if isinstance(model, type) else type(model).__name__
-        raise TypeError(f"A model directory holds a BertBackbone or a model with a head on it. Received: {name}.")
+        raise TypeError(f"A model directory holds a Backbone or a model with a head on it. Received: {name}.")
     return saved
 
 
-def has_head(saved: SavedAs, config: dict[str, Any], tensors: StoredTensors) -> bool:
+def has_head(saved: SavedAs, config: dict[str, Any], tensors: StoredTensors, table: FamilyTable) -> bool:
     """Say whether a directory holds the head of a task, not one of another task by the same name."""
     if not saved.head:
         return True
-    theirs = config.get("architectures") or ()
+    theirs = {name.removeprefix(table.class_prefix) for name in config.get("architectures") or ()}
     others = [find_task_head(kind).saved_as for kind in TASK_HEADS]
     namesakes = {other.architecture for other in others if other.head == saved.head}
-    if saved.architecture not in theirs and namesakes & set(theirs):
+    if saved.architecture not in theirs and namesakes & theirs:
         return False
     if saved.problem_type is not None and config.get("problem_type") not in (None, saved.problem_type):
         return False
-    kernels = [f"{name}.weight" for name in saved.head.values()]
+    kernels = [f"{name}.weight" for name in table.name_heads(saved.head).values()]
     fewest, most = saved.outputs
     return all(fewest <= (*tensors.shapes.get(kernel, ()), 0)[0] <= most for kernel in kernels)

@@ -1,25 +1,14 @@
-"""Translate between the constructor arguments of our models and the `config.json` of Hugging Face's BERT."""
+"""Translate between the constructor arguments of our models and the `config.json` of Hugging Face."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from keras_bert_flow.conversion.tables.registry import find_table, find_table_of
+from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.poolings import TEXT_POOLINGS
 from keras_bert_flow.terminal import abridge
 
-# Ours, Hugging Face's, and Hugging Face's default; None where a checkpoint must say it.
-FIELDS = (
-    ("vocabulary_size", "vocab_size", None),
-    ("num_layers", "num_hidden_layers", None),
-    ("num_heads", "num_attention_heads", None),
-    ("hidden_dim", "hidden_size", None),
-    ("intermediate_dim", "intermediate_size", None),
-    ("max_positions", "max_position_embeddings", 512),
-    ("num_segments", "type_vocab_size", 2),
-    ("dropout_rate", "hidden_dropout_prob", 0.1),
-    ("attention_dropout_rate", "attention_probs_dropout_prob", 0.1),
-    ("layer_norm_epsilon", "layer_norm_eps", 1e-12),
-    ("initializer_range", "initializer_range", 0.02),
-)
 # `gelu_new` is what Hugging Face calls the tanh form of google-research/bert; the others compute the same.
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -35,19 +24,15 @@ HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
 
 def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any]:
-    """Make the content of `config.json` from the arguments of a backbone."""
-    config = {"architectures": [architecture], "model_type": "bert"}
-    config |= {hf_name: settings[name] for name, hf_name, _ in FIELDS}
-    config["hidden_act"] = HF_ACTIVATIONS[settings["hidden_act"]]
-    # What follows never varies here; it is written because readers older than transformers 5 look for it.
-    return config | {
-        "position_embedding_type": "absolute",
-        "is_decoder": False,
-        "tie_word_embeddings": True,
-        "pad_token_id": 0,
-        "use_cache": True,
-        "dtype": "float32",
-    }
+    """Make the content of `config.json` from the arguments of a backbone.
+
+    Args:
+        architecture: as `SavedAs` has it.
+    """
+    table = find_table(settings["family"])
+    config = {"architectures": [table.class_prefix + architecture], "model_type": table.family}
+    config |= {hf_name: settings[name] for name, hf_name, _ in table.fields}
+    return config | {"hidden_act": HF_ACTIVATIONS[settings["hidden_act"]], **table.written}
 
 
 def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
@@ -56,25 +41,29 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     Args:
         source: the file's name, for messages.
     Raises:
-        ValueError: not a BERT encoder, a size is missing, or something that we do not compute.
+        ValueError: another family of encoders, a size is missing, or something that we do not compute.
     """
-    if config.get("model_type") != "bert":
-        raise ValueError(
-            f"{source}: `model_type` must be 'bert'. Received: model_type={_quote(config.get('model_type'))}. "
-            "Convert the checkpoint to BERT first."
-        )
-    _refuse(config, "position_embedding_type", ("absolute",), source)
-    _refuse(config, "is_decoder", (False,), source)
-    _refuse(config, "add_cross_attention", (False,), source)
+    table = find_table_of(config, source)
+    for name, known in table.fixed.items():
+        _refuse(config, name, known, source)
     _check_head_fields(config, source)
-    settings = {name: _number(config, hf_name, default, source) for name, hf_name, default in FIELDS}
+    settings = {name: _number(config, hf_name, default, source) for name, hf_name, default in table.fields}
     hidden_act = config.get("hidden_act", "gelu")
     if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
         raise ValueError(
             f"{source}: `hidden_act` must be one of {', '.join(ACTIVATIONS)}. "
             f"Received: hidden_act={_quote(hidden_act)}."
         )
-    return settings | {"hidden_act": ACTIVATIONS[hidden_act]}
+    return settings | {"family": table.family, "hidden_act": ACTIVATIONS[hidden_act]}
+
+
+def read_shape(config: dict[str, Any], source: str) -> EncoderShape:
+    """Return the shape of the encoder that the content of a `config.json` describes; errors as of `read_hf_config`."""
+    settings = read_hf_config(config, source)
+    try:
+        return find_family(settings.pop("family")).shape(**settings)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
 
 
 def _check_head_fields(config: dict[str, Any], source: str) -> None:

@@ -14,15 +14,11 @@ from keras_bert_flow.conversion.task_models import load_with_head
 from keras_bert_flow.conversion.tensor_file import write_tensors
 from keras_bert_flow.conversion.weights import export_tensors, has_pooler, import_tensors, list_missing
 from keras_bert_flow.local_paths import check_local
-from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
-from keras_bert_flow.models.base import CLASSIFIER_HEAD
-from keras_bert_flow.models.classifier import BertTextClassifier
-from keras_bert_flow.models.masked_lm import BertMaskedLM
+from keras_bert_flow.models.backbone import Backbone
+from keras_bert_flow.models.heads.registry import find_task_head
 from keras_bert_flow.models.poolings import CLS
-from keras_bert_flow.models.pretrainer import BertPretrainer
-from keras_bert_flow.models.saved_as import CLASSES, POOLING, TEXT_POOLING, SavedAs
-from keras_bert_flow.models.task_heads import find_task_head
+from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
+from keras_bert_flow.models.saved_as import CLASSES, CLASSIFIER_HEAD, POOLING, TEXT_POOLING, SavedAs
 
 _logger = logging.getLogger(__name__)
 
@@ -33,7 +29,7 @@ def save_model_directory(
     """Write a model as `transformers` reads it; the caller publishes the folder.
 
     Args:
-        model: a backbone, a pre-trainer or the model of a task. A `BertPairEmbedder` is saved as its embedder is, a
+        model: a backbone, a pre-trainer or the model of a task. A `PairEmbedder` is saved as its embedder is, a
             `BagOfWordsPretrainer` as its pre-trainer, with the tensors `cls.words.*` beside.
         vocabulary_path: the `vocab.txt` to put in.
         cased: whether the vocabulary keeps case and accents.
@@ -62,7 +58,7 @@ def save_model_directory(
         write_sentence_files(folder, backbone.hidden_dim, model.pooling, model.normalize, max_tokens)
     if task is not None:
         task.save(folder, max_tokens or backbone.max_positions)
-    write_card(folder, card, saved.architecture, backbone)
+    write_card(folder, card, config["architectures"][0], backbone)
 
 
 def load_model(model_class: type, path, **overrides):
@@ -73,13 +69,13 @@ def load_model(model_class: type, path, **overrides):
             as `labels`.
     Raises:
         FileNotFoundError: the folder, its config.json or its model.safetensors is missing.
-        ValueError: a file is damaged, does not fit the others or is not BERT's; one line that names the file.
+        ValueError: a file is damaged, does not fit the others or is of no family that we know; one line that names it.
         TypeError: no such class is kept in a model directory.
     """
-    if model_class is BertBackbone:
-        return load_backbone(path, **overrides)
-    if model_class in (BertMaskedLM, BertPretrainer):
-        return _load_whole(model_class, path, overrides)
+    if issubclass(model_class, Backbone):
+        return load_backbone(path, model_class, **overrides)
+    if not find_saved_as(model_class).is_of_task:
+        return load_pretrainer(model_class, path, may_be_new=False, **overrides)[0]
     model, is_new = load_with_head(model_class, path, **overrides)
     if is_new and not any(overrides.get(name) for name in CLASSES):
         _logger.warning("%s has no %s: its weights begin anew.", path, model_class.saved_as.noun)
@@ -119,56 +115,33 @@ def load_for_finetuning(
     return load_with_head(model_class, path, new_head, **overrides)
 
 
-def load_backbone(path, **overrides) -> BertBackbone:
-    """Load the encoder of any BERT model directory; without a pooler where the directory has none.
+def load_backbone(path, kind: type[Backbone] = Backbone, **overrides) -> Backbone:
+    """Load the encoder of any model directory; without a pooler where the directory has none.
 
     Args:
+        kind: the class, which may be of one family only.
         overrides: `dropout_rate`, `attention_dropout_rate`, `dtype` or `name`.
     Raises:
         FileNotFoundError, ValueError: as for `load_model`.
     """
     check_overrides(overrides)
     folder, config, tensors = read_directory(path)
-    backbone = make_backbone(folder, config, **overrides, use_pooler=has_pooler(tensors))
+    backbone = make_backbone(folder, config, kind, **overrides, use_pooler=has_pooler(config["model_type"], tensors))
     import_tensors(backbone, backbone, {}, tensors, folder)
     return backbone
 
 
-def load_pretrainer(path, **overrides) -> BertPretrainer:
-    """Load the encoder and both pre-training heads; arguments and errors as for `load_backbone`."""
-    return _load_whole(BertPretrainer, path, overrides)
-
-
-def load_masked_lm(path, **overrides) -> BertMaskedLM:
-    """Load the encoder, without its pooler, and the masked-token head; arguments and errors as for `load_backbone`."""
-    return _load_whole(BertMaskedLM, path, overrides)
-
-
-def load_classifier(path, num_classes=None, labels=None, **overrides) -> BertTextClassifier:
-    """Load a classifier, or put a new one on the encoder and pooler of another model; see `load_model`."""
-    return load_model(BertTextClassifier, path, num_classes=num_classes, labels=labels, **overrides)
-
-
-def load_for_pretraining(
-    path, has_sentence_task: bool, bag_of_words: float = 0.0, **overrides
-) -> tuple[BertPretrainer | BertMaskedLM | BagOfWordsPretrainer, tuple[str, ...]]:
-    """Load a model to train further, with new heads where the directory has none; return the names of these, too.
+def load_pretrainer(
+    model_class: type, path, may_be_new: bool = True, bag_of_words: float = 0.0, **overrides
+) -> tuple[Any, tuple[str, ...]]:
+    """Load a model to train further, and return also the names of its layers that are new.
 
     Args:
-        has_sentence_task: load a `BertPretrainer`, else a `BertMaskedLM`.
+        model_class: of `models.pretraining`.
+        may_be_new: take new heads where the directory has none.
         bag_of_words: above 0, the weight of the further loss of a `BagOfWordsPretrainer`, which it then is within.
         overrides: as for `load_backbone`, which says what is raised as well.
     """
-    return _load(BertPretrainer if has_sentence_task else BertMaskedLM, path, overrides, True, bag_of_words)
-
-
-def _load_whole(model_class: type, path, overrides: dict[str, Any]):
-    return _load(model_class, path, overrides, may_be_new=False)[0]
-
-
-def _load(
-    model_class: type, path, overrides: dict[str, Any], may_be_new: bool, bag_of_words: float = 0.0
-) -> tuple[Any, tuple[str, ...]]:
     saved = find_saved_as(model_class)
     check_overrides(overrides)
     folder, config, tensors = read_directory(path)

@@ -7,7 +7,7 @@ from typing import Any
 from keras_bert_flow.conversion.directory_check import open_directory
 from keras_bert_flow.conversion.hf_config import read_hf_config
 from keras_bert_flow.conversion.tensor_file import StoredTensors
-from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.records.verification import verify
 
 OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype", "name")
@@ -29,15 +29,17 @@ def read_directory(path) -> tuple[Path, dict[str, Any], StoredTensors]:
     return folder, config, tensors
 
 
-def make_backbone(folder: Path, config: dict[str, Any], **overrides) -> BertBackbone:
+def make_backbone(folder: Path, config: dict[str, Any], kind: type[Backbone] = Backbone, **overrides) -> Backbone:
     """Build the encoder that the `config.json` of a directory describes, with new weights.
 
+    Args:
+        kind: the class, which may be of one family only.
     Raises:
         ValueError: its settings contradict each other.
     """
     source = folder / "config.json"
     try:
-        return BertBackbone(**(read_hf_config(config, str(source)) | overrides))
+        return kind(**(read_hf_config(config, str(source)) | overrides))
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
 

@@ -1,19 +1,20 @@
 """Load the model of a task from a model directory, with a new head where the directory has none."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.directory_check import require_words_head
 from keras_bert_flow.conversion.heads import find_saved_as, has_head
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, read_labels
 from keras_bert_flow.conversion.reading import OVERRIDES, check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import read_sentence_files
+from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.conversion.weights import has_pooler, import_tensors
-from keras_bert_flow.models.base import CLASSIFIER_HEAD
+from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.poolings import BAG_OF_WORDS, CLS
-from keras_bert_flow.models.saved_as import CLASSES, POOLING, TEXT_POOLING, SavedAs
+from keras_bert_flow.models.saved_as import CLASSES, CLASSIFIER_HEAD, POOLING, TEXT_POOLING, SavedAs
 
 NEW_HEAD_ADVICE = (
     "To start a new head, use `kbf finetune --new-head` (finetuning.new_head: true), or in Python "
@@ -35,7 +36,8 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     saved = find_saved_as(model_class)
     check_overrides(overrides, saved.options)
     folder, config, tensors = read_directory(path)
-    is_new = new_head or not has_head(saved, config, tensors)
+    table = find_table(config["model_type"])
+    is_new = new_head or not has_head(saved, config, tensors, table)
     shared = {name: overrides[name] for name in OVERRIDES if name in overrides and name != "name"}
     arguments = {name: value for name, value in overrides.items() if name in ("name", *saved.options)}
     use_pooler = saved.use_pooler
@@ -47,7 +49,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     backbone = make_backbone(folder, config, **shared, use_pooler=use_pooler)
     if set(CLASSES) <= set(saved.options):
         arguments |= _choose_classes(
-            folder, config, tensors, saved, is_new, overrides.get("num_classes"), overrides.get("labels")
+            folder, backbone, config, tensors, saved, is_new, overrides.get("num_classes"), overrides.get("labels")
         )
     if saved.head == CLASSIFIER_HEAD:
         stored_rate = config.get("classifier_dropout")
@@ -56,7 +58,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     if set(POOLING) <= set(saved.options):
         arguments = read_sentence_files(folder) | arguments
     model = model_class(backbone, **arguments)
-    new_layers = [*(saved.head if is_new else ()), *(() if has_pooler(tensors) else hf.POOLER)]
+    new_layers = [*(saved.head if is_new else ()), *(() if has_pooler(table.family, tensors) else table.pooler)]
     import_tensors(model, backbone, model.saved_as.head, tensors, folder, new_layers)
     return model, is_new
 
@@ -79,7 +81,14 @@ def _choose_pooling(folder: Path, config: dict[str, Any], is_new: bool, pooling:
 
 
 def _choose_classes(
-    folder: Path, config: dict[str, Any], tensors: StoredTensors, saved: SavedAs, is_new: bool, num_classes, labels
+    folder: Path,
+    backbone: Backbone,
+    config: dict[str, Any],
+    tensors: StoredTensors,
+    saved: SavedAs,
+    is_new: bool,
+    num_classes: int | None,
+    labels: Sequence[str] | None,
 ) -> dict[str, Any]:
     """Return `num_classes` and `labels`: those of the directory's head, or those asked for."""
     labels = tuple(labels) if labels else None
@@ -94,11 +103,11 @@ def _choose_classes(
             f"id2label={list(stored)}. {NEW_HEAD_ADVICE}"
         )
     labels = stored if labels is None else labels
-    kernel = f"{CLASSIFIER_HEAD['classifier']}.weight"
+    kernel = f"{find_table(backbone.family).name_heads(CLASSIFIER_HEAD)['classifier']}.weight"
     stored_classes, *width = tensors.shapes[kernel]
-    if width != [config["hidden_size"]]:
+    if width != [backbone.hidden_dim]:
         raise ValueError(
-            f"{tensors.path}: `{kernel}` must have the shape (classes, {config['hidden_size']}), by config.json. "
+            f"{tensors.path}: `{kernel}` must have the shape (classes, {backbone.hidden_dim}), by config.json. "
             f"Received: {tensors.shapes[kernel]}. Do the two files belong together?"
         )
     if num_classes not in (None, stored_classes) or (labels is not None and len(labels) != stored_classes):

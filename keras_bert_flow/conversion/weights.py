@@ -7,19 +7,22 @@ import numpy as np
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion import huggingface as hf
+from keras_bert_flow.conversion.tables.registry import find_table
+from keras_bert_flow.conversion.tables.table import POOLER
 from keras_bert_flow.conversion.tensor_file import StoredTensors
-from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.backbone import Backbone
 
 
-def export_tensors(model, backbone: BertBackbone, heads: dict[str, str]) -> dict[str, np.ndarray]:
+def export_tensors(model, backbone: Backbone, heads: dict[str, str]) -> dict[str, np.ndarray]:
     """Return the tensors of a model.
 
     Raises:
         ValueError: a weight is NaN or infinite.
     """
-    table = hf.backbone_table(backbone.num_layers)
-    # A bare encoder has bare names; beside heads its names start with `bert.`.
-    table = {ours: f"bert.{theirs}" for ours, theirs in table.items()} | heads if heads else table
+    table = find_table(backbone.family)
+    names = table.name_encoder(backbone.num_layers)
+    if heads:  # a bare encoder has bare names
+        names = {ours: table.prefix + theirs for ours, theirs in names.items()} | table.name_heads(heads)
     tensors = {}
     for variable in model.weights:
         value = read_variable(variable).astype("float32")
@@ -27,14 +30,14 @@ def export_tensors(model, backbone: BertBackbone, heads: dict[str, str]) -> dict
             raise ValueError(
                 f"Weights must be numbers. Received: {variable.path} with NaN or infinity. Save none such."
             )
-        names = hf.tensor_names(variable.path, table)
-        tensors |= hf.export_variable(variable.path, value, names, backbone.num_heads)
+        parts = hf.tensor_names(variable.path, names)
+        tensors |= hf.export_variable(variable.path, value, parts, backbone.num_heads)
     return tensors
 
 
 def import_tensors(
     model,
-    backbone: BertBackbone,
+    backbone: Backbone,
     heads: dict[str, str],
     tensors: StoredTensors,
     folder: Path,
@@ -45,12 +48,13 @@ def import_tensors(
     Raises:
         ValueError: a tensor is missing or has another shape.
     """
-    table = hf.backbone_table(backbone.num_layers) | heads
+    table = find_table(backbone.family)
+    known = table.name_encoder(backbone.num_layers) | table.name_heads(heads)
     source = folder / "model.safetensors"
     for variable in model.weights:
         if variable.path.rpartition("/")[0] in new_layers:
             continue
-        names = hf.tensor_names(variable.path, table)
+        names = hf.tensor_names(variable.path, known)
         expected = hf.tensor_shape(variable.path, tuple(variable.shape), names)
         for name in names:
             if name not in tensors:
@@ -64,17 +68,18 @@ def import_tensors(
         variable.assign(hf.import_variable(variable.path, arrays, backbone.num_heads))
 
 
-def has_pooler(tensors: StoredTensors) -> bool:
+def has_pooler(family: str, tensors: StoredTensors) -> bool:
     """Say whether a directory holds a pooler, which a masked LM does not."""
-    return any(name.startswith("pooler.") for name in tensors)
+    return f"{find_table(family).pooler[POOLER].name}.weight" in tensors
 
 
 def list_missing(model, heads: dict[str, str], tensors: StoredTensors) -> tuple[str, ...]:
     """Return the layers of the pooler and of heads for which there is no tensor, in the order of the model."""
-    tables = hf.POOLER | heads
+    table = find_table(model.backbone.family)
+    names = {ours: found.name for ours, found in table.pooler.items()} | table.name_heads(heads)
     missing = {}  # an ordered set
     for variable in model.weights:
         layer = variable.path.rpartition("/")[0]
-        if (layer in tables or variable.path in tables) and not tensors.keys() & hf.tensor_names(variable.path, tables):
+        if layer in names and not tensors.keys() & hf.tensor_names(variable.path, names):
             missing[layer] = None
     return tuple(missing)

@@ -30,7 +30,7 @@ def pretraining_dataset(
 ) -> grain.IterDataset:
     """Return endless shuffled batches (x, y, sample_weight) for `fit`; use with `steps_per_epoch`.
 
-    They are for a `BertMaskedLM` where the objective of the records is `mlm`, else for a `BertPretrainer`.
+    They are for a `MaskedLM` where the objective of the records is `mlm`, else for a `BertPretrainer`.
 
     Args:
         records: a published folder, or one already opened.

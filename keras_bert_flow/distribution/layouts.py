@@ -1,40 +1,33 @@
-"""Say how each weight of a BERT is cut over the devices that share one copy of it."""
+"""Say how each weight of an encoder is cut over the devices that share one copy of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-BATCH, MODEL = "batch", "model"  # axes of the mesh
+from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.models.families.family import BLOCK, CUT
+
+BATCH, MODEL = "batch", CUT  # axes of the mesh
 
 
-def bert_layout(vocabulary_size: int, num_heads: int, intermediate_dim: int, count: int) -> dict[str, Sequence]:
+def make_layout(shape: EncoderShape, cuts: Mapping[str, tuple], count: int) -> dict[str, Sequence]:
     """Return the axes of each cut weight by a pattern of its whole path; the others, all small, are on every device.
 
-    Whole attention heads go to each device: the columns of `query_key_value` are ordered (heads, 3, head_dim), the rows
-    of the product behind them (heads, head_dim). So do columns and rows of the two layers of the feed-forward, and the
-    pieces of the vocabulary with their biases: a device meets the others only to add up after each second product. A
-    vocabulary that does not divide, such as 30,522 pieces over 4, is cut along the hidden dimension instead.
+    Pieces of the vocabulary go to each device with their biases. A vocabulary that does not divide, such as 30,522
+    pieces over 4, is cut along the hidden dimension instead.
 
     Args:
+        cuts: of the weights of a block; see `models.families.family.Family`.
         count: devices of one copy.
     Raises:
         ValueError: heads or the feed-forward do not divide.
-    Source: Shoeybi et al. 2020 (Megatron-LM), section 3; arXiv:1909.08053.
     """
-    for name, size in (("num_heads", num_heads), ("intermediate_dim", intermediate_dim)):
+    for name, size in (("num_heads", shape.num_heads), ("intermediate_dim", shape.intermediate_dim)):
         if size % count:
             raise ValueError(
                 f"`distribution.model_parallel` must divide the model's {name}. Received: model_parallel={count}, "
                 f"{name}={size}. Choose a divisor of both num_heads and intermediate_dim."
             )
-    block = r"(.*/)?encoder_block_\d+/"
-    layout = {
-        block + "attention/query_key_value/kernel": (None, MODEL),
-        block + "attention/query_key_value/bias": (MODEL,),
-        block + "attention/output/kernel": (MODEL, None),
-        block + "intermediate/kernel": (None, MODEL),
-        block + "intermediate/bias": (MODEL,),
-        block + "output/kernel": (MODEL, None),
-    }
+    layout = {rf"(.*/)?{BLOCK}\d+/{weight}": axes for weight, axes in cuts.items()}
     table = r"(.*/)?token_embedding/embeddings"
-    if vocabulary_size % count:
+    if shape.vocabulary_size % count:
         return layout | {table: (None, MODEL)}
     return layout | {table: (MODEL, None), r"(.*/)?mlm/bias": (MODEL,)}

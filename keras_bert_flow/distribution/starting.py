@@ -2,7 +2,6 @@
 
 import logging
 import os
-from typing import Any
 
 import keras
 
@@ -17,13 +16,15 @@ from keras_bert_flow.distribution.batches import (
     check_torch_processes,
 )
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
-from keras_bert_flow.distribution.layouts import bert_layout
+from keras_bert_flow.distribution.layouts import make_layout
+from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.models.families.registry import find_family
 
 AUTO, SINGLE_DEVICE = "auto", "single"
 _logger = logging.getLogger(__name__)
 
 
-def start_cluster(config: PipelineConfig, vocabulary_size: int, backbone: dict[str, Any]) -> Cluster:
+def start_cluster(config: PipelineConfig, shape: EncoderShape) -> Cluster:
     """Join the other processes of a run, if there are any, and return what it is spread over.
 
     Call it before anything is computed on a device. Processes are those that the environment names: TF_CONFIG,
@@ -31,14 +32,14 @@ def start_cluster(config: PipelineConfig, vocabulary_size: int, backbone: dict[s
 
     Args:
         config: its sections `distribution` and `pretraining` count.
-        backbone: `num_heads` and `intermediate_dim`.
+        shape: of the encoder.
     Raises:
         ValueError: the backend or the devices cannot, or a batch does not divide.
     """
     backend, settings = keras.backend.backend(), config.distribution
     check_kind(settings.kind, backend)
     starts = {"jax": _start_jax, "tensorflow": _start_tensorflow, "torch": _start_torch}
-    return starts[backend](config, settings, vocabulary_size, backbone)
+    return starts[backend](config, settings, shape)
 
 
 def check_count(wanted: int | None, found: int, processes: int = 1) -> int:
@@ -57,7 +58,7 @@ def _count_parts(config: PipelineConfig) -> int:
     return max(phase.pretraining.accumulate_batches for phase in config.phases)
 
 
-def _start_jax(config, settings: DistributionConfig, vocabulary_size, backbone) -> Cluster:
+def _start_jax(config, settings: DistributionConfig, shape: EncoderShape) -> Cluster:
     import jax
 
     from keras_bert_flow.distribution.jax_cluster import JaxCluster, join_processes
@@ -72,7 +73,7 @@ def _start_jax(config, settings: DistributionConfig, vocabulary_size, backbone) 
         return _take_one(settings)
     parts, copies = _count_parts(config), count
     if settings.kind == MODEL_PARALLEL:
-        layout = bert_layout(vocabulary_size, count=settings.model_parallel, **backbone)
+        layout = make_layout(shape, find_family(config.model.family).cuts, settings.model_parallel)
         if count % settings.model_parallel or processes > 1:
             raise ValueError(
                 "`distribution.model_parallel` must divide the devices of one process. Received: "
@@ -88,7 +89,7 @@ def _start_jax(config, settings: DistributionConfig, vocabulary_size, backbone) 
     return JaxCluster(count) if settings.kind != MODEL_PARALLEL else JaxCluster(count, layout, settings.model_parallel)
 
 
-def _start_tensorflow(config, settings: DistributionConfig, vocabulary_size, backbone) -> Cluster:
+def _start_tensorflow(config, settings: DistributionConfig, shape: EncoderShape) -> Cluster:
     from keras_bert_flow.distribution import tensorflow_cluster as cluster
 
     processes = cluster.count_processes()
@@ -120,7 +121,7 @@ def _start_tensorflow(config, settings: DistributionConfig, vocabulary_size, bac
     return cluster.TensorFlowCluster(strategy)
 
 
-def _start_torch(config, settings: DistributionConfig, vocabulary_size, backbone) -> Cluster:
+def _start_torch(config, settings: DistributionConfig, shape: EncoderShape) -> Cluster:
     from keras_bert_flow.distribution import torch_cluster as cluster
 
     processes = cluster.count_processes()

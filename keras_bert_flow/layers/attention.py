@@ -10,10 +10,8 @@ from keras_bert_flow.backends.fusion import fuse
 from keras_bert_flow.backends.products import matmul
 from keras_bert_flow.backends.split_heads import split_heads
 from keras_bert_flow.backends.token_packing import is_packed, map_rows
-from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.dropout import Dropout
-from keras_bert_flow.layers.head_sizes import check_heads
-from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.shaped import ShapedLayer
 
 # Far below any score yet finite: in a row with nothing to attend to it swallows the scores, and the softmax is
 # uniform instead of not-a-number. google-research/bert adds -10000, which is the same wherever a real key exists.
@@ -55,7 +53,7 @@ def softmax_and_drop(scores, padding_mask, seed, dropped):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class MultiHeadSelfAttention(keras.layers.Layer):
+class MultiHeadSelfAttention(ShapedLayer):
     """Attend from every token to the real tokens of its row.
 
     Query, key and value are one product. Its outputs are ordered (heads, 3, head_dim), so that cutting the last axis
@@ -69,30 +67,17 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     Source: Vaswani et al. 2017, section 3.2; arXiv:1706.03762.
     """
 
-    def __init__(self, hidden_dim, num_heads, attention_dropout_rate=0.1, initializer_range=0.02, **kwargs):
-        super().__init__(**kwargs)
-        check_heads(hidden_dim, num_heads)
-        self.hidden_dim = hidden_dim
-        self.num_heads = num_heads
-        self.head_dim = hidden_dim // num_heads
-        self.attention_dropout_rate = attention_dropout_rate
-        self.initializer_range = initializer_range
-        self.query_key_value = Dense(
-            3 * hidden_dim,
-            kernel_initializer=truncated_normal(initializer_range),
-            dtype=self.dtype_policy,
-            name="query_key_value",
-        )
-        self.dropout = Dropout(attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.output_dense = Dense(
-            hidden_dim, kernel_initializer=truncated_normal(initializer_range), dtype=self.dtype_policy, name="output"
-        )
+    def __init__(self, shape, **kwargs):
+        super().__init__(shape, **kwargs)
+        self.query_key_value = self.make_dense(3 * self.shape.hidden_dim, "query_key_value")
+        self.dropout = Dropout(self.shape.attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.output_dense = self.make_dense(self.shape.hidden_dim, "output")
 
     def build(self, inputs_shape, padding_mask_shape=None):
         batch, length, _ = inputs_shape
         self.query_key_value.build(inputs_shape)
-        self.dropout.build((batch, self.num_heads, length, length))
-        self.output_dense.build((batch, length, self.hidden_dim))
+        self.dropout.build((batch, self.shape.num_heads, length, length))
+        self.output_dense.build((batch, length, self.shape.hidden_dim))
 
     def call(self, inputs, padding_mask, training=None):
         fused = self.query_key_value(inputs)
@@ -103,22 +88,14 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def _attend(self, fused, padding_mask, training):
         """Return the context of each token, (batch, length, hidden), from its query, key and value."""
         length = ops.shape(fused)[1]
-        query, key, value = split_heads(fused, length, self.num_heads, self.head_dim)
-        scores = matmul(query * self.head_dim**-0.5, ops.swapaxes(key, -1, -2))  # (batch, heads, query, key)
-        if training and self.attention_dropout_rate > 0:
+        query, key, value = split_heads(fused, length, self.shape.num_heads, self.shape.head_dim)
+        scores = matmul(query * self.shape.head_dim**-0.5, ops.swapaxes(key, -1, -2))  # (batch, heads, query, key)
+        if training and self.shape.attention_dropout_rate > 0:
             probabilities = softmax_and_drop(scores, padding_mask, *self.dropout.draw())
         else:
             probabilities = masked_softmax(scores, padding_mask)
         context = matmul(probabilities, value)  # (batch, heads, query, head_dim)
-        return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.hidden_dim))
+        return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.shape.hidden_dim))
 
     def compute_output_shape(self, inputs_shape, padding_mask_shape=None):
         return inputs_shape
-
-    def get_config(self):
-        return super().get_config() | {
-            "hidden_dim": self.hidden_dim,
-            "num_heads": self.num_heads,
-            "attention_dropout_rate": self.attention_dropout_rate,
-            "initializer_range": self.initializer_range,
-        }

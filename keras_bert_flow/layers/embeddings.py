@@ -4,12 +4,12 @@ import keras
 from keras import ops
 
 from keras_bert_flow.backends.products import matmul
-from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.shaped import ShapedLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertEmbeddings(keras.layers.Layer):
+class BertEmbeddings(ShapedLayer):
     """Add segment and position embeddings to token embeddings, normalise, drop out.
 
     The token table is a layer of its own, because the masked-LM head projects through it as well.
@@ -22,36 +22,21 @@ class BertEmbeddings(keras.layers.Layer):
     Source: Devlin et al. 2019, section 3, figure 2; arXiv:1810.04805.
     """
 
-    def __init__(
-        self,
-        max_positions=512,
-        num_segments=2,
-        dropout_rate=0.1,
-        layer_norm_epsilon=1e-12,
-        initializer_range=0.02,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.max_positions = max_positions
-        self.num_segments = num_segments
-        self.dropout_rate = dropout_rate
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.initializer_range = initializer_range
-        self.layer_norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
-        )
-        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+    def __init__(self, shape, **kwargs):
+        super().__init__(shape, **kwargs)
+        self.layer_norm = self.make_layer_norm("layer_norm")
+        self.dropout = self.make_dropout("dropout")
 
     def build(self, token_embeddings_shape, segment_ids_shape=None):
         hidden_dim = token_embeddings_shape[-1]
         self.position_embedding = self.add_weight(
-            shape=(self.max_positions, hidden_dim),
-            initializer=truncated_normal(self.initializer_range),
+            shape=(self.shape.max_positions, hidden_dim),
+            initializer=truncated_normal(self.shape.initializer_range),
             name="position_embedding",
         )
         self.segment_embedding = self.add_weight(
-            shape=(self.num_segments, hidden_dim),
-            initializer=truncated_normal(self.initializer_range),
+            shape=(self.shape.num_segments, hidden_dim),
+            initializer=truncated_normal(self.shape.initializer_range),
             name="segment_embedding",
         )
         self.layer_norm.build(token_embeddings_shape)
@@ -59,25 +44,18 @@ class BertEmbeddings(keras.layers.Layer):
 
     def call(self, token_embeddings, segment_ids, training=None):
         length = token_embeddings.shape[1]
-        if length is not None and length > self.max_positions:
+        if length is not None and length > self.shape.max_positions:
             raise ValueError(
                 f"A sequence must be at most `max_positions` long. Received: length={length}, "
-                f"max_positions={self.max_positions}. Cut the sequence or build the model with more positions."
+                f"max_positions={self.shape.max_positions}. Cut the sequence or build the model with more positions."
             )
         # A product with one-hot rows, since the gradient of a gather would add thousands of rows into two.
-        segments = ops.one_hot(segment_ids, self.num_segments, dtype=self.compute_dtype)  # (batch, length, segments)
+        segments = ops.one_hot(
+            segment_ids, self.shape.num_segments, dtype=self.compute_dtype
+        )  # (batch, length, segments)
         hidden = token_embeddings + matmul(segments, self.segment_embedding)
         hidden = hidden + self.position_embedding[: ops.shape(token_embeddings)[1]]
         return self.dropout(self.layer_norm(hidden), training=training)
 
     def compute_output_shape(self, token_embeddings_shape, segment_ids_shape=None):
         return token_embeddings_shape
-
-    def get_config(self):
-        return super().get_config() | {
-            "max_positions": self.max_positions,
-            "num_segments": self.num_segments,
-            "dropout_rate": self.dropout_rate,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "initializer_range": self.initializer_range,
-        }

@@ -6,8 +6,7 @@ from keras import ops
 from keras_bert_flow.backends.products import matmul
 from keras_bert_flow.layers.activations import get_activation
 from keras_bert_flow.layers.attention import MASKED_SCORE
-from keras_bert_flow.layers.dense import Dense
-from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.shaped import ShapedLayer
 
 
 def gather_positions(sequence, positions):
@@ -27,23 +26,15 @@ def gather_positions(sequence, positions):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class Pooler(keras.layers.Layer):
+class Pooler(ShapedLayer):
     """Summarise a sequence by its first token: dense, then tanh.
 
     Source: google-research/bert, modeling.py, `BertModel`, scope "pooler".
     """
 
-    def __init__(self, hidden_dim, initializer_range=0.02, **kwargs):
-        super().__init__(**kwargs)
-        self.hidden_dim = hidden_dim
-        self.initializer_range = initializer_range
-        self.dense = Dense(
-            hidden_dim,
-            activation="tanh",
-            kernel_initializer=truncated_normal(initializer_range),
-            dtype=self.dtype_policy,
-            name="dense",
-        )
+    def __init__(self, shape, **kwargs):
+        super().__init__(shape, **kwargs)
+        self.dense = self.make_dense(self.shape.hidden_dim, "dense", "tanh")
 
     def build(self, sequence_shape):
         self.dense.build((sequence_shape[0], sequence_shape[-1]))
@@ -52,58 +43,35 @@ class Pooler(keras.layers.Layer):
         return self.dense(sequence[:, 0, :])  # (batch, hidden)
 
     def compute_output_shape(self, sequence_shape):
-        return (sequence_shape[0], self.hidden_dim)
-
-    def get_config(self):
-        return super().get_config() | {"hidden_dim": self.hidden_dim, "initializer_range": self.initializer_range}
+        return (sequence_shape[0], self.shape.hidden_dim)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class MaskedTokenTransform(keras.layers.Layer):
+class MaskedTokenTransform(ShapedLayer):
     """Pick the masked positions and prepare them for the vocabulary: dense, activation, layer norm.
 
     Call arguments:
         sequence: float, (batch, length, hidden).
         mask_positions: int, (batch, masks_per_sequence).
     Returns:
-        float, (batch, masks_per_sequence, hidden).
+        float, (batch, masks_per_sequence, embedding), as wide as the token embeddings.
     Source: google-research/bert, run_pretraining.py, `get_masked_lm_output`.
     """
 
-    def __init__(self, hidden_dim, hidden_act="gelu", layer_norm_epsilon=1e-12, initializer_range=0.02, **kwargs):
-        super().__init__(**kwargs)
-        self.hidden_dim = hidden_dim
-        self.hidden_act = hidden_act
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.initializer_range = initializer_range
-        self.dense = Dense(
-            hidden_dim,
-            activation=get_activation(hidden_act),
-            kernel_initializer=truncated_normal(initializer_range),
-            dtype=self.dtype_policy,
-            name="dense",
-        )
-        self.layer_norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
-        )
+    def __init__(self, shape, **kwargs):
+        super().__init__(shape, **kwargs)
+        self.dense = self.make_dense(self.shape.embedding_dim, "dense", get_activation(self.shape.hidden_act))
+        self.layer_norm = self.make_layer_norm("layer_norm")
 
     def build(self, sequence_shape, mask_positions_shape=None):
         self.dense.build(sequence_shape)
-        self.layer_norm.build((*sequence_shape[:-1], self.hidden_dim))
+        self.layer_norm.build((*sequence_shape[:-1], self.shape.embedding_dim))
 
     def call(self, sequence, mask_positions):
         return self.layer_norm(self.dense(gather_positions(sequence, mask_positions)))
 
     def compute_output_shape(self, sequence_shape, mask_positions_shape):
-        return (*mask_positions_shape, self.hidden_dim)
-
-    def get_config(self):
-        return super().get_config() | {
-            "hidden_dim": self.hidden_dim,
-            "hidden_act": self.hidden_act,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "initializer_range": self.initializer_range,
-        }
+        return (*mask_positions_shape, self.shape.embedding_dim)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

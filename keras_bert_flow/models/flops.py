@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
+from keras_bert_flow.layers.shape import EncoderShape
+
 
 @dataclass(frozen=True)
 class Flops:
     """Operations of one sequence, a multiplication and an addition being two.
 
     Attributes:
-        encoder: forward, of all blocks.
+        encoder: forward, of all blocks, and of what widens the embeddings to them.
         embeddings: forward, of the segment embeddings, which are a product here. Tokens are looked up, positions added.
         pooler: forward, with the two-way head; 0 where there is none.
         gather: forward, of picking the masked positions, which is a product here.
@@ -38,27 +40,25 @@ class Flops:
 
 
 def count_flops(
-    vocabulary_size: int,
-    num_layers: int,
-    hidden_dim: int,
-    intermediate_dim: int,
+    shape: EncoderShape,
     sequence_length: int,
     masks_per_sequence: int,
-    num_segments: int = 2,
     use_pooler: bool = True,
     bag_of_words: bool = False,
 ) -> Flops:
     """Count the operations of the matrix products of one sequence.
 
-    With h `hidden_dim`, i `intermediate_dim`, T `sequence_length`, V `vocabulary_size` and m `masks_per_sequence`:
+    With h `hidden_dim`, e `embedding_dim`, i `intermediate_dim`, T `sequence_length`, V `vocabulary_size` and m
+    `masks_per_sequence`:
 
         block, per token     6 h² (query, key, value) + 2 h² (output) + 4 h i (feed-forward)
                              + 2 T h (scores) + 2 T h (their product with the values)
-        segments, per token  2 h · `num_segments`
+        segments, per token  2 e · `num_segments`
+        widening, per token  2 e h, where e is not h
         gather, per sequence 2 m T h
-        masked LM, per m     2 h² (transform) + 2 h V
+        masked LM, per m     2 e h (transform) + 2 e V
         pooler, per sequence 2 h² + 4 h (next sentence)
-        bag of words, per sequence 2 h² (transform) + 2 h V
+        bag of words, per sequence 2 e h (transform) + 2 e V
 
     Padding and unfilled predictions count, since the device computes them. Left out: what is done element by element
     (dropout, activations, softmax, layer norms, biases, losses), the look-up of tokens, and the optimizer. The number
@@ -69,29 +69,16 @@ def count_flops(
     Chowdhery et al. 2022, appendix B (6 N + 12 · layers · h · T; arXiv:2204.02311), who count both, as here. In both,
     every token meets the vocabulary; here the masked ones alone do.
     """
-    square = hidden_dim**2
-    prediction = 2 * square + 2 * hidden_dim * vocabulary_size
-    block = 8 * square + 4 * hidden_dim * intermediate_dim + 4 * sequence_length * hidden_dim
+    hidden, embedding = shape.hidden_dim, shape.embedding_dim
+    square = hidden**2
+    prediction = 2 * embedding * (hidden + shape.vocabulary_size)
+    block = 8 * square + 4 * hidden * shape.intermediate_dim + 4 * sequence_length * hidden
+    widening = 2 * embedding * hidden if embedding != hidden else 0
     return Flops(
-        encoder=num_layers * sequence_length * block,
-        embeddings=2 * sequence_length * num_segments * hidden_dim,
-        pooler=2 * square + 4 * hidden_dim if use_pooler else 0,
-        gather=2 * masks_per_sequence * sequence_length * hidden_dim,
+        encoder=sequence_length * (shape.num_layers * block + widening),
+        embeddings=2 * sequence_length * shape.num_segments * embedding,
+        pooler=2 * square + 4 * hidden if use_pooler else 0,
+        gather=2 * masks_per_sequence * sequence_length * hidden,
         masked_lm=masks_per_sequence * prediction,
         bag_of_words=prediction if bag_of_words else 0,
-    )
-
-
-def pretraining_flops(backbone, sequence_length: int, masks_per_sequence: int, bag_of_words: bool = False) -> Flops:
-    """Count those of a `BertPretrainer` or, where the backbone has no pooler, of a `BertMaskedLM`."""
-    return count_flops(
-        backbone.vocabulary_size,
-        backbone.num_layers,
-        backbone.hidden_dim,
-        backbone.intermediate_dim,
-        sequence_length,
-        masks_per_sequence,
-        backbone.num_segments,
-        backbone.use_pooler,
-        bag_of_words,
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_bert_flow.layers.pooling import POOLINGS, TokenPooling
-from keras_bert_flow.models.base import COMPILES_SHAPES
+from keras_bert_flow.models.with_head import COMPILES_SHAPES
 
 WHOLE = "none"  # no pooling: a vector for each token
 
@@ -16,7 +16,7 @@ def make_features_model(backbone, layers: Sequence[int], pooling: str = WHOLE) -
     What stands above the highest of these layers is not computed.
 
     Args:
-        backbone: a `BertBackbone`.
+        backbone: a `Backbone`.
         layers: 0 is the embeddings, 1 the first block; -1 the last one, -2 that before.
         pooling: `none`, or of the real tokens `mean` or `max`, or `cls`, the first one.
     Returns:

@@ -1,6 +1,10 @@
-"""List the published sizes of BERT."""
+"""List the published sizes, and find the shape that a configuration asks for."""
 
+from dataclasses import fields
 from typing import Any
+
+from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.models.families.registry import find_family
 
 # Source: Devlin et al. 2019, section 3 (base, large); Turc et al. 2019, table 1, arXiv:1908.08962 (the others).
 SIZES = {
@@ -24,7 +28,15 @@ def get_size(name: str) -> dict[str, int]:
     return dict(SIZES[name])
 
 
-def resolve_size(shape: Any) -> dict[str, int]:
-    """Return the arguments of the named size `shape.size`, each replaced by the attribute of its name unless None."""
-    size = get_size(shape.size)
-    return size | {name: getattr(shape, name) for name in size if getattr(shape, name) is not None}
+def resolve_shape(model: Any, vocabulary_size: int) -> EncoderShape:
+    """Return the shape of an encoder: the published size, with each setting that is given in its place.
+
+    Args:
+        model: has `family`, `size`, and attributes by the names of the fields of a shape, of which None is not given.
+    Raises:
+        ValueError: there is no such family or size, or the settings contradict each other.
+    """
+    kind = find_family(model.family).shape
+    names = [field.name for field in fields(kind)]
+    given = {name: getattr(model, name) for name in names if getattr(model, name, None) is not None}
+    return kind(**get_size(model.size) | given | {"vocabulary_size": vocabulary_size})

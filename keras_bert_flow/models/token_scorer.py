@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.models.base import COMPILES_SHAPES
+from keras_bert_flow.models.with_head import COMPILES_SHAPES
 
 LOG_PROBABILITIES = "log_probabilities"
 

@@ -11,7 +11,7 @@ import numpy as np
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.models.flops import count_flops
-from keras_bert_flow.models.sizes import resolve_size
+from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.planning.corpus_sample import CorpusSample, read_sample
 from keras_bert_flow.text.cutting import count_sequences
 from keras_bert_flow.text.documents import Document
@@ -162,17 +162,13 @@ def _estimate_time(operations: float, peak_flops: float | None) -> str:
 
 def _count_flops(config: PipelineConfig) -> int:
     model, records, vocabulary = config.model, config.records, config.vocabulary
-    sizes = resolve_size(model)
     pieces = len(read_vocabulary(vocabulary.file)) if vocabulary.file else vocabulary.size
     length = config.pretraining.sequence_length or records.sequence_length
     share, masks = config.pretraining.masked_fraction, records.max_predictions
     if share is None and length < records.sequence_length:
         share = records.masked_fraction
     flops = count_flops(
-        pieces,
-        sizes["num_layers"],
-        sizes["hidden_dim"],
-        sizes["intermediate_dim"],
+        resolve_shape(model, pieces),
         length,
         masks if share is None else count_masks(length, share),
         use_pooler=find_objective(records.objective).has_pairs,

@@ -6,17 +6,18 @@ from typing import Any
 
 from keras_bert_flow.conversion.directory_files import read_json
 from keras_bert_flow.conversion.hf_config import number_labels, read_hf_config, read_labels
+from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.stored import TASK_FILE, read_task
 from keras_bert_flow.tasks.tag_schemes import PLAIN, is_tag
 from keras_bert_flow.tasks.task import Task
 
 ARCHITECTURES = {
-    "BertForTokenClassification": "token_classification",
-    "BertForQuestionAnswering": "question_answering",
-    "BertForMultipleChoice": "multiple_choice",
+    "ForTokenClassification": "token_classification",
+    "ForQuestionAnswering": "question_answering",
+    "ForMultipleChoice": "multiple_choice",
 }
-# what `transformers` calls the problems of `BertForSequenceClassification`
+# what `transformers` calls the problems of `ForSequenceClassification`
 PROBLEMS = {
     "single_label_classification": "classification",
     "regression": "regression",
@@ -83,8 +84,9 @@ def guess_scheme(tags: Sequence[str]) -> str:
 
 def _find_kind(config: Mapping[str, Any]) -> str | None:
     architectures = config.get("architectures")
-    architecture = architectures[0] if isinstance(architectures, list) and architectures else None
-    if architecture != "BertForSequenceClassification":
+    architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
+    architecture = architecture.removeprefix(find_table(config["model_type"]).class_prefix)
+    if architecture != "ForSequenceClassification":
         return ARCHITECTURES.get(architecture)
     problem = config.get("problem_type") or (
         "regression" if _count_labels(config) == 1 else "single_label_classification"

@@ -1,10 +1,10 @@
 """Load a model directory to ask it: as what it was fine-tuned for, or without any fine-tuning."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.prediction.derived_task import has_task
 from keras_bert_flow.prediction.lines import check_batch_positions
 from keras_bert_flow.tasks.stored import TASK_FILE
@@ -41,8 +41,7 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
         ValueError: the model cannot be asked so, or an option is none.
     """
     check_request(folder, task, options)
-    module, name = ASKED_AS[task or FINE_TUNED].split(":")
-    return getattr(import_module(module), name)(folder, **options)
+    return load_by_name(ASKED_AS[task or FINE_TUNED])(folder, **options)
 
 
 def check_request(folder: str | Path, task: str | None, options: Mapping[str, Any]) -> None:

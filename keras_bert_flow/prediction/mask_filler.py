@@ -8,9 +8,10 @@ from typing import Any, final
 import numpy as np
 from scipy.special import logsumexp
 
-from keras_bert_flow.conversion.model_directory import load_for_pretraining
+from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_batches, make_inputs
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.tasks.features import Features, join_texts
 from keras_bert_flow.tasks.rows import abridge
@@ -61,7 +62,7 @@ class MaskFiller(AskedModel):
 
     def __init__(self, folder: str | Path, top_k: int = 5, batch_positions: int = BATCH_POSITIONS):
         folder = Path(folder)
-        self.model, new_layers = load_for_pretraining(folder, has_sentence_task=False)
+        self.model, new_layers = load_pretrainer(MaskedLM, folder)
         if new_layers:
             raise ValueError(
                 f"{folder}: there is no masked-token head in it, which fills masks. "

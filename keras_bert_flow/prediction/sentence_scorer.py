@@ -8,10 +8,10 @@ from typing import final
 
 import numpy as np
 
-from keras_bert_flow.conversion.model_directory import load_masked_lm
 from keras_bert_flow.data.lengths import choose_few_widths
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ask_in_batches
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.token_scorer import LOG_PROBABILITIES, make_token_scorer
 from keras_bert_flow.prediction.lines import check_batch_positions
 
@@ -55,7 +55,7 @@ class SentenceScorer:
 
     def __init__(self, folder: str | Path, batch_positions: int = BATCH_POSITIONS):
         check_batch_positions(batch_positions)
-        masked_lm = load_masked_lm(folder)
+        masked_lm = MaskedLM.from_preset(folder)
         self.model = make_token_scorer(masked_lm)
         self.max_positions = masked_lm.backbone.max_positions
         self.mask_id = read_tokenizer(Path(folder)).mask_id

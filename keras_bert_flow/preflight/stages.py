@@ -12,9 +12,8 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.distribution.batches import check_devices
 from keras_bert_flow.extras import check_backend, check_installed
-from keras_bert_flow.layers.head_sizes import check_heads
 from keras_bert_flow.models.poolings import BAG_OF_WORDS
-from keras_bert_flow.models.sizes import resolve_size
+from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.os_errors import shorten_path
 from keras_bert_flow.outputs import check_output
 from keras_bert_flow.preflight.corpus import check_columns, check_text
@@ -187,8 +186,7 @@ def check_sequences(config: PipelineConfig) -> None:
 def check_model(config: PipelineConfig) -> None:
     """Check that the backend is installed, that the network can be built, and that batches divide over its devices."""
     check_backend(config.backend)
-    sizes = resolve_size(config.model)
-    check_heads(sizes["hidden_dim"], sizes["num_heads"])
+    resolve_shape(config.model, config.vocabulary.size)  # raises where the sizes contradict each other
     check_devices(config, config.backend)
 
 

@@ -1,10 +1,10 @@
 """Make a task of its kind and its fields, which are plain values, and give them back."""
 
 from dataclasses import fields
-from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.tasks.rows import abridge
 from keras_bert_flow.tasks.task import Task
 
@@ -33,8 +33,7 @@ def make_task(kind: str, **values: Any) -> Task:
     """
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"A task must be of a known kind. Received: {kind!r}. Use one of: {', '.join(KINDS)}.")
-    module, name = KINDS[kind].split(":")
-    task_class = getattr(import_module(module), name)
+    task_class = load_by_name(KINDS[kind])
     hints, known = get_type_hints(task_class), [field.name for field in fields(task_class)]
     for field, value in values.items():
         if field not in known:

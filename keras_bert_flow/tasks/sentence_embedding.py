@@ -45,7 +45,7 @@ class SentenceEmbedding(Task):
         header: the first line of a .tsv or .csv names the columns.
         lowest, highest: scores of the table which say not alike at all, and the same: a cosine of 0 and of 1.
         scale: what cosines are multiplied by in the contrastive objective.
-        pooling, normalize: of `BertTextEmbedder`; None as the model says with which the training begins, if it does.
+        pooling, normalize: of `TextEmbedder`; None as the model says with which the training begins, if it does.
         main_metric: mrr or accuracy; spearman or pearson. None: `learn` takes the first of the objective's.
         labels: none: it chooses from nothing.
     Source: Reimers and Gurevych 2019, arXiv:1908.10084; Henderson et al. 2017, section 4.4, arXiv:1705.00652. Scores,

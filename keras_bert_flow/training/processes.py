@@ -12,7 +12,7 @@ from keras_bert_flow.artifacts import canonical_json, removed_on_leaving, work_f
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.distribution.cluster import Cluster
 from keras_bert_flow.distribution.starting import start_cluster
-from keras_bert_flow.models.sizes import get_size
+from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.records.publish import Contents
 
 
@@ -22,8 +22,7 @@ def join_cluster(config: PipelineConfig, vocabulary_size: int, callbacks: Sequen
     Raises:
         ValueError: they cannot do what is asked; see `start_cluster`.
     """
-    size = get_size(config.model.size) | config.model.model_dump(exclude_none=True)
-    cluster = start_cluster(config, vocabulary_size, {name: size[name] for name in ("num_heads", "intermediate_dim")})
+    cluster = start_cluster(config, resolve_shape(config.model, vocabulary_size))
     if callbacks and cluster.processes > 1:
         raise ValueError(
             f"Callbacks need a single process. Received: {len(callbacks)} in {cluster.processes} processes. "

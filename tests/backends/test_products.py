@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_bert_flow.backends import products
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from tests.oracles.small_bert import SMALL, make_inputs
 
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}  # of PyTorch's calls

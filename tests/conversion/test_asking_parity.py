@@ -39,7 +39,7 @@ def save(place, model):
 
 @pytest.fixture(scope="module")
 def masked_lm(place):
-    return save(place, kbf.BertMaskedLM(kbf.BertBackbone(**SMALL, use_pooler=False)))
+    return save(place, kbf.MaskedLM(kbf.BertBackbone(**SMALL, use_pooler=False)))
 
 
 @pytest.fixture(scope="module")

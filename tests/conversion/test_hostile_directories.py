@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_bert_flow.conversion.model_directory import load_backbone, load_classifier, save_model_directory
+from keras_bert_flow.conversion.model_directory import load_backbone, save_model_directory
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.models.heads.text_classifier import TextClassifier
 from tests.oracles.small_bert import SMALL
 from tests.patience import PATIENCE_SECONDS
 
@@ -70,7 +71,7 @@ def set_config(folder, **fields) -> None:
 
 @pytest.mark.parametrize("part", ["attention.self.key.bias", "intermediate.dense.weight", "output.LayerNorm.weight"])
 def test_every_layer_is_checked_before_a_model_is_built(folder, monkeypatch, part):
-    monkeypatch.setattr("keras_bert_flow.conversion.reading.BertBackbone", None)
+    monkeypatch.setattr("keras_bert_flow.conversion.model_directory.make_backbone", None)
     name = f"encoder.layer.1.{part}"
     edit_tensors(folder, lambda tensors: tensors | {name: np.zeros((3, 3), "float32")})
     with pytest.raises(ValueError, match=rf"`{name}` must have the shape .*Received: \(3, 3\)"):
@@ -93,7 +94,7 @@ def test_classes_without_weights_are_refused(folder):
     edit_tensors(folder, lambda tensors: tensors | {"classifier.weight": np.zeros((10**12, 0), "float32")})
     set_config(folder, architectures=["BertForSequenceClassification"])
     with pytest.raises(ValueError, match=r"`classifier\.weight` must have the shape \(classes, 24\)"):
-        load_classifier(folder)
+        TextClassifier.from_preset(folder)
 
 
 @pytest.mark.parametrize(

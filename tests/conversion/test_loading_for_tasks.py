@@ -8,7 +8,7 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.models.task_heads import TASK_HEADS, find_task_head
+from keras_bert_flow.models.heads.registry import TASK_HEADS, find_task_head
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
 from tests.oracles.task_models import CASES, make_task_model
@@ -183,19 +183,19 @@ def test_arguments_that_do_not_fit_are_refused(pretrained, kind, arguments, mess
 def test_new_head_that_nobody_spoke_of_is_warned_of(pretrained, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         load_task_model("question_answering", pretrained[0])
-        kbf.BertTextClassifier.from_preset(pretrained[0], labels=["a", "b"])
-        kbf.BertTextEmbedder.from_preset(pretrained[0])
+        kbf.TextClassifier.from_preset(pretrained[0], labels=["a", "b"])
+        kbf.TextEmbedder.from_preset(pretrained[0])
         assert not caplog.records
-        kbf.BertQuestionAnswerer.from_preset(pretrained[0])
+        kbf.QuestionAnswerer.from_preset(pretrained[0])
     assert "has no question answerer: its weights begin anew" in caplog.text
 
 
 def test_pairs_are_saved_as_their_embedder(tmp_path):
     pairs = make_task_model("cosine_pairs")
     pairs.save_to_preset(tmp_path)
-    embedder = kbf.BertTextEmbedder.from_preset(tmp_path)
+    embedder = kbf.TextEmbedder.from_preset(tmp_path)
     assert (embedder.pooling, embedder.normalize) == ("max", True)
     assert_same(values_of(embedder), values_of(pairs))
-    again = kbf.BertPairEmbedder.from_preset(tmp_path, objective="cosine", scale=5.0)
+    again = kbf.PairEmbedder.from_preset(tmp_path, objective="cosine", scale=5.0)
     assert (again.objective, again.scale, again.pooling) == ("cosine", 5.0, "max")
     assert_same(values_of(again), values_of(pairs))

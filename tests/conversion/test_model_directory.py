@@ -8,9 +8,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.classifier import BertTextClassifier
-from keras_bert_flow.models.masked_lm import BertMaskedLM
-from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.heads.text_classifier import TextClassifier
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
 
@@ -80,29 +80,29 @@ def test_backbone_loads_from_pretrainer(folder, pretrainer):
 
 
 def test_classifier_starts_new_head_on_pretrainer(folder, pretrainer):
-    model = BertTextClassifier.from_preset(folder, labels=["a", "b", "c"], dropout_rate=0.4)
+    model = TextClassifier.from_preset(folder, labels=["a", "b", "c"], dropout_rate=0.4)
     assert (model.num_classes, model.labels, model.dropout_rate) == (3, ("a", "b", "c"), 0.4)
     assert model.backbone.dropout_rate == 0.4
     assert_same_weights(model.backbone.get_weights(), pretrainer.backbone.get_weights())
     with pytest.raises(ValueError, match="model: there is no classifier in it, .* needs `num_classes` or `labels`"):
-        BertTextClassifier.from_preset(folder)
+        TextClassifier.from_preset(folder)
 
 
 @pytest.mark.any_backend
 def test_classifier_refuses_other_classes(tmp_path):
-    BertTextClassifier(BertBackbone(**SMALL), 2, labels=["no", "yes"]).save_to_preset(tmp_path)
-    assert BertTextClassifier.from_preset(tmp_path).labels == ("no", "yes")
+    TextClassifier(BertBackbone(**SMALL), 2, labels=["no", "yes"]).save_to_preset(tmp_path)
+    assert TextClassifier.from_preset(tmp_path).labels == ("no", "yes")
     with pytest.raises(ValueError, match="has 2 classes. Received: num_classes=3"):
-        BertTextClassifier.from_preset(tmp_path, num_classes=3)
+        TextClassifier.from_preset(tmp_path, num_classes=3)
     with pytest.raises(ValueError, match=r"labels=\['yes', 'no'\], id2label=\['no', 'yes'\]"):
-        BertTextClassifier.from_preset(tmp_path, labels=["yes", "no"])
+        TextClassifier.from_preset(tmp_path, labels=["yes", "no"])
 
 
 @pytest.mark.any_backend
 def test_unnamed_labels_stay_unnamed(tmp_path):
-    BertTextClassifier(BertBackbone(**SMALL), 3).save_to_preset(tmp_path)
-    assert BertTextClassifier.from_preset(tmp_path).labels is None
-    assert BertTextClassifier.from_preset(tmp_path, labels=["a", "b", "c"]).labels == ("a", "b", "c")
+    TextClassifier(BertBackbone(**SMALL), 3).save_to_preset(tmp_path)
+    assert TextClassifier.from_preset(tmp_path).labels is None
+    assert TextClassifier.from_preset(tmp_path, labels=["a", "b", "c"]).labels == ("a", "b", "c")
 
 
 @pytest.mark.any_backend
@@ -215,9 +215,9 @@ def test_backbone_directory_is_no_pretrainer(tmp_path):
 
 @pytest.mark.any_backend
 def test_classifier_gets_a_new_pooler_on_a_masked_lm(tmp_path):
-    model = BertMaskedLM(BertBackbone(**SMALL, use_pooler=False))
+    model = MaskedLM(BertBackbone(**SMALL, use_pooler=False))
     model.save_to_preset(tmp_path)
-    classifier = BertTextClassifier.from_preset(tmp_path, num_classes=3)
+    classifier = TextClassifier.from_preset(tmp_path, num_classes=3)
     ours = {variable.path: variable for variable in model.backbone.weights}
     for variable in classifier.backbone.weights:
         if variable.path in ours:
@@ -227,20 +227,20 @@ def test_classifier_gets_a_new_pooler_on_a_masked_lm(tmp_path):
     assert not ours
     assert np.any(keras.ops.convert_to_numpy(classifier.backbone.get_layer("pooler").dense.kernel))
     classifier.save_to_preset(tmp_path / "classifier")  # and now it has one
-    again = BertTextClassifier.from_preset(tmp_path / "classifier")
+    again = TextClassifier.from_preset(tmp_path / "classifier")
     assert_same_weights(again.get_weights(), classifier.get_weights())
 
 
 @pytest.mark.any_backend
 def test_backbone_of_a_masked_lm_has_no_pooler(tmp_path):
-    BertMaskedLM(BertBackbone(**SMALL, use_pooler=False)).save_to_preset(tmp_path)
+    MaskedLM(BertBackbone(**SMALL, use_pooler=False)).save_to_preset(tmp_path)
     backbone = BertBackbone.from_preset(tmp_path)
     assert set(backbone.output) == {"sequence_output"} and not backbone.use_pooler
     assert_one_line(lambda: BertPretrainer.from_preset(tmp_path), "there is no tensor `pooler.", "BertPretrainer")
 
 
 def test_labels_must_name_every_class(tmp_path):
-    model = BertTextClassifier(BertBackbone(**SMALL), 3)
+    model = TextClassifier(BertBackbone(**SMALL), 3)
     assert_one_line(lambda: model.save_to_preset(tmp_path, labels=["a", "b"]), "2 labels, num_classes=3")
 
 

@@ -113,7 +113,7 @@ def test_task_model_travels_from_transformers(tmp_path, kind):
     reference = make_reference(kind)
     reference.save_pretrained(tmp_path)
     is_task = kind != "embedding"  # which is trained as pairs, and so has no kind of its own
-    model = load_task_model(kind, tmp_path, needs_head=True) if is_task else kbf.BertTextEmbedder.from_preset(tmp_path)
+    model = load_task_model(kind, tmp_path, needs_head=True) if is_task else kbf.TextEmbedder.from_preset(tmp_path)
     assert type(model) is CASES[kind].make.func
     assert getattr(model, "dropout_rate", 0.4) == 0.4
     inputs = make_task_inputs(kind)
@@ -159,7 +159,7 @@ def test_minilm_embeds_as_sentence_transformers_would():
         "segment_ids": batch["token_type_ids"].astype("int32"),
         "padding_mask": batch["attention_mask"].astype("int32"),
     }
-    model = kbf.BertTextEmbedder.from_preset(folder)
+    model = kbf.TextEmbedder.from_preset(folder)
     assert (model.pooling, model.normalize) == ("mean", True)
     theirs, _ = run_reference(transformers.BertModel.from_pretrained(folder), inputs)
     ours = model.predict(inputs, verbose=0)

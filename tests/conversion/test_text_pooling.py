@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
 
 CLASSES = {
-    "classification": (kbf.BertTextClassifier, {"num_classes": 3, "labels": ["no", "?", "yes"]}),
-    "regression": (kbf.BertTextRegressor, {}),
-    "multi_label": (kbf.BertMultiLabelClassifier, {"num_classes": 3, "labels": ["a", "b", "c"]}),
+    "classification": (kbf.TextClassifier, {"num_classes": 3, "labels": ["no", "?", "yes"]}),
+    "regression": (kbf.TextRegressor, {}),
+    "multi_label": (kbf.MultiLabelClassifier, {"num_classes": 3, "labels": ["a", "b", "c"]}),
 }
 EVERY_POOLING = pytest.mark.parametrize("pooling", ["mean", "bag_of_words"])
 EVERY_KIND = pytest.mark.parametrize("kind", CLASSES)
@@ -102,7 +102,7 @@ def test_new_head_takes_the_pooling_asked_for(tmp_path):
 @pytest.mark.parametrize("objective", ["mlm", "mlm_nsp"])
 def test_head_of_a_bag_of_words_is_gone_on_from(tmp_path, objective):
     backbone = kbf.BertBackbone(**SMALL | {"num_layers": 1, "use_pooler": objective == "mlm_nsp"})
-    inner = (kbf.BertPretrainer if objective == "mlm_nsp" else kbf.BertMaskedLM)(backbone)
+    inner = (kbf.BertPretrainer if objective == "mlm_nsp" else kbf.MaskedLM)(backbone)
     pretrained = kbf.BagOfWordsPretrainer(inner)
     numpy_bert.randomise_weights(pretrained, 7)
     pretrained.save_to_preset(tmp_path / "words")
@@ -130,9 +130,9 @@ def test_unknown_pooling_of_a_directory_is_refused(tmp_path, stored):
 
 def test_pooling_must_fit_the_backbone():
     with pytest.raises(ValueError, match="without a pooler"):
-        kbf.BertTextClassifier(kbf.BertBackbone(**SMALL), num_classes=2, pooling="mean")
+        kbf.TextClassifier(kbf.BertBackbone(**SMALL), num_classes=2, pooling="mean")
     with pytest.raises(ValueError, match="cls, mean, bag_of_words"):
-        kbf.BertTextClassifier(kbf.BertBackbone(**SMALL), num_classes=2, pooling="max")
+        kbf.TextClassifier(kbf.BertBackbone(**SMALL), num_classes=2, pooling="max")
 
 
 def test_setting_goes_with_tasks_of_whole_texts():

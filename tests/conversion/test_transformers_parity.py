@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.classifier import BertTextClassifier
-from keras_bert_flow.models.masked_lm import BertMaskedLM
-from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.heads.text_classifier import TextClassifier
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
 
@@ -93,7 +93,7 @@ def test_pretrainer_travels_from_transformers(tmp_path, hidden_act):
 
 @pytest.mark.parametrize("hidden_act", ACTIVATIONS)
 def test_masked_lm_travels_both_ways(tmp_path, hidden_act):
-    model = BertMaskedLM(BertBackbone(**SMALL, hidden_act=hidden_act, use_pooler=False))
+    model = MaskedLM(BertBackbone(**SMALL, hidden_act=hidden_act, use_pooler=False))
     numpy_bert.randomise_weights(model, seed=3)
     model.save_to_preset(tmp_path / "ours")
     reference = load_reference(transformers.BertForMaskedLM, tmp_path / "ours")
@@ -102,7 +102,7 @@ def test_masked_lm_travels_both_ways(tmp_path, hidden_act):
     mlm = np.take_along_axis(mlm, inputs["mask_positions"][..., None], axis=1)
     np.testing.assert_allclose(model.predict(inputs, verbose=0)["mlm"][REAL_ROWS], mlm[REAL_ROWS], atol=1e-5)
     reference.save_pretrained(tmp_path / "theirs")
-    again = BertMaskedLM.from_preset(tmp_path / "theirs")
+    again = MaskedLM.from_preset(tmp_path / "theirs")
     for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -113,7 +113,7 @@ def test_masked_lm_loads_what_a_pretrainer_saved(tmp_path):
     inputs = make_inputs(masks_per_sequence=3)
     mlm = run_reference(reference, inputs).prediction_logits.numpy()
     mlm = np.take_along_axis(mlm, inputs["mask_positions"][..., None], axis=1)
-    outputs = BertMaskedLM.from_preset(tmp_path).predict(inputs, verbose=0)
+    outputs = MaskedLM.from_preset(tmp_path).predict(inputs, verbose=0)
     np.testing.assert_allclose(outputs["mlm"][REAL_ROWS], mlm[REAL_ROWS], atol=1e-5)
 
 
@@ -134,7 +134,7 @@ def test_backbone_travels_both_ways(tmp_path):
 
 
 def test_classifier_travels_both_ways(tmp_path):
-    model = BertTextClassifier(BertBackbone(**SMALL), num_classes=3, dropout_rate=0.3, labels=["no", "maybe", "yes"])
+    model = TextClassifier(BertBackbone(**SMALL), num_classes=3, dropout_rate=0.3, labels=["no", "maybe", "yes"])
     numpy_bert.randomise_weights(model, seed=2)
     model.save_to_preset(tmp_path / "ours")
     reference = load_reference(transformers.BertForSequenceClassification, tmp_path / "ours")
@@ -143,7 +143,7 @@ def test_classifier_travels_both_ways(tmp_path):
     expected = run_reference(reference, inputs).logits.numpy()[REAL_ROWS]
     np.testing.assert_allclose(model.predict(inputs, verbose=0)[REAL_ROWS], expected, atol=1e-5)
     reference.save_pretrained(tmp_path / "theirs")
-    again = BertTextClassifier.from_preset(tmp_path / "theirs")
+    again = TextClassifier.from_preset(tmp_path / "theirs")
     assert (again.labels, again.num_classes, again.dropout_rate) == (("no", "maybe", "yes"), 3, 0.3)
     for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)

@@ -4,13 +4,13 @@ import json
 import sys
 from itertools import islice
 
-from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import pretraining_dataset
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from keras_bert_flow.training.optimizers.factory import adamw
 
 
 def train_steps(model, records, steps):
-    pretrainer = load_pretrainer(model, dropout_rate=0.0, attention_dropout_rate=0.0)
+    pretrainer = BertPretrainer.from_preset(model, dropout_rate=0.0, attention_dropout_rate=0.0)
     pretrainer.compile(optimizer=adamw(learning_rate=0.003, total_steps=steps, warmup_steps=5, clip_norm=1.0))
     losses = []
     for x, y, weights in islice(pretraining_dataset(records, 8), steps):

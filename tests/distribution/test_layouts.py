@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.backends.split_heads import split_heads
-from keras_bert_flow.distribution.layouts import MODEL, bert_layout
+from keras_bert_flow.distribution.layouts import MODEL, make_layout
+from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.models.families.family import ENCODER_CUTS
 from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 
@@ -18,6 +20,10 @@ BLOCK = {
     "intermediate/bias": (MODEL,),
     "output/kernel": (MODEL, None),
 }
+
+
+def make_shape(num_heads, intermediate_dim):
+    return EncoderShape(50, 1, num_heads, 12, intermediate_dim)
 
 
 def layout_of(model, layout):
@@ -37,12 +43,12 @@ def test_layout_names_what_is_cut(objective):
     model = make_pretrainer(make_tiny_config({"num_layers": 2}).model, 50, objective)
     expected = {f"encoder_block_{block}/{name}": axes for block in (0, 1) for name, axes in BLOCK.items()}
     expected |= {"token_embedding/embeddings": (MODEL, None), "mlm/bias": (MODEL,)}
-    assert layout_of(model, bert_layout(50, 2, 24, count=2)) == expected
+    assert layout_of(model, make_layout(make_shape(2, 24), ENCODER_CUTS, 2)) == expected
 
 
 def test_vocabulary_that_does_not_divide_is_cut_the_other_way():
     model = make_pretrainer(make_tiny_config({"num_heads": 4}).model, 50)
-    found = layout_of(model, bert_layout(50, 4, 24, count=4))
+    found = layout_of(model, make_layout(make_shape(4, 24), ENCODER_CUTS, 4))
     assert found["token_embedding/embeddings"] == (None, MODEL)
     assert "mlm/bias" not in found
 
@@ -58,4 +64,4 @@ def test_each_device_gets_whole_heads():
 @pytest.mark.parametrize(("heads", "wide", "name"), [(3, 24, "num_heads"), (4, 25, "intermediate_dim")])
 def test_parts_that_do_not_divide_are_refused(heads, wide, name):
     with pytest.raises(ValueError, match=f"must divide the model's {name}. Received: model_parallel=2, {name}="):
-        bert_layout(50, heads, wide, count=2)
+        make_layout(make_shape(heads, wide), ENCODER_CUTS, 2)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import keras
 import pytest
@@ -12,17 +13,18 @@ from keras_bert_flow.distribution import starting
 from keras_bert_flow.distribution.batches import check_batch
 from keras_bert_flow.distribution.cluster import SINGLE
 from keras_bert_flow.distribution.starting import check_count, start_cluster
+from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 BACKEND = keras.backend.backend()
-HEADS = {"num_heads": 2, "intermediate_dim": 24}
+SHAPE = EncoderShape(vocabulary_size=50, num_layers=1, num_heads=2, hidden_dim=12, intermediate_dim=24)
 
 
-def start(backbone=HEADS, distribution=None, **pretraining):
+def start(shape=SHAPE, distribution=None, **pretraining):
     config = make_tiny_config(**pretraining)
     config = config.model_copy(update={"distribution": DistributionConfig(**(distribution or {}))})
-    return start_cluster(config, 50, backbone)
+    return start_cluster(config, shape)
 
 
 def name_two_processes(monkeypatch):
@@ -60,7 +62,7 @@ def test_copies_must_divide_devices_and_heads():
     with pytest.raises(ValueError, match="must divide the devices of one process. Received: model_parallel=2, 1 dev"):
         start(distribution=distribution)
     with pytest.raises(ValueError, match="must divide the model's num_heads. Received: model_parallel=2, num_heads=3"):
-        start({"num_heads": 3, "intermediate_dim": 24}, distribution)
+        start(replace(SHAPE, num_heads=3), distribution)
 
 
 def test_tpu_is_refused_where_there_is_none():
@@ -139,7 +141,7 @@ def test_batches_of_the_second_phase_are_looked_at_before_the_first(monkeypatch)
     config = make_tiny_config(batch_size=8)
     second = SecondPhaseConfig(total_steps=3, warmup_steps=1, sequence_length=16, batch_size=7)
     with pytest.raises(ValueError, match="Received: second_phase.batch_size=7 for 2 devices. Try batch_size=8"):
-        start_cluster(config.model_copy(update={"second_phase": second}), 50, HEADS)
+        start_cluster(config.model_copy(update={"second_phase": second}), SHAPE)
 
 
 def test_refusal_leaves_nothing_behind(tmp_path):

@@ -10,12 +10,13 @@ from keras_bert_flow.evaluation.evaluate import evaluate_model, write_evaluation
 from keras_bert_flow.evaluation.grid_table import grid_markdown
 from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.masked_lm import BertMaskedLM
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.tasks.conll import read_tagged_words
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.tasks.stored import write_task
 from tests.evaluation.test_grid_table import GRID
+from tests.oracles.small_bert import TINY
 from tests.tasks.kinds import LETTERS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
@@ -80,7 +81,7 @@ def make_folders(tmp_path):
         learnt = make_task(**config.task.arguments)
         learnt = learnt.learn(learnt.read(config.task.train))
         (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-        backbone = BertBackbone(len(PIECES), 1, 2, 8, 16, max_positions=LENGTH)
+        backbone = BertBackbone(vocabulary_size=len(PIECES), **TINY, max_positions=LENGTH)
         save_model_directory(backbone, tmp_path / "base", tmp_path / "vocab.txt")
         finetuned, pretrained, records = (tmp_path / name for name in ("finetuned", "pretrained", "records"))
         for start, seed in (("pretrained", 1), ("pretrained", 2), ("random", 1)):
@@ -139,7 +140,7 @@ def test_minimal_pairs_are_scored_where_they_are_named(make_folders, tmp_path):
     without = write_evaluation(**folders, output=tmp_path / "without")
     assert "minimal_pairs" not in json.loads((without / "metrics.json").read_text())
     assert "inimal pairs" not in re.sub("minimal_pairs", "", (without / "report.html").read_text())
-    masked_lm = BertMaskedLM(BertBackbone(len(PIECES), 1, 2, 8, 16, max_positions=LENGTH, use_pooler=False))
+    masked_lm = MaskedLM(BertBackbone(vocabulary_size=len(PIECES), **TINY, max_positions=LENGTH, use_pooler=False))
     save_model_directory(masked_lm, folders["pretrained"] / "model", tmp_path / "vocab.txt")
     lines = [{"sentence_good": "a b", "sentence_bad": bad, "UID": "order", "field": "f"} for bad in ("b a", "a b")]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, lines)))

@@ -1,12 +1,16 @@
 """Attention reads real keys only, in float32, and refuses what it cannot split."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
 from scipy.special import softmax
 
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention, attention_bias, masked_softmax
+from keras_bert_flow.layers.shape import EncoderShape
 
+SHAPE = EncoderShape(vocabulary_size=50, num_layers=2, num_heads=3, hidden_dim=12, intermediate_dim=20)
 RNG = np.random.default_rng(1)
 
 
@@ -16,14 +20,14 @@ def test_attention_bias_is_finite_and_on_keys():
 
 
 def test_attention_mask_may_be_bool_or_int():
-    layer = MultiHeadSelfAttention(12, 3, name="attention")
+    layer = MultiHeadSelfAttention(SHAPE, name="attention")
     inputs = RNG.normal(size=(2, 4, 12)).astype("float32")
     mask = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], "int32")
     np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(layer(inputs, m)) for m in (mask, mask.astype(bool))))
 
 
 def test_attention_ignores_content_of_padding():
-    layer = MultiHeadSelfAttention(12, 3, name="attention")
+    layer = MultiHeadSelfAttention(SHAPE, name="attention")
     inputs = RNG.normal(size=(1, 4, 12)).astype("float32")
     mask = np.array([[1, 1, 0, 0]], "int32")
     changed = inputs.copy()
@@ -34,7 +38,7 @@ def test_attention_ignores_content_of_padding():
 
 def test_attention_padded_queries_still_attend():
     # Masks are on keys only: a padding row gets the same mix as a real row with the same content.
-    layer = MultiHeadSelfAttention(12, 3, name="attention")
+    layer = MultiHeadSelfAttention(SHAPE, name="attention")
     inputs = np.repeat(RNG.normal(size=(1, 1, 12)), 3, axis=1).astype("float32")
     outputs = keras.ops.convert_to_numpy(layer(inputs, np.array([[1, 1, 0]], "int32")))
     # Equal rows may be summed in another order by a vectorised product: a few float32 roundings of values below 1.
@@ -55,7 +59,7 @@ def test_attention_softmax_computes_in_float32_under_bfloat16():
 
 
 def test_attention_drops_probabilities_in_training_only():
-    layer = MultiHeadSelfAttention(12, 3, attention_dropout_rate=0.5, name="attention")
+    layer = MultiHeadSelfAttention(replace(SHAPE, attention_dropout_rate=0.5), name="attention")
     inputs, mask = RNG.normal(size=(1, 6, 12)).astype("float32"), np.ones((1, 6), "int32")
     first, second, still, again = (
         keras.ops.convert_to_numpy(layer(inputs, mask, training=flag)) for flag in (True, True, False, False)
@@ -66,4 +70,4 @@ def test_attention_drops_probabilities_in_training_only():
 
 def test_attention_refuses_uneven_heads():
     with pytest.raises(ValueError, match="hidden_dim=770, num_heads=12. Try hidden_dim=768"):
-        MultiHeadSelfAttention(770, 12)
+        replace(SHAPE, hidden_dim=770, num_heads=12)

@@ -9,6 +9,7 @@ import pytest
 from keras_bert_flow.backends.dropout import STEPS, dropped_steps
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.dropout import Dropout
+from keras_bert_flow.layers.shape import EncoderShape
 
 SHAPE = (16, 12, 64, 64)
 COUNT = int(np.prod(SHAPE))
@@ -103,7 +104,7 @@ def test_dropout_keeps_the_expectation(policy):
 
 def test_attention_drops_the_share_of_its_rate():
     """With values of one, the context is the sum of the probabilities that are left."""
-    layer = MultiHeadSelfAttention(12, 3, attention_dropout_rate=0.25, name="attention")
+    layer = MultiHeadSelfAttention(EncoderShape(50, 2, 3, 12, 20, attention_dropout_rate=0.25), name="attention")
     inputs, mask = np.ones((64, 32, 12), "float32"), np.ones((64, 32), "int32")
     layer(inputs, mask)
     layer.query_key_value.kernel.assign(np.zeros((12, 36)))

@@ -1,5 +1,7 @@
 """Every layer is buildable from shapes, serialisable and sound in mixed precision."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,10 @@ from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts, SplitTexts
 from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias, Pooler, SpanScores
 from keras_bert_flow.layers.pooling import TokenPooling
+from keras_bert_flow.layers.shape import EncoderShape
 from tests.oracles.layer_contract import layer_contract
 
+SHAPE = EncoderShape(vocabulary_size=50, num_layers=2, num_heads=3, hidden_dim=12, intermediate_dim=20)
 RNG = np.random.default_rng(0)
 HIDDEN = RNG.normal(size=(3, 5, 12)).astype("float32")
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], "int32")
@@ -22,11 +26,11 @@ POSITIONS = np.array([[4, 0], [1, 1], [0, 3]], "int32")
 @pytest.mark.parametrize(
     ("layer", "inputs"),
     [
-        (lambda: BertEmbeddings(max_positions=7, num_segments=3, name="embeddings"), (HIDDEN, MASK)),
-        (lambda: MultiHeadSelfAttention(12, 3, name="attention"), (HIDDEN, MASK)),
-        (lambda: EncoderBlock(12, 3, 20, hidden_act="gelu_tanh", name="block"), (HIDDEN, MASK)),
-        (lambda: Pooler(12, name="pooler"), (HIDDEN,)),
-        (lambda: MaskedTokenTransform(12, name="mlm_transform"), (HIDDEN, POSITIONS)),
+        (lambda: BertEmbeddings(replace(SHAPE, max_positions=7, num_segments=3), name="embeddings"), (HIDDEN, MASK)),
+        (lambda: MultiHeadSelfAttention(SHAPE, name="attention"), (HIDDEN, MASK)),
+        (lambda: EncoderBlock(replace(SHAPE, hidden_act="gelu_tanh"), name="block"), (HIDDEN, MASK)),
+        (lambda: Pooler(SHAPE, name="pooler"), (HIDDEN,)),
+        (lambda: MaskedTokenTransform(SHAPE, name="mlm_transform"), (HIDDEN, POSITIONS)),
         (lambda: OutputBias(name="mlm"), (HIDDEN,)),
         (lambda: SpanScores(name="span_scores"), (HIDDEN[..., :2], MASK)),
         (lambda: TokenPooling("max", normalize=True, name="pooling"), (HIDDEN, MASK)),

@@ -9,6 +9,7 @@ from keras_bert_flow.layers import packing
 from keras_bert_flow.layers.packing import PackTokens, UnpackTokens
 from keras_bert_flow.models.backbone import BertBackbone
 from tests.oracles.layer_contract import layer_contract
+from tests.oracles.small_bert import TINY
 
 RNG = np.random.default_rng(1)
 # Rows in any order, one without tokens, and one whose mask is not a prefix.
@@ -71,7 +72,7 @@ def run_step(backbone, is_packable, monkeypatch):
 @pytest.mark.parametrize("is_rematerialised", [False, True])
 def test_packed_step_is_that_of_padded_rows(monkeypatch, is_rematerialised):
     rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
-    backbone = BertBackbone(16, 2, 2, 8, 16, max_positions=8, **rates)
+    backbone = BertBackbone(vocabulary_size=16, **TINY | {"num_layers": 2}, max_positions=8, **rates)
     backbone.set_rematerialised(is_rematerialised)
     for variable in backbone.trainable_variables:
         variable.assign(variable + RNG.normal(scale=0.3, size=variable.shape))

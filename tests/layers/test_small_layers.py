@@ -11,6 +11,7 @@ from keras_bert_flow.layers.embeddings import BertEmbeddings
 from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.heads import gather_positions
 from keras_bert_flow.layers.initializers import normal, truncated_normal
+from keras_bert_flow.layers.shape import EncoderShape
 
 
 def test_gelus_are_the_two_of_bert():
@@ -24,7 +25,11 @@ def test_gelus_are_the_two_of_bert():
 
 def test_activation_refuses_other_names():
     with pytest.raises(ValueError, match="must be one of gelu, gelu_tanh. Received: hidden_act='relu'"):
-        EncoderBlock(12, 3, 20, hidden_act="relu")
+        EncoderBlock(
+            EncoderShape(
+                vocabulary_size=50, num_layers=2, num_heads=3, hidden_dim=12, intermediate_dim=20, hidden_act="relu"
+            )
+        )
 
 
 def test_gather_picks_exact_rows():
@@ -35,7 +40,7 @@ def test_gather_picks_exact_rows():
 
 
 def test_embeddings_refuse_long_sequences():
-    layer = BertEmbeddings(max_positions=4, name="embeddings")
+    layer = BertEmbeddings(EncoderShape(50, 1, 2, 8, 16, max_positions=4), name="embeddings")
     with pytest.raises(ValueError, match="length=5, max_positions=4"):
         layer(np.zeros((1, 5, 8), "float32"), np.zeros((1, 5), "int32"))
 

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.backbone import Backbone, BertBackbone
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
 
@@ -82,6 +82,22 @@ def test_backbone_config_round_trip():
     assert twin.compute_dtype == "bfloat16"
     saved = keras.saving.serialize_keras_object(backbone)
     assert keras.saving.deserialize_keras_object(saved).get_config() == backbone.get_config()
+
+
+def test_backbone_is_of_a_known_family():
+    assert Backbone(**SMALL).get_config() == Backbone("bert", **SMALL).get_config()
+    with pytest.raises(ValueError, match="A family must be one of bert. Received: family='gpt'"):
+        Backbone("gpt", **SMALL)
+    with pytest.raises(ValueError, match="A BertBackbone must be of the family bert. Received: family='gpt'"):
+        BertBackbone("gpt", **SMALL)
+
+
+def test_keras_clones_a_backbone():
+    backbone, inputs = BertBackbone(**SMALL), make_inputs()
+    twin = keras.models.clone_model(backbone)
+    twin.set_weights(backbone.get_weights())
+    for name, expected in backbone(inputs).items():
+        np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(value) for value in (twin(inputs)[name], expected)))
 
 
 def test_backbone_takes_global_policy_when_none_is_given():

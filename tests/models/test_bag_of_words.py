@@ -7,10 +7,10 @@ import torch
 
 from keras_bert_flow.data.pretraining import add_bag_of_words, pretraining_dataset
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.defaults import token_loss
-from keras_bert_flow.models.masked_lm import BertMaskedLM
-from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.tiny_records import write_tiny_records
@@ -22,7 +22,7 @@ LABELS = np.array([[7, 9, 7], [3, 49, 0], [5, 0, 0], [0, 0, 0]])  # a word twice
 
 
 def make_pretrainer(weight=0.5, **settings):
-    model = BertMaskedLM(BertBackbone(**SMALL, use_pooler=False, **settings))
+    model = MaskedLM(BertBackbone(**SMALL, use_pooler=False, **settings))
     numpy_bert.randomise_weights(model, seed=6)
     return BagOfWordsPretrainer(model, weight)
 
@@ -74,7 +74,7 @@ def test_one_hot_labels_are_no_several_labels():
 @pytest.mark.any_backend
 def test_mean_learns_which_words_a_text_has():
     """Texts have words of one of two halves of the vocabulary; without the mean no loss is below that of 40 words."""
-    model = BagOfWordsPretrainer(BertMaskedLM(BertBackbone(**SMALL | STILL, use_pooler=False)))
+    model = BagOfWordsPretrainer(MaskedLM(BertBackbone(**SMALL | STILL, use_pooler=False)))
     model.compile(optimizer=keras.optimizers.Adam(0.01))
     rng = np.random.default_rng(3)
     for _ in range(60):
@@ -118,7 +118,7 @@ def test_model_is_saved_and_loaded_with_its_pretrainer(tmp_path):
     model, inputs = make_pretrainer(weight=2.0), make_inputs(masks_per_sequence=3)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.weight == 2.0 and type(loaded.pretrainer) is BertMaskedLM
+    assert loaded.weight == 2.0 and type(loaded.pretrainer) is MaskedLM
     for name, values in model.predict(inputs, verbose=0).items():
         np.testing.assert_array_equal(loaded.predict(inputs, verbose=0)[name], values)
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.classifier import BertTextClassifier
+from keras_bert_flow.models.heads.text_classifier import TextClassifier
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 
 
 def test_classifier_logits_agree_with_numpy():
-    model = BertTextClassifier(BertBackbone(**SMALL), num_classes=3)
+    model = TextClassifier(BertBackbone(**SMALL), num_classes=3)
     numpy_bert.randomise_weights(model, seed=8)
     inputs = make_inputs()
     weights = numpy_bert.weights_of(model)
@@ -24,7 +24,7 @@ def test_classifier_logits_agree_with_numpy():
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.any_backend)])
 def test_classifier_learns_with_compile_defaults(dtype):
     keras.utils.set_random_seed(0)
-    model = BertTextClassifier(BertBackbone(**SMALL | {"num_layers": 1}, dtype=dtype), num_classes=2)
+    model = TextClassifier(BertBackbone(**SMALL | {"num_layers": 1}, dtype=dtype), num_classes=2)
     model.compile(optimizer=keras.optimizers.Adam(1e-2))
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 64)
@@ -41,7 +41,7 @@ def test_classifier_learns_with_compile_defaults(dtype):
 
 
 def test_classifier_compile_defaults_weigh_examples():
-    model = BertTextClassifier(BertBackbone(**SMALL), num_classes=3)
+    model = TextClassifier(BertBackbone(**SMALL), num_classes=3)
     numpy_bert.randomise_weights(model, seed=8)
     model.compile()
     inputs, labels = make_inputs(), np.array([0, 1, 2, 1])
@@ -54,7 +54,7 @@ def test_classifier_compile_defaults_weigh_examples():
 
 
 def test_classifier_config_round_trip():
-    model = BertTextClassifier(BertBackbone(**SMALL), num_classes=2, dropout_rate=0.3, labels=["no", "yes"])
+    model = TextClassifier(BertBackbone(**SMALL), num_classes=2, dropout_rate=0.3, labels=["no", "yes"])
     twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
     assert twin.labels == ("no", "yes")
     assert twin.get_config() == model.get_config()
@@ -63,6 +63,6 @@ def test_classifier_config_round_trip():
 def test_classifier_refuses_wrong_numbers():
     backbone = BertBackbone(**SMALL)
     with pytest.raises(ValueError, match="at least 2. Received: num_classes=1"):
-        BertTextClassifier(backbone, num_classes=1)
+        TextClassifier(backbone, num_classes=1)
     with pytest.raises(ValueError, match="2 labels, num_classes=3"):
-        BertTextClassifier(backbone, num_classes=3, labels=["a", "b"])
+        TextClassifier(backbone, num_classes=3, labels=["a", "b"])

@@ -4,11 +4,12 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
-from keras_bert_flow.models.flops import count_flops, pretraining_flops
-from keras_bert_flow.models.masked_lm import BertMaskedLM
-from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.flops import count_flops
+from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from tests.oracles.small_bert import SMALL
 
 LENGTH, MASKS, BATCH = 16, 5, 3
@@ -40,9 +41,8 @@ def count_of_transformers(backward):
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_count_is_that_of_torch_over_transformers(backward):
-    sizes = {name: size for name, size in SMALL.items() if name not in ("num_heads", "max_positions")}
     # It looks up segments and masks nothing: no products for either, and as many predictions as tokens.
-    ours = count_flops(**sizes, sequence_length=LENGTH, masks_per_sequence=LENGTH)
+    ours = count_flops(EncoderShape(**SMALL), LENGTH, LENGTH)
     without = ours.gather + ours.embeddings
     ours = ours.training - 2 * without if backward else ours.forward - without
     assert BATCH * ours == count_of_transformers(backward)
@@ -55,7 +55,7 @@ def test_count_is_that_of_torch_over_our_model(use_pooler, bag_of_words, backwar
     from torch.utils.flop_counter import FlopCounterMode
 
     backbone = BertBackbone(**SMALL, use_pooler=use_pooler)
-    model = BertPretrainer(backbone) if use_pooler else BertMaskedLM(backbone)
+    model = BertPretrainer(backbone) if use_pooler else MaskedLM(backbone)
     model = BagOfWordsPretrainer(model) if bag_of_words else model
     shapes = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), (BATCH, LENGTH))
     x = {name: np.ones(shape, "int32") for name, shape in (shapes | {"mask_positions": (BATCH, MASKS)}).items()}
@@ -63,12 +63,12 @@ def test_count_is_that_of_torch_over_our_model(use_pooler, bag_of_words, backwar
         outputs = model(x, training=True)
         if backward:
             sum(output.sum() for output in outputs.values()).backward()
-    flops = pretraining_flops(backbone, LENGTH, MASKS, bag_of_words)
+    flops = count_flops(backbone.shape, LENGTH, MASKS, use_pooler, bag_of_words)
     assert BATCH * (flops.training if backward else flops.forward) == counter.get_total_flops()
 
 
 def test_count_of_bert_base_is_near_six_times_its_weights():
-    flops = count_flops(30522, 12, 768, 3072, sequence_length=128, masks_per_sequence=20)
+    flops = count_flops(EncoderShape(30522, 12, 12, 768, 3072), sequence_length=128, masks_per_sequence=20)
     multiplied = 12 * (4 * 768**2 + 2 * 768 * 3072)
     attention = 12 * 12 * 768 * 128  # Chowdhery et al. 2022, appendix B
     per_token = flops.training / 128

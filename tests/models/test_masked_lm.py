@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.classifier import BertTextClassifier
-from keras_bert_flow.models.masked_lm import BertMaskedLM
-from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.heads.text_classifier import TextClassifier
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 
 
 def make_masked_lm(**settings):
-    model = BertMaskedLM(BertBackbone(**SMALL, use_pooler=False, **settings))
+    model = MaskedLM(BertBackbone(**SMALL, use_pooler=False, **settings))
     numpy_bert.randomise_weights(model, seed=6)
     return model
 
@@ -67,8 +67,8 @@ def test_masked_lm_config_round_trip():
 
 def test_heads_refuse_a_backbone_that_does_not_fit():
     with pytest.raises(ValueError, match="without a pooler.*Received: use_pooler=True"):
-        BertMaskedLM(BertBackbone(**SMALL))
+        MaskedLM(BertBackbone(**SMALL))
     bare = BertBackbone(**SMALL, use_pooler=False)
-    for make in (BertPretrainer, lambda backbone: BertTextClassifier(backbone, 2)):
+    for make in (BertPretrainer, lambda backbone: TextClassifier(backbone, 2)):
         with pytest.raises(ValueError, match="with a pooler. Received: use_pooler=False"):
             make(bare)

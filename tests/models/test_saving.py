@@ -50,7 +50,7 @@ def make_pretraining_case():
 
 
 def make_masked_case():
-    model = kbf.BertMaskedLM(kbf.BertBackbone(**SMALL | STILL, use_pooler=False))
+    model = kbf.MaskedLM(kbf.BertBackbone(**SMALL | STILL, use_pooler=False))
     y = np.random.default_rng(1).integers(0, 50, (4, 3))
     return model, make_inputs(masks_per_sequence=3), y, None
 
@@ -61,12 +61,13 @@ def make_task_case(kind):
     return type(model).from_config(config), make_task_inputs(kind), make_task_labels(kind), None
 
 
+SLOWER = {"token_embedding/embeddings": 0.3, "encoder_block_0/output/kernel": 0.7}
 SCHEDULE = {"peak": 0.01, "warmup_steps": 4, "total_steps": 12}
 OPTIMIZERS = {
     "adamw_public": lambda: kbf.adamw(0.01, total_steps=12, warmup_steps=4, weight_decay=0.5),
-    "adamw_by_depth": lambda: make_optimizer("adamw", WarmupDecay(**SCHEDULE), weight_decay=0.5, layer_decay=0.7),
+    "adamw_by_depth": lambda: make_optimizer("adamw", WarmupDecay(**SCHEDULE), weight_decay=0.5, rate_factors=SLOWER),
     "bert_adam": lambda: make_optimizer("bert_adam", WarmupDecay(**SCHEDULE, decay="cosine"), 0.5),
-    "lamb": lambda: make_optimizer("lamb", WarmupDecay(**SCHEDULE), 0.5, layer_decay=0.7),
+    "lamb": lambda: make_optimizer("lamb", WarmupDecay(**SCHEDULE), 0.5, rate_factors=SLOWER),
     "accumulating": lambda: make_optimizer("adamw", WarmupDecay(**SCHEDULE), 0.5, accumulate_batches=2),
     "guarded": lambda: make_guarded_optimizer("adamw", WarmupDecay(**SCHEDULE), 0.5, max_skipped_steps=3),
     "keras_named": lambda: "adam",
@@ -218,7 +219,7 @@ def test_clone_of_a_compiled_model_trains_alike():
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_saved_model_keeps_its_mixed_precision(tmp_path, policy):
     backbone = kbf.BertBackbone(**SMALL | STILL, dtype=policy)
-    model = kbf.BertTextClassifier(backbone, num_classes=3, dropout_rate=0.0)
+    model = kbf.TextClassifier(backbone, num_classes=3, dropout_rate=0.0)
     _, x, y, _ = make_task_case("classification")
     model.compile()
     model.train_on_batch(x, y)

@@ -175,7 +175,7 @@ def test_embedder_shares_the_weights_of_its_pairs():
 )
 def test_pairs_refuse_unknown_settings(arguments, message):
     with pytest.raises(ValueError, match=message):
-        kbf.BertPairEmbedder(kbf.BertBackbone(**SMALL, use_pooler=False), **arguments)
+        kbf.PairEmbedder(kbf.BertBackbone(**SMALL, use_pooler=False), **arguments)
 
 
 @pytest.mark.any_backend

@@ -10,6 +10,7 @@ SMALL = {
     "intermediate_dim": 40,
     "max_positions": 16,
 }
+TINY = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}  # as fast as can be
 LENGTHS = (9, 4, 1, 0)  # ragged, and one fully padded row
 
 

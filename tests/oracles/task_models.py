@@ -31,24 +31,24 @@ class Case:
 
 
 CASES = {
-    "classification": Case(partial(kbf.BertTextClassifier, num_classes=3, labels=["no", "?", "yes"]), (4, 3), True),
-    "regression": Case(partial(kbf.BertTextRegressor, dropout_rate=0.3), (4,), True),
-    "multi_label": Case(partial(kbf.BertMultiLabelClassifier, num_classes=3, labels=["a", "b", "c"]), (4, 3), True),
+    "classification": Case(partial(kbf.TextClassifier, num_classes=3, labels=["no", "?", "yes"]), (4, 3), True),
+    "regression": Case(partial(kbf.TextRegressor, dropout_rate=0.3), (4,), True),
+    "multi_label": Case(partial(kbf.MultiLabelClassifier, num_classes=3, labels=["a", "b", "c"]), (4, 3), True),
     "token_classification": Case(
-        partial(kbf.BertTokenClassifier, num_classes=3, labels=["O", "B-X", "I-X"]), (4, 9, 3), False
+        partial(kbf.TokenClassifier, num_classes=3, labels=["O", "B-X", "I-X"]), (4, 9, 3), False
     ),
-    "question_answering": Case(partial(kbf.BertQuestionAnswerer), {"start": (4, 9), "end": (4, 9)}, False),
-    "multiple_choice": Case(partial(kbf.BertMultipleChoice), (4, 3), True, texts=3),
-    "embedding": Case(partial(kbf.BertTextEmbedder), (4, 24), False),
-    "sentence_embedding": Case(partial(kbf.BertPairEmbedder), (4, 2, 24), False, texts=2),
-    "cosine_pairs": Case(partial(kbf.BertPairEmbedder, objective="cosine", pooling="max"), (4, 2, 24), False, texts=2),
+    "question_answering": Case(partial(kbf.QuestionAnswerer), {"start": (4, 9), "end": (4, 9)}, False),
+    "multiple_choice": Case(partial(kbf.MultipleChoice), (4, 3), True, texts=3),
+    "embedding": Case(partial(kbf.TextEmbedder), (4, 24), False),
+    "sentence_embedding": Case(partial(kbf.PairEmbedder), (4, 2, 24), False, texts=2),
+    "cosine_pairs": Case(partial(kbf.PairEmbedder, objective="cosine", pooling="max"), (4, 2, 24), False, texts=2),
 }
 
 
 def make_task_model(kind, seed=7, **settings):
     """Return the model of a case with weights that no default hides; `settings` are of the backbone."""
     case = CASES[kind]
-    model = case.make(kbf.BertBackbone(**SMALL | {"num_layers": 1, "use_pooler": case.use_pooler} | settings))
+    model = case.make(kbf.Backbone(**SMALL | {"num_layers": 1, "use_pooler": case.use_pooler} | settings))
     numpy_bert.randomise_weights(model, seed)
     return model
 

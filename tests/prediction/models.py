@@ -39,12 +39,12 @@ def save(model, folder: Path) -> Path:
 
 
 def save_masked_lm(folder: Path) -> Path:
-    return save(kbf.BertMaskedLM(make_backbone(use_pooler=False)), folder)
+    return save(kbf.MaskedLM(make_backbone(use_pooler=False)), folder)
 
 
 def save_classifier(folder: Path) -> Path:
     """Write what `kbf finetune` makes, with weights that nobody trained."""
     task = make_task("classification", labels=("no", "yes"))
-    save(kbf.BertTextClassifier(make_backbone(), labels=task.labels, num_classes=2), folder)
+    save(kbf.TextClassifier(make_backbone(), labels=task.labels, num_classes=2), folder)
     write_task(folder / "model", task, LONGEST)
     return folder / "model"

@@ -69,7 +69,7 @@ def test_stored_task_keeps_its_fields(tmp_path):
 
 @pytest.mark.parametrize(("removed", "labels"), [((), None), (("id2label", "problem_type"), ("LABEL_0", "LABEL_1"))])
 def test_directory_of_transformers_is_asked(tmp_path, removed, labels):
-    folder = save(kbf.BertTextClassifier(make_backbone(), num_classes=2, labels=["no", "yes"]), tmp_path)
+    folder = save(kbf.TextClassifier(make_backbone(), num_classes=2, labels=["no", "yes"]), tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in removed}))
     assert kbf.load(folder).predict("paris")[0]["label"] in (labels or ("no", "yes"))
@@ -90,6 +90,6 @@ def test_scheme_of_tags(tags, scheme):
 
 
 def test_model_without_a_task_is_refused(tmp_path):
-    folder = save(kbf.BertMaskedLM(make_backbone(use_pooler=False)), tmp_path)
+    folder = save(kbf.MaskedLM(make_backbone(use_pooler=False)), tmp_path)
     with pytest.raises(FileNotFoundError, match="config.json with the head of a task"):
         kbf.load(folder)

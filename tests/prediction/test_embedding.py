@@ -49,7 +49,7 @@ def test_vectors_have_length_1_unless_told_otherwise(encoder):
 
 def test_texts_are_cut_where_the_directory_says(encoder, tmp_path):
     assert kbf.Embedder(encoder).sequence_length == SMALL["max_positions"]
-    embedder = kbf.BertTextEmbedder.from_preset(encoder)
+    embedder = kbf.TextEmbedder.from_preset(encoder)
     embedder.save_to_preset(tmp_path, vocabulary_path=encoder / "vocab.txt", max_tokens=6)
     short = kbf.Embedder(tmp_path)
     assert short.sequence_length == 6

@@ -23,9 +23,7 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("embedder")
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     backbone = kbf.BertBackbone(**SMALL | {"num_layers": 1, "use_pooler": False})
-    kbf.BertTextEmbedder(backbone, normalize=False).save_to_preset(
-        folder / "model", vocabulary_path=folder / "vocab.txt"
-    )
+    kbf.TextEmbedder(backbone, normalize=False).save_to_preset(folder / "model", vocabulary_path=folder / "vocab.txt")
     return folder / "model"
 
 

@@ -69,7 +69,7 @@ def test_scores_are_those_of_one_mask_at_a_time(request, kind):
 
 
 def test_score_of_a_uniform_model_counts_the_tokens(tmp_path):
-    model = kbf.BertMaskedLM(make_backbone(use_pooler=False))
+    model = kbf.MaskedLM(make_backbone(use_pooler=False))
     folder = save(model, tmp_path)
     scorer = SentenceScorer(folder)
     for variable in scorer.model.weights:

@@ -9,9 +9,9 @@ import pytest
 
 from keras_bert_flow.cli import explain
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import ordered_batches
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from keras_bert_flow.training.loop.train import Interrupted
 from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.pretraining import pretrain as module
@@ -62,7 +62,7 @@ def test_best_model_is_published_when_asked_for(records, last):
     assert metrics["published_step"] == step and metrics["steps"] == 12
     assert metrics["masked_lm_loss"] == min(line.get("held_out_masked_lm_loss", 9) for line in read_log(output))
     batches = ordered_batches(PretrainingRecords(records, "held_out"), 5, 6)
-    loss = score_pretraining(load_pretrainer(output / "model"), batches)["masked_lm_loss"]
+    loss = score_pretraining(BertPretrainer.from_preset(output / "model"), batches)["masked_lm_loss"]
     assert loss == pytest.approx(metrics["masked_lm_loss"], rel=1e-6)
     assert weights_of(output) != weights_of(last)
     assert not list(output.glob("checkpoints*"))

@@ -216,7 +216,7 @@ def test_callbacks_follow_every_run(place):
     diary = Diary()
     config = make_task_config(place, epochs=1, compare_random=False)
     output = finetune(config, place / "model", place / "followed", lambda line: None, callbacks=[diary])
-    assert diary.entries == [("begin", "BertTextClassifier"), ("end", 5)] * 2
+    assert diary.entries == [("begin", "TextClassifier"), ("end", 5)] * 2
     assert diary.steps == 10
     assert [read_log(output / run)[-1]["step"] for run in RUNS[:2]] == [5, 5]  # of 10
 

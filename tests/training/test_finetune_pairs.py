@@ -91,7 +91,7 @@ def test_pairs_are_found_and_their_embedder_is_published(place):
     cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
     assert answers[0]["cosine"] == pytest.approx(cosine, abs=1e-5)
     assert abs(np.linalg.norm(first) - 1) > 1e-3  # as it is not normalised
-    embedder = kbf.BertTextEmbedder.from_preset(model)
+    embedder = kbf.TextEmbedder.from_preset(model)
     features = predictor.task.encode(predictor.tokenizer, [predictor.task.pose(texts[0][0])], 12)
     ids = features.token_ids[0][None]
     inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "padding_mask": np.ones_like(ids)}
@@ -132,7 +132,7 @@ def test_killed_pairs_go_on_to_the_same_weights(place):
 @pytest.mark.any_backend
 def test_vectors_begin_as_the_model_says(place, tmp_path):
     """What a configuration leaves out comes from the directory with which the training begins."""
-    kbf.BertTextEmbedder.from_preset(place / "model", pooling="cls").save_to_preset(
+    kbf.TextEmbedder.from_preset(place / "model", pooling="cls").save_to_preset(
         tmp_path / "cls", vocabulary_path=place / "vocab.txt"
     )
     config = make_task_config(place, "pairs", epochs=1)

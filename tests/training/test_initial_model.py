@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert_flow.conversion.model_directory import load_backbone
-from keras_bert_flow.models.masked_lm import BertMaskedLM
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.training.pretraining.pretrain import make_pretrainer, pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
@@ -80,7 +80,7 @@ def test_missing_heads_are_new_and_it_says_so(records, first, tmp_path, caplog, 
         model = load_backbone(first)
     else:
         model = make_pretrainer(make_tiny_config().model, 50, "mlm")
-        assert isinstance(model, BertMaskedLM)
+        assert isinstance(model, MaskedLM)
     model.save_to_preset(tmp_path / "start", vocabulary_path=first / "vocab.txt")
     with caplog.at_level(logging.WARNING):
         output = pretrain(

@@ -9,7 +9,7 @@ from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.data.tasks import predict_features
-from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
+from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.tasks.make import make_task
 from keras_bert_flow.text.vocabulary import write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune

@@ -6,8 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.conversion.model_directory import load_backbone, load_classifier, load_masked_lm, load_pretrainer
+from keras_bert_flow.conversion.model_directory import load_backbone
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.models.heads.text_classifier import TextClassifier
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.training.pretraining import pretrain as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain
@@ -57,7 +60,7 @@ def test_every_objective_trains(objective, masking, tmp_path):
     assert {f"held_out_{name}" for name in MASKED_LM | SENTENCES[objective]} <= set(lines[-1])
     assert metrics["masked_lm_loss"] < np.log(40) - 0.3
     assert metrics["masked_lm_accuracy"] > metrics["unigram_accuracy"]  # it uses the context
-    model = (load_masked_lm if objective == "mlm" else load_pretrainer)(output / "model")
+    model = (MaskedLM.from_preset if objective == "mlm" else BertPretrainer.from_preset)(output / "model")
     assert metrics["parameters"] == model.count_params()
     config = json.loads((output / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM" if objective == "mlm" else "BertForPreTraining"]
@@ -65,7 +68,7 @@ def test_every_objective_trains(objective, masking, tmp_path):
 
 def test_model_of_masked_lm_alone_can_be_fine_tuned(tmp_path):
     model = run(tmp_path, "mlm", "static", total_steps=5) / "model"
-    classifier = load_classifier(model, num_classes=2)
+    classifier = TextClassifier.from_preset(model, num_classes=2)
     encoder = {variable.path: variable for variable in load_backbone(model).weights}
     for variable in classifier.backbone.weights:
         if not variable.path.startswith("pooler/"):

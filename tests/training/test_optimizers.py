@@ -11,16 +11,13 @@ import pytest
 
 from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.optimizers.factory import make_optimizer as make_any_optimizer
-from keras_bert_flow.training.optimizers.layer_rates import rate_factors
-from keras_bert_flow.training.optimizers.muon import is_encoder_matrix
+from keras_bert_flow.training.optimizers.layer_rates import find_rate_factors
 from keras_bert_flow.training.optimizers.schedules import WarmupDecay
 from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 
 PEAK, DECAY, CLIP, WARMUP, TOTAL = 0.05, 0.1, 1.0, 5, 20
 KINDS = ("adamw", "bert_adam", "lamb", "muon")
-MUON = {"num_heads": 2, "matrix_rate_factor": 3.0}
-make_optimizer = partial(make_any_optimizer, muon_options=MUON)
 SHAPES = {
     "token_embedding/embeddings": (6, 3),
     "encoder_block_0/kernel": (4, 3),
@@ -30,6 +27,14 @@ SHAPES = {
     "classifier/kernel": (3, 2),
     "classifier/beta": (2,),
 }
+HEADS = 2
+# Paths of the matrices of the tests below; of three in one the heads.
+MUON = {
+    "matrix_rate_factor": 3.0,
+    "matrices": dict.fromkeys([f"encoder_block_{index}/kernel" for index in range(4)], 0)
+    | {"encoder_block_4/query_key_value/kernel": HEADS},
+}
+make_optimizer = partial(make_any_optimizer, muon_options=MUON)
 LAYERS_ABOVE = {"token_embedding": 3, "encoder_block_0": 2, "encoder_block_1": 1, "classifier": 0}
 DECAYED = [
     "embeddings/position_embedding",
@@ -130,7 +135,14 @@ def test_optimizer_equals_plain_reference(kind, layer_decay, options):
     norms = [np.sqrt(sum((gradient**2).sum() for gradient in given.values())) for given in gradients]
     assert min(norms) < CLIP / 2 and max(norms) > CLIP * 20
     variables = make_variables(first)
-    optimizer = make_optimizer(kind, schedule(), DECAY, CLIP, layer_decay, **options)
+    factor = options.get("token_embedding_factor", 1.0)
+    factors = {
+        name: layer_decay ** LAYERS_ABOVE[name.split("/")[0]] * (factor if name.startswith("token") else 1.0)
+        for name in SHAPES
+    }
+    factors = {name: value for name, value in factors.items() if value != 1}
+    others = {name: value for name, value in options.items() if name == "epsilon"}
+    optimizer = make_optimizer(kind, schedule(), DECAY, CLIP, factors, **others)
     optimizer.build(variables)
     for given in gradients:
         optimizer.apply([keras.ops.convert_to_tensor(given[name], "float32") for name in SHAPES])
@@ -213,29 +225,29 @@ def test_lamb_moves_weights_that_are_0():
 def test_rates_by_depth():
     model = make_pretrainer(make_tiny_config({"num_layers": 3}).model, 50)
     paths = [variable.path for variable in model.trainable_variables]
-    found = dict(zip(paths, rate_factors(paths, 0.5), strict=True))
+    found = find_rate_factors(model.backbone, 0.5, token_embedding_factor=0.1)
     powers = {"token_embedding": 4, "embeddings": 4, "encoder_block_0": 3, "encoder_block_1": 2, "encoder_block_2": 1}
-    assert found == {path: 0.5 ** powers.get(path.split("/")[0], 0) for path in paths}
+    expected = {path: 0.5 ** powers[path.split("/")[0]] for path in paths if path.split("/")[0] in powers}
+    assert found == expected | {"token_embedding/embeddings": 0.1 * 0.5**4}
     assert set(powers) | {"pooler", "mlm_transform", "mlm", "nsp"} == {path.split("/")[0] for path in paths}
-    assert set(rate_factors(paths, 1.0)) == {1.0}
+    assert find_rate_factors(model.backbone) == {}
 
 
 def test_impossible_rates_are_refused():
+    model = make_pretrainer(make_tiny_config().model, 50)
     with pytest.raises(ValueError, match=r"`layer_decay` must be above 0 and at most 1. Received: layer_decay=1\.5"):
-        rate_factors(["nsp/kernel"], 1.5)
-    with pytest.raises(ValueError, match="need a model with encoder blocks. Received: nsp/kernel"):
-        rate_factors(["nsp/kernel"], 0.5)
+        find_rate_factors(model.backbone, 1.5)
 
 
 @pytest.mark.parametrize("kind", ["bert_adam", "lamb", "muon"])
 def test_saved_optimizer_is_the_same(kind):
-    optimizer = make_optimizer(kind, schedule(), DECAY, CLIP, 0.5, 2)
+    optimizer = make_optimizer(kind, schedule(), DECAY, CLIP, {"kernel": 0.5}, 2)
     optimizer.excluded_names = ("kernel$",)
     saved = keras.saving.serialize_keras_object(optimizer)
     twin = keras.saving.deserialize_keras_object(copy.deepcopy(saved))  # what it reads, it changes
     assert keras.saving.serialize_keras_object(twin) == saved
     assert twin.decay == DECAY and twin.weight_decay is None
-    assert twin.excluded_names == ("kernel$",) and twin.layer_decay == 0.5
+    assert twin.excluded_names == ("kernel$",) and twin.rate_factors == {"kernel": 0.5}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -274,7 +286,7 @@ def test_muon_steps_as_that_of_pytorch(shape):
 
 def test_muon_takes_query_key_and_value_apart():
     """Each moves as it would if it were a matrix of its own."""
-    inputs, heads, head_dim = 6, MUON["num_heads"], 3
+    inputs, heads, head_dim = 6, HEADS, 3
     rng = np.random.default_rng(0)
     kernel, gradient = rng.normal(size=(2, inputs, heads, 3, head_dim)).astype("float32")
     layer = keras.layers.Dense(heads * 3 * head_dim, use_bias=False, name="query_key_value")
@@ -292,7 +304,8 @@ def test_muon_takes_query_key_and_value_apart():
         ([whole], [gradient.reshape(inputs, -1)]),
         (parts, [gradient[:, :, number].reshape(inputs, -1) for number in range(3)]),
     ):
-        optimizer = make_any_optimizer("muon", 0.1, DECAY, None, muon_options=MUON)
+        matrices = {variable.path: HEADS if variable is whole else 0 for variable in variables}
+        optimizer = make_any_optimizer("muon", 0.1, DECAY, None, muon_options=MUON | {"matrices": matrices})
         optimizer.build(variables)
         optimizer.apply([keras.ops.convert_to_tensor(values) for values in gradients])
     moved = values_of([whole])[0].reshape(inputs, heads, 3, head_dim)
@@ -303,9 +316,10 @@ def test_muon_takes_query_key_and_value_apart():
 
 def test_muon_takes_these_weights_for_matrices():
     model = make_pretrainer(make_tiny_config().model, 50)
-    assert sorted(v.path for v in model.trainable_variables if is_encoder_matrix(v)) == [
-        path for path in DECAYED if path.startswith("encoder_block")
-    ]
+    found = model.backbone.list_matrices()
+    assert sorted(found) == [path for path in DECAYED if path.startswith("encoder_block")]
+    heads = {path: model.backbone.num_heads if "query_key_value" in path else 0 for path in found}
+    assert found == heads
 
 
 def test_muon_steps_together_as_one_by_one():

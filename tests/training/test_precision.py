@@ -7,7 +7,7 @@ from safetensors.numpy import load_file
 
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.defaults import token_loss
-from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from keras_bert_flow.training.optimizers import guard
 from keras_bert_flow.training.precision import arithmetic
 from keras_bert_flow.training.pretraining.pretrain import pretrain

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.cli import explain
-from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining import ordered_batches
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.exit_status import CHECKPOINTED, USER_ERROR
+from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from keras_bert_flow.records.manifest import check_folder, write_manifest
 from keras_bert_flow.training.loop.train import Interrupted
 from keras_bert_flow.training.pretraining.pretrain import compile_pretrainer, make_pretrainer, pretrain
@@ -172,7 +172,7 @@ def test_metrics_are_those_of_the_published_model(records, finished):
     metrics = json.loads((finished / "metrics.json").read_text())
     assert set(metrics) == SCORES | {"steps", "tokens", "seconds", "tokens_per_second", "parameters"}
     assert metrics["steps"] == 24 and metrics["tokens"] == 24 * 5 * 16
-    model = load_pretrainer(finished / "model")
+    model = BertPretrainer.from_preset(finished / "model")
     assert metrics["parameters"] == model.count_params()
     scores = score_plainly(model, PretrainingRecords(records, "held_out"), 6)
     assert {name: metrics[name] for name in SCORES} == pytest.approx(scores, rel=1e-5)  # float32 logits
@@ -208,7 +208,7 @@ def score_plainly(model, records, count):
 
 
 def test_scores_do_not_depend_on_padding(records, finished):
-    model = load_pretrainer(finished / "model")
+    model = BertPretrainer.from_preset(finished / "model")
     held_out = PretrainingRecords(records, "held_out")
     padded = score_pretraining(model, ordered_batches(held_out, 4, 7))
     assert padded == pytest.approx(
@@ -275,7 +275,7 @@ def test_mixed_bfloat16_trains_and_leaves_the_policy_alone(records):
     output = pretrain(make_tiny_config(**settings), records, records.parent / "bfloat16", lines.append)
     assert [line["step"] for line in lines] == [2, 4]
     assert keras.config.dtype_policy().name == "float32"
-    model = load_pretrainer(output / "model")
+    model = BertPretrainer.from_preset(output / "model")
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
 
 

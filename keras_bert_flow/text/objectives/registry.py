@@ -1,8 +1,8 @@
 """Find a pre-training objective by its name."""
 
 from functools import cache
-from importlib import import_module
 
+from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.text.objectives.objective import Objective
 
 # name → class, loaded when it is asked for: an objective needs no module but its own
@@ -23,5 +23,4 @@ def find_objective(name: str) -> Objective:
     """
     if name not in OBJECTIVES:
         raise ValueError(f"An objective must be one of {', '.join(OBJECTIVES)}. Received: {name!r}. Use one of these.")
-    module, kind = OBJECTIVES[name].split(":")
-    return getattr(import_module(module), kind)()
+    return load_by_name(OBJECTIVES[name])()

@@ -26,6 +26,7 @@ from keras_bert_flow.training.finetuning.task_data import TaskData
 from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import NotFiniteError
+from keras_bert_flow.training.optimizers.layer_rates import find_rate_factors
 from keras_bert_flow.training.optimizers.schedules import WarmupDecay
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.state.best_checkpoint import BestCheckpoint
@@ -204,7 +205,7 @@ class TaskRuns:
             schedule,
             settings.weight_decay,
             settings.clip_norm,
-            settings.layer_decay,
+            find_rate_factors(self._classifier.backbone, settings.layer_decay),
             epsilon=settings.epsilon,
             accumulate_batches=settings.accumulate_batches,
             precision=settings.precision,

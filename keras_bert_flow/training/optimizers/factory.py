@@ -32,11 +32,10 @@ def make_optimizer(
     learning_rate,
     weight_decay=0.01,
     clip_norm=1.0,
-    layer_decay=1.0,
+    rate_factors=None,
     accumulate_batches=1,
     epsilon=EPSILON,
     muon_options=None,
-    token_embedding_factor=1.0,
 ):
     """Return an optimizer that leaves biases and layer norms undecayed.
 
@@ -45,11 +44,10 @@ def make_optimizer(
         learning_rate: a float, or a schedule of steps.
         weight_decay: decoupled decay.
         clip_norm: largest global norm of the gradient.
-        layer_decay: see `layer_rates.rate_factors`.
+        rate_factors: what the learning rates of some weights are multiplied by; see `layer_rates.find_rate_factors`.
         accumulate_batches: batches whose mean gradient makes a step.
         epsilon: added to the root of the mean square of a gradient, which the step is divided by.
-        token_embedding_factor: the learning rate of the token embeddings, divided by that of all other weights.
-        muon_options: further arguments of `Muon`, `num_heads` among them; of no meaning to the others.
+        muon_options: further arguments of `Muon`, `matrices` among them; of no meaning to the others.
     Raises:
         ValueError: another `kind`.
     """
@@ -58,10 +56,10 @@ def make_optimizer(
         accumulation["gradient_accumulation_steps"] = accumulate_batches
         if not isinstance(learning_rate, float):
             learning_rate = AccumulatedSteps(learning_rate, accumulate_batches)
-    if kind == ADAMW and layer_decay == token_embedding_factor == 1:
+    if kind == ADAMW and not rate_factors:
         return make_adamw(learning_rate, weight_decay, clip_norm, epsilon, **accumulation)
     options = {"weight_decay": weight_decay, "global_clipnorm": clip_norm, "epsilon": epsilon} | accumulation
-    options |= {"layer_decay": layer_decay, "token_embedding_factor": token_embedding_factor}
+    options["rate_factors"] = rate_factors
     if kind == ADAMW:
         return BertAdam(learning_rate, bias_correction=True, name=ADAMW, **options)
     if kind == BERT_ADAM:

@@ -1,4 +1,4 @@
-"""Share what our optimizers have in common: two moments of each gradient, weights left out, rates by depth."""
+"""Share what our optimizers have in common: two moments of each gradient, weights left out, rates of their own."""
 
 import math
 import re
@@ -8,7 +8,6 @@ from keras import ops
 
 from keras_bert_flow.backends.adamw import dense_gradients
 from keras_bert_flow.models.defaults import EPSILON, UNDECAYED_NAMES
-from keras_bert_flow.training.optimizers.layer_rates import rate_factors
 
 
 class MomentOptimizer(keras.optimizers.Optimizer):
@@ -25,7 +24,7 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         beta_2: how much of the mean of their squares is kept.
         epsilon: keeps the division finite.
         excluded_names: patterns of the paths that have no decay.
-        layer_decay, token_embedding_factor: see `layer_rates.rate_factors`.
+        rate_factors: path of a weight → what its learning rate is multiplied by; of others 1. See `layer_rates`.
         kwargs: of `keras.optimizers.Optimizer`, such as `global_clipnorm`.
     """
 
@@ -37,8 +36,7 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         beta_2=0.999,
         epsilon=EPSILON,
         excluded_names=UNDECAYED_NAMES,
-        layer_decay=1.0,
-        token_embedding_factor=1.0,
+        rate_factors=None,
         **kwargs,
     ):
         super().__init__(learning_rate=learning_rate, **kwargs)
@@ -47,14 +45,13 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.excluded_names = tuple(excluded_names)
-        self.layer_decay = layer_decay
-        self.token_embedding_factor = token_embedding_factor
+        self.rate_factors = dict(rate_factors or {})
 
     def build(self, variables):
         if self.built:
             return
         paths = [variable.path for variable in variables]
-        self._rate_factors = rate_factors(paths, self.layer_decay, self.token_embedding_factor)
+        self._rate_factors = tuple(self.rate_factors.get(path, 1.0) for path in paths)
         self._is_excluded = tuple(any(re.search(name, path) for name in self.excluded_names) for path in paths)
         super().build(variables)
         self._momentums, self._velocities = self.add_optimizer_variables(variables, ["momentum", "velocity"])
@@ -81,6 +78,6 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         return -ops.expm1(ops.cast(self.iterations + 1, dtype) * math.log(beta))
 
     def get_config(self):
-        names = ("beta_1", "beta_2", "epsilon", "layer_decay", "token_embedding_factor")
+        names = ("beta_1", "beta_2", "epsilon", "rate_factors")
         own = {name: getattr(self, name) for name in names}
         return super().get_config() | own | {"weight_decay": self.decay, "excluded_names": list(self.excluded_names)}

@@ -1,7 +1,5 @@
 """Step the encoder's matrices along orthogonal directions: Muon, with AdamW for all other weights."""
 
-import re
-
 import keras
 from keras import ops
 
@@ -10,8 +8,6 @@ from keras_bert_flow.backends.muon import orthogonalise_together, step_matrices
 from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.training.optimizers.bert_adam import BertAdam
 
-ENCODER_MATRIX = r"(^|/)encoder_block_\d+/.*kernel$"
-QUERY_KEY_VALUE = r"query_key_value/kernel$"  # columns are ordered (heads, 3, head_dim)
 # Of a quintic whose iterates bring singular values from near 0 to between 0.7 and 1.2 in five steps.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
@@ -26,7 +22,8 @@ class Muon(BertAdam):
     `keras.optimizers.Muon` takes them as one, and has no factor between the two learning rates.
 
     Args:
-        num_heads: attention heads, in whose order the columns of query, key and value come.
+        matrices: paths of the matrices; each with the heads that its columns are of, ordered (heads, 3, head_dim), if
+            it is query, key and value in one, else with 0. `Backbone.list_matrices` has those of an encoder.
         matrix_rate_factor: the learning rate of the matrices, divided by that of all other weights.
         momentum: how much of the momentum of a matrix is kept in a step.
         product_type: `bfloat16` orthogonalises in bfloat16, where the processor can multiply it; see `product_dtype`.
@@ -37,7 +34,7 @@ class Muon(BertAdam):
     def __init__(
         self,
         learning_rate,
-        num_heads,
+        matrices,
         matrix_rate_factor=20.0,
         momentum=0.95,
         product_type="float32",
@@ -46,15 +43,15 @@ class Muon(BertAdam):
     ):
         kwargs["bias_correction"] = True
         super().__init__(learning_rate, name=name, **kwargs)
-        self.num_heads = num_heads
+        self.matrices = dict(matrices)
         self.matrix_rate_factor = matrix_rate_factor
         self.momentum = momentum
         self.product_type = product_type
 
     def build(self, variables):
         if not self.built:
-            self._is_matrix = tuple(is_encoder_matrix(variable) for variable in variables)
-            self._is_three = tuple(re.search(QUERY_KEY_VALUE, variable.path) is not None for variable in variables)
+            self._is_matrix = tuple(variable.path in self.matrices for variable in variables)
+            self._heads = tuple(self.matrices.get(variable.path, 0) for variable in variables)
         super().build(variables)
 
     def step_all(self, given, scale, learning_rate):
@@ -62,24 +59,22 @@ class Muon(BertAdam):
         super().step_all([entry for entry in given if not self._is_matrix[entry[2]]], scale, learning_rate)
         if not matrices:
             return
-        are_three = [self._is_three[index] for _, _, index in matrices]
+        heads = [self._heads[index] for _, _, index in matrices]
         step_matrices(
             [variable.value for _, variable, _ in matrices],
             [gradient for gradient, _, _ in matrices],
             [self._momentums[index].value for _, _, index in matrices],
-            lambda ahead: self._find_directions(ahead, are_three),
+            lambda ahead: self._find_directions(ahead, heads),
             self.momentum,
             [learning_rate * self.matrix_rate_factor * self._rate_factors[index] for _, _, index in matrices],
             self.decay,
             scale,
         )
 
-    def _find_directions(self, matrices, are_three):
-        parted = [
-            self._part(matrix) if is_three else matrix for matrix, is_three in zip(matrices, are_three, strict=True)
-        ]
+    def _find_directions(self, matrices, heads):
+        parted = [part(matrix, count) if count else matrix for matrix, count in zip(matrices, heads, strict=True)]
         found = orthogonalise_together(parted, self.product_type, COEFFICIENTS, ITERATIONS)
-        return [self._join(parts) if is_three else parts for parts, is_three in zip(found, are_three, strict=True)]
+        return [join(parts, count) if count else parts for parts, count in zip(found, heads, strict=True)]
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)  # what Keras gives to its subclasses, underscore and all
@@ -89,37 +84,34 @@ class Muon(BertAdam):
         momentum = ops.add(ops.multiply(self._momentums[index], self.momentum), gradient)
         self.assign(self._momentums[index], momentum)
         ahead = ops.add(gradient, ops.multiply(momentum, self.momentum))
-        direction = ops.add(self._find_orthogonal(ahead, self._is_three[index]), ops.multiply(variable, self.decay))
+        direction = ops.add(self._find_orthogonal(ahead, self._heads[index]), ops.multiply(variable, self.decay))
         rate = ops.cast(learning_rate, variable.dtype) * (self.matrix_rate_factor * self._rate_factors[index])
         self.assign_sub(variable, ops.multiply(direction, rate))
 
-    def _find_orthogonal(self, matrix, is_three):
-        if not is_three:
+    def _find_orthogonal(self, matrix, heads):
+        if not heads:
             return orthogonalise(matrix, self.product_type)
-        return self._join(orthogonalise(self._part(matrix), self.product_type))
-
-    def _part(self, kernel):
-        """Return query, key and value, (3, inputs, outputs / 3), of the kernel that is all three."""
-        inputs, outputs = kernel.shape
-        parts = ops.reshape(kernel, (inputs, self.num_heads, 3, outputs // (3 * self.num_heads)))
-        return ops.reshape(ops.transpose(parts, (2, 0, 1, 3)), (3, inputs, outputs // 3))
-
-    def _join(self, parts):
-        """Return the kernel that `_part` has parted."""
-        _, inputs, outputs = parts.shape
-        parts = ops.reshape(parts, (3, inputs, self.num_heads, outputs // self.num_heads))
-        return ops.reshape(ops.transpose(parts, (1, 2, 0, 3)), (inputs, 3 * outputs))
+        return join(orthogonalise(part(matrix, heads), self.product_type), heads)
 
     def get_config(self):
-        names = ("num_heads", "matrix_rate_factor", "momentum", "product_type")
+        names = ("matrices", "matrix_rate_factor", "momentum", "product_type")
         config = super().get_config() | {name: getattr(self, name) for name in names}
         del config["bias_correction"]
         return config
 
 
-def is_encoder_matrix(variable) -> bool:
-    """Say whether a variable is a matrix of an encoder block."""
-    return len(variable.shape) == 2 and re.search(ENCODER_MATRIX, variable.path) is not None
+def part(kernel, heads):
+    """Return query, key and value, (3, inputs, outputs / 3), of the kernel that is all three."""
+    inputs, outputs = kernel.shape
+    parts = ops.reshape(kernel, (inputs, heads, 3, outputs // (3 * heads)))
+    return ops.reshape(ops.transpose(parts, (2, 0, 1, 3)), (3, inputs, outputs // 3))
+
+
+def join(parts, heads):
+    """Return the kernel that `part` has parted."""
+    _, inputs, outputs = parts.shape
+    parts = ops.reshape(parts, (3, inputs, heads, outputs // heads))
+    return ops.reshape(ops.transpose(parts, (1, 2, 0, 3)), (inputs, 3 * outputs))
 
 
 def orthogonalise(matrices, product_type="float32"):

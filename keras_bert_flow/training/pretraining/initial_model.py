@@ -4,19 +4,15 @@ import logging
 from pathlib import Path
 
 from keras_bert_flow.config.model import ModelConfig
-from keras_bert_flow.conversion.model_directory import load_for_pretraining
-from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
-from keras_bert_flow.models.masked_lm import BertMaskedLM
-from keras_bert_flow.models.pretrainer import BertPretrainer
-from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.conversion.model_directory import load_pretrainer
+from keras_bert_flow.models.pretraining.registry import find_pretrainer
+from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.training.pretraining.initial_shape import check_shape
 
 _logger = logging.getLogger(__name__)
 
 
-def load_initial_model(
-    folder: Path, shape: ModelConfig, objective: str, bag_of_words: float
-) -> BertPretrainer | BertMaskedLM | BagOfWordsPretrainer:
+def load_initial_model(folder: Path, shape: ModelConfig, objective: str, bag_of_words: float) -> ModelWithHead:
     """Load a model with the heads that the objective trains; those that the directory lacks are new, and it says so.
 
     Args:
@@ -29,7 +25,7 @@ def load_initial_model(
         ValueError: it has another shape, or is damaged.
     """
     rates = {name: getattr(shape, name) for name in ("dropout_rate", "attention_dropout_rate")}
-    model, new_layers = load_for_pretraining(folder, find_objective(objective).has_pairs, bag_of_words, **rates)
+    model, new_layers = load_pretrainer(find_pretrainer(objective), folder, bag_of_words=bag_of_words, **rates)
     check_shape(model.backbone.get_config(), shape, folder)
     if new_layers:
         _logger.warning("%s has no weights for %s, which begin anew.", folder, ", ".join(new_layers))

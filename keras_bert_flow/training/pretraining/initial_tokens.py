@@ -6,17 +6,13 @@ from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.data.record_tokens import count_tokens, read_tokens
-from keras_bert_flow.models.bag_of_words import WORDS, BagOfWordsPretrainer
-from keras_bert_flow.models.masked_lm import BertMaskedLM
-from keras_bert_flow.models.pretrainer import BertPretrainer
+from keras_bert_flow.models.pretraining.bag_of_words import WORDS
+from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.training.pretraining.token_vectors import make_token_vectors
 
 
 def set_initial_tokens(
-    model: BertPretrainer | BertMaskedLM | BagOfWordsPretrainer,
-    records: PretrainingRecords,
-    settings: PretrainingConfig,
-    seed: int,
+    model: ModelWithHead, records: PretrainingRecords, settings: PretrainingConfig, seed: int
 ) -> None:
     """Set the output bias and the token embeddings of a new model as the settings say.
 

@@ -17,8 +17,9 @@ from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.keys import pretraining_inputs, pretraining_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.markdown import as_markdown, code_span, escape_markdown
-from keras_bert_flow.models.bag_of_words import BagOfWordsPretrainer
-from keras_bert_flow.models.flops import pretraining_flops
+from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.flops import count_flops
+from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
@@ -195,10 +196,10 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
             _logger.warning("%s", remark)
 
     tokens_per_step = settings.batch_size * training.sequence_length
-    masks = len(training[0]["masked_lm_ids"])
+    backbone, masks = model.backbone, len(training[0]["masked_lm_ids"])
     if settings.masked_fraction is not None:
         masks = count_masks(training.sequence_length, settings.masked_fraction)
-    flops = pretraining_flops(model.backbone, training.sequence_length, masks, settings.bag_of_words > 0)
+    flops = count_flops(backbone.shape, training.sequence_length, masks, backbone.use_pooler, settings.bag_of_words > 0)
     seconds = train(
         model,
         lambda step: pretraining_dataset(
@@ -263,5 +264,6 @@ def write_card(config: PipelineConfig, metrics: Mapping[str, Any]) -> str:
     """Write the model card: what the model is and what was measured."""
     rows = [[name.replace("_", " "), f"{value:,.4g}"] for name, value in sorted(metrics.items())]
     title = f"# {escape_markdown(config.name)}"
-    size = f"A BERT of size {code_span(config.model.size)}, pre-trained with keras-bert-flow."
-    return "\n\n".join([title, size, as_markdown([["measure", "value"], *rows])]) + "\n"
+    family, size = find_family(config.model.family).title, code_span(config.model.size)
+    line = f"A {family} of size {size}, pre-trained with keras-bert-flow."
+    return "\n\n".join([title, line, as_markdown([["measure", "value"], *rows])]) + "\n"

@@ -14,7 +14,7 @@ def score_pretraining(
     """Score masked tokens, and what the two-way head learns.
 
     Args:
-        model: a `BertPretrainer`, or a `BertMaskedLM`.
+        model: a model of `models.pretraining`.
         batches: (x, y, sample_weight) of equal shapes.
         sentence_task: `next_sentence` or `sentence_order`; None where there is no such head.
         cluster: the processes that have a share each of the rows.

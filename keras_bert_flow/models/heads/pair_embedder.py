@@ -5,18 +5,18 @@ from keras import ops
 
 from keras_bert_flow.layers.groups import MergeTexts, SplitTexts
 from keras_bert_flow.models.backbone import refuse_pooler
-from keras_bert_flow.models.base import BertWithHead, make_inputs
-from keras_bert_flow.models.embedder import BertTextEmbedder, embed
+from keras_bert_flow.models.heads.text_embedder import TextEmbedder, embed
 from keras_bert_flow.models.pair_losses import ContrastiveAccuracy, ContrastiveLoss, CosineError, CosineLoss
 from keras_bert_flow.models.saved_as import POOLING, SavedAs
+from keras_bert_flow.models.with_head import ModelWithHead, make_inputs
 
 CONTRASTIVE, COSINE = "contrastive", "cosine"
 OBJECTIVES = (CONTRASTIVE, COSINE)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertPairEmbedder(BertWithHead):
-    """Make a vector of each text of a row, to train a `BertTextEmbedder` on pairs: `make_embedder()`.
+class PairEmbedder(ModelWithHead):
+    """Make a vector of each text of a row, to train a `TextEmbedder` on pairs: `make_embedder()`.
 
     Inputs: those of the backbone, int32, (batch, texts, length). Output: float32, (batch, texts, hidden). To train,
     a row has two texts; what `compile()` takes is by objective:
@@ -31,12 +31,12 @@ class BertPairEmbedder(BertWithHead):
     Args:
         backbone: built with `use_pooler=False`.
         scale: what cosines are multiplied by in the contrastive objective; 1 / temperature.
-        pooling, normalize: as for `BertTextEmbedder`; neither objective depends on `normalize`.
+        pooling, normalize: as for `TextEmbedder`; neither objective depends on `normalize`.
     Raises:
         ValueError: `objective` or `pooling` is unknown, `scale` is not above 0, or the backbone has a pooler.
     """
 
-    saved_as = SavedAs("BertModel", "embedder", use_pooler=False, options=("objective", "scale", *POOLING))
+    saved_as = SavedAs("Model", "embedder", use_pooler=False, options=("objective", "scale", *POOLING))
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class BertPairEmbedder(BertWithHead):
         scale=20.0,
         pooling="mean",
         normalize=True,
-        name="bert_pair_embedder",
+        name="pair_embedder",
     ):
         if objective not in OBJECTIVES:
             raise ValueError(f"`objective` must be one of {', '.join(OBJECTIVES)}. Received: objective={objective!r}.")
@@ -64,7 +64,7 @@ class BertPairEmbedder(BertWithHead):
 
     def make_embedder(self):
         """Return a model of single texts with the same weights."""
-        return BertTextEmbedder(self.backbone, self.pooling, self.normalize)
+        return TextEmbedder(self.backbone, self.pooling, self.normalize)
 
     def make_losses(self):
         return CosineLoss() if self.objective == COSINE else ContrastiveLoss(self.scale)

@@ -6,16 +6,16 @@ import keras
 
 from keras_bert_flow.layers.heads import OutputBias
 from keras_bert_flow.layers.pooling import TokenPooling
-from keras_bert_flow.models.base import BertWithHead
+from keras_bert_flow.models.heads.text_pooling import transform_mean
 from keras_bert_flow.models.poolings import MEAN
-from keras_bert_flow.models.text_pooling import WORDS_TRANSFORM, transform_mean
+from keras_bert_flow.models.saved_as import WORDS_HEAD
+from keras_bert_flow.models.with_head import ModelWithHead
 
 WORDS = "words"
-WORDS_HEAD = WORDS_TRANSFORM | {"words/bias": "cls.words.bias"}
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BagOfWordsPretrainer(BertWithHead):
+class BagOfWordsPretrainer(ModelWithHead):
     """Train a pre-trainer with a further loss, by which the mean of the last hidden states predicts the masked tokens.
 
     The masked-LM loss asks what fits a gap, and words of opposite meaning fit the same one. To predict the words of a
@@ -27,7 +27,7 @@ class BagOfWordsPretrainer(BertWithHead):
     this head beside its own; `pooling="bag_of_words"` of a head for whole texts goes on from it.
 
     Args:
-        pretrainer: a `BertMaskedLM` or a `BertPretrainer`.
+        pretrainer: a `MaskedLM` or a `BertPretrainer`.
         weight: of the further loss; the others have a weight of 1.
     Source: Ma et al. 2024, arXiv:2401.11248, who predict all words of a passage from [CLS]; here it is the masked ones,
         which the encoder has not seen, from the mean.

@@ -2,15 +2,15 @@
 
 import keras
 
-from keras_bert_flow.models.base import CLASSIFIER_HEAD, BertWithHead, classify, make_inputs
+from keras_bert_flow.models.heads.text_pooling import pool_text, with_pooling
 from keras_bert_flow.models.losses import SquaredError
 from keras_bert_flow.models.poolings import CLS
-from keras_bert_flow.models.saved_as import TEXT_POOLING, SavedAs
-from keras_bert_flow.models.text_pooling import pool_text, with_pooling
+from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, TEXT_POOLING, SavedAs
+from keras_bert_flow.models.with_head import ModelWithHead, classify, make_inputs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertTextRegressor(BertWithHead):
+class TextRegressor(ModelWithHead):
     """Give a number to each text or pair of texts, such as a likeness: pooled output, dropout, dense.
 
     Inputs: those of the backbone. Output: float32, (batch,). `compile()` without a loss takes the mean squared error.
@@ -23,7 +23,7 @@ class BertTextRegressor(BertWithHead):
     """
 
     saved_as = SavedAs(
-        "BertForSequenceClassification",
+        "ForSequenceClassification",
         "regressor",
         CLASSIFIER_HEAD,
         outputs=(1, 1),
@@ -31,7 +31,7 @@ class BertTextRegressor(BertWithHead):
         options=TEXT_POOLING,
     )
 
-    def __init__(self, backbone, dropout_rate=0.1, pooling=CLS, name="bert_text_regressor"):
+    def __init__(self, backbone, dropout_rate=0.1, pooling=CLS, name="text_regressor"):
         inputs = make_inputs()
         numbers = classify(backbone, pool_text(backbone, inputs, pooling), 1, dropout_rate)
         super().__init__(backbone, inputs, numbers[:, 0], name)

@@ -9,13 +9,9 @@ from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.layers.pooling import TokenPooling
 from keras_bert_flow.models.backbone import refuse_pooler, require_pooler
-from keras_bert_flow.models.base import encode
 from keras_bert_flow.models.poolings import BAG_OF_WORDS, CLS, MEAN, TEXT_POOLINGS
-
-WORDS_TRANSFORM = {  # of `transform_mean`; `transformers` does not know it: it leaves them out, and says so
-    "words_dense": "cls.words.transform.dense",
-    "words_norm": "cls.words.transform.LayerNorm",
-}
+from keras_bert_flow.models.saved_as import WORDS_TRANSFORM
+from keras_bert_flow.models.with_head import encode
 
 
 def pool_text(backbone, inputs, pooling):
@@ -54,7 +50,7 @@ def transform_mean(backbone, mean):
         float, (..., hidden). Its product with the embedding of a token, and a bias, is the logit of that token.
     """
     hidden = Dense(
-        backbone.hidden_dim,
+        backbone.shape.embedding_dim,
         activation=get_activation(backbone.hidden_act),
         kernel_initializer=truncated_normal(backbone.initializer_range),
         dtype=backbone.dtype_policy,

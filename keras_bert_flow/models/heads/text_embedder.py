@@ -4,15 +4,15 @@ import keras
 
 from keras_bert_flow.layers.pooling import TokenPooling
 from keras_bert_flow.models.backbone import refuse_pooler
-from keras_bert_flow.models.base import BertWithHead, encode, make_inputs
 from keras_bert_flow.models.saved_as import POOLING, SavedAs
+from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertTextEmbedder(BertWithHead):
+class TextEmbedder(ModelWithHead):
     """Pool the outputs of the encoder into one vector a text.
 
-    Inputs: those of the backbone. Output: float32, (batch, hidden). It is trained on pairs, by a `BertPairEmbedder`;
+    Inputs: those of the backbone. Output: float32, (batch, hidden). It is trained on pairs, by a `PairEmbedder`;
     alone it has no loss. Saved as `sentence_transformers` reads it.
 
     Args:
@@ -24,9 +24,9 @@ class BertTextEmbedder(BertWithHead):
     Source: Reimers and Gurevych 2019, section 3; arXiv:1908.10084.
     """
 
-    saved_as = SavedAs("BertModel", "embedder", use_pooler=False, options=POOLING)
+    saved_as = SavedAs("Model", "embedder", use_pooler=False, options=POOLING)
 
-    def __init__(self, backbone, pooling="mean", normalize=True, name="bert_text_embedder"):
+    def __init__(self, backbone, pooling="mean", normalize=True, name="text_embedder"):
         refuse_pooler(backbone)
         inputs = make_inputs()
         vectors = embed(backbone, inputs, pooling, normalize)

@@ -2,16 +2,16 @@
 
 import keras
 
-from keras_bert_flow.models.base import CLASSIFIER_HEAD, make_inputs
-from keras_bert_flow.models.labelled import BertWithClasses
+from keras_bert_flow.models.heads.labelled import ModelWithClasses
+from keras_bert_flow.models.heads.text_pooling import pool_text, with_pooling
 from keras_bert_flow.models.losses import LabelAccuracy
 from keras_bert_flow.models.poolings import CLS
-from keras_bert_flow.models.saved_as import CLASSES, TEXT_POOLING, SavedAs
-from keras_bert_flow.models.text_pooling import pool_text, with_pooling
+from keras_bert_flow.models.saved_as import CLASSES, CLASSIFIER_HEAD, TEXT_POOLING, SavedAs
+from keras_bert_flow.models.with_head import make_inputs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertMultiLabelClassifier(BertWithClasses):
+class MultiLabelClassifier(ModelWithClasses):
     """Give one logit a label, each for itself, to each text: pooled output, dropout, dense.
 
     Inputs: those of the backbone. Output: float32 logits, (batch, num_classes); a text has a label where the logit is
@@ -26,7 +26,7 @@ class BertMultiLabelClassifier(BertWithClasses):
     """
 
     saved_as = SavedAs(
-        "BertForSequenceClassification",
+        "ForSequenceClassification",
         "multi-label classifier",
         CLASSIFIER_HEAD,
         problem_type="multi_label_classification",
@@ -36,7 +36,7 @@ class BertMultiLabelClassifier(BertWithClasses):
     least_classes = 1
 
     def __init__(
-        self, backbone, num_classes, dropout_rate=0.1, labels=None, pooling=CLS, name="bert_multi_label_classifier"
+        self, backbone, num_classes, dropout_rate=0.1, labels=None, pooling=CLS, name="multi_label_classifier"
     ):
         inputs = make_inputs()
         pooled = pool_text(backbone, inputs, pooling)

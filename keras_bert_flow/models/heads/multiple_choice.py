@@ -4,13 +4,13 @@ import keras
 
 from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts
 from keras_bert_flow.models.backbone import require_pooler
-from keras_bert_flow.models.base import CLASSIFIER_HEAD, BertWithHead, classify, encode, make_inputs
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.saved_as import SavedAs
+from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, SavedAs
+from keras_bert_flow.models.with_head import ModelWithHead, classify, encode, make_inputs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertMultipleChoice(BertWithHead):
+class MultipleChoice(ModelWithHead):
     """Give one logit to each of several texts, such as a question with each of its answers.
 
     Inputs: those of the backbone, int32, (batch, choices, length). Output: float32 logits, (batch, choices). A choice
@@ -22,9 +22,9 @@ class BertMultipleChoice(BertWithHead):
     Source: Devlin et al. 2019, section 4.4 (SWAG).
     """
 
-    saved_as = SavedAs("BertForMultipleChoice", "chooser", CLASSIFIER_HEAD, outputs=(1, 1))
+    saved_as = SavedAs("ForMultipleChoice", "chooser", CLASSIFIER_HEAD, outputs=(1, 1))
 
-    def __init__(self, backbone, dropout_rate=0.1, name="bert_multiple_choice"):
+    def __init__(self, backbone, dropout_rate=0.1, name="multiple_choice"):
         require_pooler(backbone)
         inputs = make_inputs(axes=(None, None))
         merge = MergeTexts(name="merge_choices")

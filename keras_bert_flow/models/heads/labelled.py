@@ -1,9 +1,9 @@
 """Base for models with named classes."""
 
-from keras_bert_flow.models.base import BertWithHead, classify
+from keras_bert_flow.models.with_head import ModelWithHead, classify
 
 
-class BertWithClasses(BertWithHead):
+class ModelWithClasses(ModelWithHead):
     """Give one logit a class; abstract.
 
     Raises:

@@ -3,14 +3,14 @@
 import keras
 
 from keras_bert_flow.models.backbone import refuse_pooler
-from keras_bert_flow.models.base import CLASSIFIER_HEAD, encode, make_inputs
-from keras_bert_flow.models.labelled import BertWithClasses
+from keras_bert_flow.models.heads.labelled import ModelWithClasses
 from keras_bert_flow.models.losses import TagAccuracy, TagLoss
-from keras_bert_flow.models.saved_as import CLASSES, SavedAs
+from keras_bert_flow.models.saved_as import CLASSES, CLASSIFIER_HEAD, SavedAs
+from keras_bert_flow.models.with_head import encode, make_inputs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertTokenClassifier(BertWithClasses):
+class TokenClassifier(ModelWithClasses):
     """Give one logit a tag to each token: sequence output, dropout, dense.
 
     Inputs: those of the backbone. Output: float32 logits, (batch, length, num_classes). `compile()` without a loss
@@ -25,11 +25,9 @@ class BertTokenClassifier(BertWithClasses):
     Source: Devlin et al. 2019, section 5.3.
     """
 
-    saved_as = SavedAs(
-        "BertForTokenClassification", "token classifier", CLASSIFIER_HEAD, use_pooler=False, options=CLASSES
-    )
+    saved_as = SavedAs("ForTokenClassification", "token classifier", CLASSIFIER_HEAD, use_pooler=False, options=CLASSES)
 
-    def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, name="bert_token_classifier"):
+    def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, name="token_classifier"):
         refuse_pooler(backbone)
         inputs = make_inputs()
         sequence = encode(backbone, inputs)["sequence_output"]

@@ -4,14 +4,14 @@ import keras
 
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.backbone import require_pooler
-from keras_bert_flow.models.base import BertWithHead, encode, make_inputs, project
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.masked_lm import MASKED_LM_HEAD, masked_token_logits
-from keras_bert_flow.models.saved_as import SavedAs
+from keras_bert_flow.models.pretraining.masked_lm import masked_token_logits
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, SavedAs
+from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs, project
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertPretrainer(BertWithHead):
+class BertPretrainer(ModelWithHead):
     """Guess masked tokens, and whether the second sentence follows the first.
 
     Inputs: those of the backbone and `mask_positions`, int32, (batch, masks_per_sequence). Outputs, float32 logits:
@@ -26,7 +26,9 @@ class BertPretrainer(BertWithHead):
     Source: Devlin et al. 2019, section 3.1; google-research/bert, run_pretraining.py.
     """
 
-    saved_as = SavedAs("BertForPreTraining", "pre-trainer", MASKED_LM_HEAD | {"nsp": "cls.seq_relationship"})
+    saved_as = SavedAs(
+        "ForPreTraining", "pre-trainer", MASKED_LM_HEAD | {"nsp": "cls.seq_relationship"}, is_of_task=False
+    )
     default_rate = 1e-4
     has_one_width = True
 

@@ -5,17 +5,16 @@ import keras
 from keras_bert_flow.backends.batches import take_batches
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import normal
-from keras_bert_flow.models.backbone import INPUT_NAMES, BertBackbone
+from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone
 from keras_bert_flow.models.decay_exclusions import UNDECAYED, exclude_from_decay, list_undecayed
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
 
-CLASSIFIER_HEAD = {"classifier": "classifier"}  # see `classify`; ours → Hugging Face's
 COMPILES_SHAPES = keras.backend.backend() != "torch"  # each shape of inputs takes its time, where it is new
 
 
-class BertWithHead(keras.Model):
+class ModelWithHead(keras.Model):
     """Join an encoder and a head into a functional model; abstract.
 
     A model of this kind is final. It says with `make_losses` and `make_metrics` what `compile()` takes where it is
@@ -111,7 +110,7 @@ class BertWithHead(keras.Model):
     @classmethod
     def from_config(cls, config):
         backbone = config["backbone"]
-        if not isinstance(backbone, BertBackbone):
+        if not isinstance(backbone, Backbone):
             backbone = keras.saving.deserialize_keras_object(backbone)
         arguments = config | {"backbone": backbone}
         frozen = arguments.pop(FROZEN, None)

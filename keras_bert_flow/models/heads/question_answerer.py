@@ -4,13 +4,13 @@ import keras
 
 from keras_bert_flow.layers.heads import SpanScores
 from keras_bert_flow.models.backbone import refuse_pooler
-from keras_bert_flow.models.base import BertWithHead, encode, make_inputs, project
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.saved_as import SavedAs
+from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs, project
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertQuestionAnswerer(BertWithHead):
+class QuestionAnswerer(ModelWithHead):
     """Give each token of a text a logit for the start of the answer, and one for its end.
 
     Inputs: those of the backbone, with the question in segment 0 and the text in segment 1. Outputs: `start` and `end`,
@@ -26,12 +26,12 @@ class BertQuestionAnswerer(BertWithHead):
     """
 
     saved_as = SavedAs(
-        "BertForQuestionAnswering", "question answerer", {"span": "qa_outputs"}, use_pooler=False, outputs=(2, 2)
+        "ForQuestionAnswering", "question answerer", {"span": "qa_outputs"}, use_pooler=False, outputs=(2, 2)
     )
 
     default_loss_weights = {"start": 0.5, "end": 0.5}
 
-    def __init__(self, backbone, name="bert_question_answerer"):
+    def __init__(self, backbone, name="question_answerer"):
         refuse_pooler(backbone)
         inputs = make_inputs()
         logits = project(backbone, encode(backbone, inputs)["sequence_output"], 2, "span")

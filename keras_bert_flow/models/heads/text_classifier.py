@@ -2,16 +2,16 @@
 
 import keras
 
-from keras_bert_flow.models.base import CLASSIFIER_HEAD, make_inputs
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.labelled import BertWithClasses
+from keras_bert_flow.models.heads.labelled import ModelWithClasses
+from keras_bert_flow.models.heads.text_pooling import pool_text, with_pooling
 from keras_bert_flow.models.poolings import CLS
-from keras_bert_flow.models.saved_as import CLASSES, TEXT_POOLING, SavedAs
-from keras_bert_flow.models.text_pooling import pool_text, with_pooling
+from keras_bert_flow.models.saved_as import CLASSES, CLASSIFIER_HEAD, TEXT_POOLING, SavedAs
+from keras_bert_flow.models.with_head import make_inputs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertTextClassifier(BertWithClasses):
+class TextClassifier(ModelWithClasses):
     """Give one logit a class to each text or pair of texts: pooled output, dropout, dense.
 
     Inputs: those of the backbone. Output: float32 logits, (batch, num_classes). `compile()` without a loss takes the
@@ -26,7 +26,7 @@ class BertTextClassifier(BertWithClasses):
     """
 
     saved_as = SavedAs(
-        "BertForSequenceClassification",
+        "ForSequenceClassification",
         "classifier",
         CLASSIFIER_HEAD,
         outputs=(2, float("inf")),
@@ -34,7 +34,7 @@ class BertTextClassifier(BertWithClasses):
         options=CLASSES + TEXT_POOLING,
     )
 
-    def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, pooling=CLS, name="bert_text_classifier"):
+    def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, pooling=CLS, name="text_classifier"):
         inputs = make_inputs()
         pooled = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)

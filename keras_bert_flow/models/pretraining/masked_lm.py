@@ -4,16 +4,9 @@ import keras
 
 from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias
 from keras_bert_flow.models.backbone import refuse_pooler
-from keras_bert_flow.models.base import BertWithHead, encode, make_inputs
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.saved_as import SavedAs
-
-# Ours → Hugging Face's.
-MASKED_LM_HEAD = {
-    "mlm_transform/dense": "cls.predictions.transform.dense",
-    "mlm_transform/layer_norm": "cls.predictions.transform.LayerNorm",
-    "mlm/bias": "cls.predictions.bias",
-}
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, SavedAs
+from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs
 
 
 def masked_token_logits(backbone, sequence, mask_positions):
@@ -27,19 +20,13 @@ def masked_token_logits(backbone, sequence, mask_positions):
         float32 logits, (batch, masks_per_sequence, vocabulary). Only the masked positions meet the vocabulary.
     Source: google-research/bert, run_pretraining.py, `get_masked_lm_output`.
     """
-    masked = MaskedTokenTransform(
-        backbone.hidden_dim,
-        hidden_act=backbone.hidden_act,
-        layer_norm_epsilon=backbone.layer_norm_epsilon,
-        initializer_range=backbone.initializer_range,
-        dtype=backbone.dtype_policy,
-        name="mlm_transform",
-    )(sequence, mask_positions)
+    transform = MaskedTokenTransform(backbone.shape, dtype=backbone.dtype_policy, name="mlm_transform")
+    masked = transform(sequence, mask_positions)
     return OutputBias(dtype="float32", name="mlm")(backbone.token_embedding(masked, reverse=True))
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertMaskedLM(BertWithHead):
+class MaskedLM(ModelWithHead):
     """Guess masked tokens, and nothing else: pre-training with the objective `mlm`.
 
     Inputs: those of the backbone and `mask_positions`, int32, (batch, masks_per_sequence). Output: {"mlm": float32
@@ -55,11 +42,11 @@ class BertMaskedLM(BertWithHead):
     Source: Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019 (RoBERTa), section 4.2, arXiv:1907.11692.
     """
 
-    saved_as = SavedAs("BertForMaskedLM", "masked LM", MASKED_LM_HEAD, use_pooler=False)
+    saved_as = SavedAs("ForMaskedLM", "masked LM", MASKED_LM_HEAD, use_pooler=False, is_of_task=False)
     default_rate = 1e-4
     has_one_width = True
 
-    def __init__(self, backbone, name="bert_masked_lm"):
+    def __init__(self, backbone, name="masked_lm"):
         refuse_pooler(backbone)
         inputs = make_inputs("mask_positions")
         sequence = encode(backbone, inputs)["sequence_output"]

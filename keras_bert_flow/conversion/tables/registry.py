@@ -1,0 +1,33 @@
+"""Find the table of a family of encoders."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.terminal import abridge
+
+# family, `model_type` of Hugging Face → table, loaded when it is asked for
+TABLES = {"bert": "keras_bert_flow.conversion.tables.bert:TABLE"}
+
+
+def find_table(family: str) -> FamilyTable:
+    """Return the table of a family, one of `TABLES`."""
+    return load_by_name(TABLES[family])
+
+
+def find_table_of(config: Mapping[str, Any], source: str) -> FamilyTable:
+    """Return the table of the family that the content of a `config.json` names.
+
+    Args:
+        source: the file's name, for messages.
+    Raises:
+        ValueError: there is no such family.
+    """
+    found = config.get("model_type")
+    if not isinstance(found, str) or found not in TABLES:
+        raise ValueError(
+            f"{source}: `model_type` must be {' or '.join(map(repr, TABLES))}. Received: "
+            f"model_type={abridge(repr(found))}. Convert the checkpoint first."
+        )
+    return find_table(found)

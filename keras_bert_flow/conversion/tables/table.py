@@ -1,0 +1,108 @@
+"""The form of a table: what Hugging Face calls the settings and tensors of a family."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from keras_bert_flow.models.families.family import BLOCK
+
+POOLER = "pooler/dense"
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of one of our layers, or the one tensor of a variable.
+
+    Attributes:
+        name: without `.weight` and `.bias`; a star stands for query, key and value, which are one layer here.
+        weight: sizes of the weight there, as fields of the shape of an encoder.
+        bias: sizes of the bias; empty where there is none.
+    """
+
+    name: str
+    weight: tuple[str, ...]
+    bias: tuple[str, ...] = ()
+
+
+def dense(name: str, outputs: str, inputs: str) -> Tensors:
+    return Tensors(name, (outputs, inputs), (outputs,))
+
+
+def norm(name: str, size: str) -> Tensors:
+    return Tensors(name, (size,), (size,))
+
+
+def rows(name: str, count: str, size: str) -> Tensors:
+    """Return the tensor of an embedding."""
+    return Tensors(name, (count, size))
+
+
+@dataclass(frozen=True)
+class FamilyTable:
+    """What Hugging Face calls a family.
+
+    Attributes:
+        family: our name, which is `model_type` there.
+        class_prefix: of the classes of `transformers`: `Bert`, which `ForMaskedLM` follows.
+        prefix: of the tensors of the encoder where there is a head beside it.
+        fields: ours, Hugging Face's, and Hugging Face's default; None where a checkpoint must say it.
+        fixed: fields that must have one of some values, of which the first is the default.
+        written: further fields of `config.json`, the same for each model.
+        embeddings, pooler: our layers and variables → tensors.
+        block: the same within a block.
+        block_name: of a block, with braces for its number.
+        heads: names of heads that are others here than in BERT: BERT's → this family's.
+    """
+
+    family: str
+    class_prefix: str
+    prefix: str
+    fields: tuple[tuple[str, str, Any], ...]
+    embeddings: Mapping[str, Tensors]
+    block: Mapping[str, Tensors]
+    pooler: Mapping[str, Tensors]
+    block_name: str = "encoder.layer.{}."
+    fixed: Mapping[str, tuple] = field(default_factory=dict)
+    written: Mapping[str, Any] = field(default_factory=dict)
+    heads: Mapping[str, str] = field(default_factory=dict)
+
+    def name_encoder(self, num_layers: int) -> dict[str, str]:
+        """Map our layers and variables of an encoder to Hugging Face's, without the prefix."""
+        blocks = {
+            f"{BLOCK}{index}/{ours}": self.block_name.format(index) + tensors.name
+            for index in range(num_layers)
+            for ours, tensors in self.block.items()
+        }
+        others = {ours: tensors.name for ours, tensors in (*self.embeddings.items(), *self.pooler.items())}
+        return others | blocks
+
+    def list_sizes(self, num_layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the tensors of an encoder without its pooler, and their sizes, one by one: a damaged `config.json` may
+        speak of a thousand million layers.
+        """
+        yield from size_tensors(self.embeddings)
+        for index in range(num_layers):
+            yield from size_tensors(self.block, self.block_name.format(index))
+
+    def name_heads(self, heads: Mapping[str, str]) -> dict[str, str]:
+        """Return what the layers of heads are called in this family, from what they are called in BERT."""
+        return {ours: self.heads.get(theirs, theirs) for ours, theirs in heads.items()}
+
+    def normalise_name(self, name: str) -> str:
+        """Bring the spellings of old and prefixed checkpoints to one: no prefix, and layer norms as of today."""
+        name = name.removeprefix(self.prefix)
+        return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def size_tensors(parts: Mapping[str, Tensors], prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each tensor of some layers and its sizes."""
+    for tensors in parts.values():
+        for name in split_fused(prefix + tensors.name):
+            yield f"{name}.weight", tensors.weight
+            if tensors.bias:
+                yield f"{name}.bias", tensors.bias
+
+
+def split_fused(name: str) -> list[str]:
+    """Return the layers that a name stands for: query, key and value for a star."""
+    return [name.replace("*", part) for part in ("query", "key", "value")] if "*" in name else [name]

@@ -1,0 +1,58 @@
+"""The shape of an encoder, which each of its layers is given whole; known without Keras."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+def check_heads(hidden_dim: int, num_heads: int) -> None:
+    """Raise ValueError unless the width of a token divides into heads."""
+    if hidden_dim % num_heads:
+        raise ValueError(
+            f"`hidden_dim` must be divisible by `num_heads`. Received: hidden_dim={hidden_dim}, "
+            f"num_heads={num_heads}. Try hidden_dim={max(1, round(hidden_dim / num_heads)) * num_heads}."
+        )
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """Sizes and rates of an encoder; a family that has more of them adds fields.
+
+    Attributes:
+        max_positions: longest sequence, tokens.
+        num_segments: 2 as in the released checkpoints; google-research's code defaults to 16.
+        hidden_act: `gelu` (erf, the 2018 checkpoints) or `gelu_tanh` (google-research's later code).
+        dropout_rate: after the embeddings and after each sublayer.
+        attention_dropout_rate: on the attention probabilities.
+        initializer_range: standard deviation of new weights, before they are cut at two deviations.
+    Raises:
+        ValueError: `hidden_dim` is not divisible by `num_heads`.
+    """
+
+    vocabulary_size: int
+    num_layers: int
+    num_heads: int
+    hidden_dim: int
+    intermediate_dim: int
+    max_positions: int = 512
+    num_segments: int = 2
+    hidden_act: str = "gelu"
+    dropout_rate: float = 0.1
+    attention_dropout_rate: float = 0.1
+    layer_norm_epsilon: float = 1e-12
+    initializer_range: float = 0.02
+
+    def __post_init__(self):
+        check_heads(self.hidden_dim, self.num_heads)
+
+    @property
+    def embedding_dim(self) -> int:
+        """Width of a row of the token embeddings."""
+        return self.hidden_dim
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_dim // self.num_heads
+
+    def describe(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)

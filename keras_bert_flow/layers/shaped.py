@@ -1,0 +1,43 @@
+"""Base of the layers that are given the shape of their encoder whole."""
+
+import keras
+
+from keras_bert_flow.layers.dense import Dense
+from keras_bert_flow.layers.dropout import Dropout
+from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.shape import EncoderShape
+
+
+class ShapedLayer(keras.layers.Layer):
+    """A layer of an encoder; abstract.
+
+    Args:
+        shape: an `EncoderShape`, or its fields by name, as in a configuration of Keras.
+    """
+
+    shape_class = EncoderShape
+
+    def __init__(self, shape, **kwargs):
+        super().__init__(**kwargs)
+        self.shape = shape if isinstance(shape, EncoderShape) else self.shape_class(**shape)
+
+    def make_dense(self, units, name, activation=None):
+        """Return a dense layer with weights as all of the encoder have them."""
+        return Dense(
+            units,
+            activation=activation,
+            kernel_initializer=truncated_normal(self.shape.initializer_range),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def make_dropout(self, name):
+        return Dropout(self.shape.dropout_rate, dtype=self.dtype_policy, name=name)
+
+    def make_layer_norm(self, name):
+        return keras.layers.LayerNormalization(
+            epsilon=self.shape.layer_norm_epsilon, dtype=self.dtype_policy, name=name
+        )
+
+    def get_config(self):
+        return super().get_config() | {"shape": self.shape.describe()}

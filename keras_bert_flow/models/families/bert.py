@@ -1,0 +1,8 @@
+"""BERT: learnt positions and segments, blocks that normalise after each residual sum.
+
+Source: Devlin et al. 2019; arXiv:1810.04805.
+"""
+
+from keras_bert_flow.models.families.family import Family
+
+FAMILY = Family("bert", "BERT")

@@ -1,0 +1,25 @@
+"""Find the model of a kind of task."""
+
+from keras_bert_flow.by_name import load_by_name
+
+# kind of task → model, loaded when it is asked for
+TASK_HEADS = {
+    "classification": "keras_bert_flow.models.heads.text_classifier:TextClassifier",
+    "regression": "keras_bert_flow.models.heads.text_regressor:TextRegressor",
+    "multi_label": "keras_bert_flow.models.heads.multi_label_classifier:MultiLabelClassifier",
+    "token_classification": "keras_bert_flow.models.heads.token_classifier:TokenClassifier",
+    "question_answering": "keras_bert_flow.models.heads.question_answerer:QuestionAnswerer",
+    "multiple_choice": "keras_bert_flow.models.heads.multiple_choice:MultipleChoice",
+    "sentence_embedding": "keras_bert_flow.models.heads.pair_embedder:PairEmbedder",
+}
+
+
+def find_task_head(kind: str) -> type:
+    """Return the class of the model of a kind of task, as `Task.kind`.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+    if kind not in TASK_HEADS:
+        raise ValueError(f"The kind of a task must be one of {', '.join(TASK_HEADS)}. Received: {kind!r}.")
+    return load_by_name(TASK_HEADS[kind])

@@ -1,0 +1,15 @@
+"""Find the model that an objective of pre-training trains."""
+
+from keras_bert_flow.by_name import load_by_name
+
+# objective → model, loaded when it is asked for
+PRETRAINERS = {
+    "mlm": "keras_bert_flow.models.pretraining.masked_lm:MaskedLM",
+    "mlm_nsp": "keras_bert_flow.models.pretraining.pretrainer:BertPretrainer",
+    "mlm_sop": "keras_bert_flow.models.pretraining.pretrainer:BertPretrainer",
+}
+
+
+def find_pretrainer(objective: str) -> type:
+    """Return the class of the model of an objective, one of `text.objectives.registry.OBJECTIVES`."""
+    return load_by_name(PRETRAINERS[objective])
