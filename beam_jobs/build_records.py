@@ -23,14 +23,15 @@ from beam_jobs.storage import BeamStorage
 from beam_jobs.tokenizing import TokenizeDocuments
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.keys import corpus_digests, records_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import FileSummary, read_manifest
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.stages.digests import corpus_digests
+from keras_bert_flow.stages.records import records_key
+from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.objectives.registry import find_objective
-from keras_bert_flow.text.rejected import check_rejected, explain_lack
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 
 
 def build_records(

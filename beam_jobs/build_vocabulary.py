@@ -23,16 +23,17 @@ from beam_jobs.spilling import MergeRuns, write_run
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.keys import corpus_digests, vocabulary_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.text.learner import learn_vocabulary
-from keras_bert_flow.text.normalization import clean_text, normalize_text
-from keras_bert_flow.text.rejected import check_rejected, explain_lack
-from keras_bert_flow.text.tokenizer import MAX_REMEMBERED_CHARACTERS
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary, write_vocabulary
-from keras_bert_flow.text.word_limit import MAX_PLACES, WordLimit, add_histograms, count_places
+from keras_bert_flow.stages.digests import corpus_digests
+from keras_bert_flow.stages.vocabulary import vocabulary_key
+from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
+from keras_bert_flow.text.tokenizers.normalization import clean_text, normalize_text
+from keras_bert_flow.text.tokenizers.wordpiece import MAX_REMEMBERED_CHARACTERS
+from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, read_vocabulary, write_vocabulary
+from keras_bert_flow.text.vocabulary.word_limit import MAX_PLACES, WordLimit, add_histograms, count_places
 
 MAX_COUNTED = 200_000  # distinct words and texts between spaces that a worker counts before it hands them on, 30 MB
 MAX_LONG_CHARACTERS = 4_000_000  # of long words

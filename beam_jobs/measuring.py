@@ -11,7 +11,7 @@ import apache_beam as beam
 from beam_jobs.spilling import SortThroughFiles
 from beam_jobs.tokenizing import read_facts
 from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.text.documents import ID_BYTES
+from keras_bert_flow.text.corpus.documents import ID_BYTES
 from keras_bert_flow.text.objectives.objective import Estimate
 from keras_bert_flow.text.objectives.registry import find_objective
 

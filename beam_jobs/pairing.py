@@ -17,14 +17,14 @@ from beam_jobs.spilling import SortThroughFiles
 from beam_jobs.tokenizing import unpack_document
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
-from keras_bert_flow.text.documents import ID_BYTES
+from keras_bert_flow.text.corpus.documents import ID_BYTES
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives.instances import Instances, build_instances
 from keras_bert_flow.text.objectives.objective import ROWS, InstanceRule
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.pool import TokenizedDocument, held_out_choice
 from keras_bert_flow.text.randomness import keyed_numbers
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
 TRAIN, HELD_OUT = "train", "held_out"

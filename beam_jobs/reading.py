@@ -13,10 +13,16 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_jobs.results import COUNTERS, CountingDoFn
 from beam_jobs.spilling import SpreadThroughFiles
 from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.text.documents import ReadingRule, find_fault, read_texts
-from keras_bert_flow.text.inputs import SUFFIXES, find_ignored, find_inputs
-from keras_bert_flow.text.rejected import NAMED_FILES, check_rejected, describe_rejected, rejected_bytes, rejected_share
-from keras_bert_flow.text.storage import LOCAL, Storage
+from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault, read_texts
+from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_ignored, find_inputs
+from keras_bert_flow.text.corpus.rejected import (
+    NAMED_FILES,
+    check_rejected,
+    describe_rejected,
+    rejected_bytes,
+    rejected_share,
+)
+from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 
 BATCH_CHARACTERS = 64_000  # of an element: Beam takes some 20 us for each, as long as a short document takes to encode
 Texts = list[list[str]]  # the lines of each document of a batch

@@ -9,7 +9,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from keras_bert_flow.text.storage import LOCAL, is_remote
+from keras_bert_flow.text.corpus.storage import LOCAL, is_remote
 
 # scheme → (module that Beam's filesystem for it needs, extra of apache-beam that installs it)
 _EXTRAS = {

@@ -8,9 +8,9 @@ import numpy as np
 
 from beam_jobs.reading import Texts
 from beam_jobs.results import CountingDoFn
-from keras_bert_flow.text.documents import ID_BYTES, make_document
+from keras_bert_flow.text.corpus.documents import ID_BYTES, make_document
 from keras_bert_flow.text.pool import TokenizedDocument
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 # A packed document is its id, the bytes of its text and the number of its sentences, the length of each sentence, and
 # the token ids; the last two int32.

@@ -20,9 +20,9 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.directory_check import check_words_head
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.tasks.linear_head import fit_head
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.texts import TextExample
+from keras_bert_flow.tasks.baselines.linear_head import fit_head
+from keras_bert_flow.tasks.core.texts import TextExample
+from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.training.finetuning.label_words import find_label_words
 from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
 

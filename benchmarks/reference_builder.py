@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bert_flow.text.normalization import is_han, is_punctuation
+from keras_bert_flow.text.tokenizers.normalization import is_han, is_punctuation
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests know how protobuf writes a record
 from tests.oracles.examples import encode_example

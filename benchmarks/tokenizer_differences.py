@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from keras_bert_flow.text.normalization import normalize_text
+from keras_bert_flow.text.tokenizers.normalization import normalize_text
 
 PRIVATE = "private use: `tokenizers` drops them, the original keeps them"
 HAN = "Han of extension E: `tokenizers` begins the block 256 too late and does not set these apart"

@@ -34,11 +34,11 @@ from sklearn.model_selection import GridSearchCV
 import keras_bert_flow as kbf
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.evaluation.comparison import compare_models
-from keras_bert_flow.tasks.linear_head import add_directions
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.text.documents import ReadingRule, read_documents
-from keras_bert_flow.text.normalization import normalize_text
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.tasks.baselines.linear_head import add_directions
+from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
+from keras_bert_flow.text.tokenizers.normalization import normalize_text
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.training.finetuning.label_words import find_label_words
 from keras_bert_flow.training.pretraining.token_vectors import (
     STRETCH,

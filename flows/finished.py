@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.stages import MODEL, Stage, finetuning_stage, make_pretrained, records_stage, vocabulary_stage
+from flows.stages import MODEL, StageRun, finetuning_stage, make_pretrained, records_stage, vocabulary_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.manifest import MANIFEST, check_folder
 
@@ -23,7 +23,7 @@ def find_finetuned(config: PipelineConfig, pretrained: Path) -> Path:
     return _require(finetuning_stage(config, pretrained / MODEL), "finetune")
 
 
-def _require(stage: Stage, flow_name: str) -> Path:
+def _require(stage: StageRun, flow_name: str) -> Path:
     if (stage.folder / MANIFEST).is_file():
         check_folder(stage.folder)  # names the file that is damaged
     if not stage.is_finished():

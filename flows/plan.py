@@ -9,18 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flows.stages import MODEL, Stage
-from keras_bert_flow import keys
+from flows.stages import MODEL, StageRun
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.planning.workers import describe_workers
 from keras_bert_flow.preflight.run import STAGES
 from keras_bert_flow.preflight.stages import check_corpus
+from keras_bert_flow.stages.corpus import corpus_key, needs_builtin, resolve_builtin
+from keras_bert_flow.stages.evaluation import evaluation_key
+from keras_bert_flow.stages.finetuning import finetuning_key
+from keras_bert_flow.stages.pretraining import pretraining_key
+from keras_bert_flow.stages.records import records_key
+from keras_bert_flow.stages.vocabulary import vocabulary_key
 from keras_bert_flow.tasks.minimal_pairs import read_minimal_pairs
 from keras_bert_flow.terminal import JOINERS, escape_controls
-from keras_bert_flow.text.builtin import write_builtin_corpus, write_builtin_task
-from keras_bert_flow.text.storage import is_remote
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.text.corpus.builtin import write_builtin_corpus, write_builtin_task
+from keras_bert_flow.text.corpus.storage import is_remote
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files
 
 UNKNOWN = "not yet known"
@@ -31,7 +36,7 @@ class PlannedStage:
     """A stage of a plan; `stage` is None where its key needs a result that is not made yet."""
 
     name: str
-    stage: Stage | None
+    stage: StageRun | None
     needs: str = ""
 
     @property
@@ -57,7 +62,7 @@ def describe_plan(config: PipelineConfig, task: TaskFiles | None = None) -> str:
         stages = list(plan_stages(config, builtin))
         lines = [f"Plan of {config.name}: backend {config.backend}, results in {config.runs}. Nothing is run.", ""]
         lines += [*map(str, stages), ""]
-        resolved = keys.resolve_builtin(config, builtin) if builtin else config
+        resolved = resolve_builtin(config, builtin) if builtin else config
         lines += _estimate(resolved, stages, task or read_task_files(resolved))
         return "\n".join(escape_controls(line, JOINERS) for line in lines)
 
@@ -81,10 +86,10 @@ def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: Task
 @contextmanager
 def _builtin_folder(config: PipelineConfig) -> Iterator[Path | None]:
     """Yield a folder with the built-in corpus and task, None where they are not asked for."""
-    if not keys.needs_builtin(config):
+    if not needs_builtin(config):
         yield None
         return
-    published = PlannedStage("corpus", _stage(config, "corpus", keys.corpus_key())).folder
+    published = PlannedStage("corpus", _stage(config, "corpus", corpus_key())).folder
     if published:
         yield published
         return
@@ -100,19 +105,19 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     Args:
         builtin: the built-in corpus and task, as files.
     """
-    if keys.needs_builtin(config):
-        corpus = PlannedStage("corpus", _stage(config, "corpus", keys.corpus_key()))
+    if needs_builtin(config):
+        corpus = PlannedStage("corpus", _stage(config, "corpus", corpus_key()))
         yield corpus
         folder = corpus.folder or builtin
         if folder is None:
             yield from (PlannedStage(name, None, "corpus") for name in _names(config))
             return
-        config = keys.resolve_builtin(config, folder)
+        config = resolve_builtin(config, folder)
     if any(map(is_remote, config.corpus.input)):  # its digest needs Beam, and all of the text
         yield from (PlannedStage(name, None, "the text at another place") for name in _names(config))
         return
     vocabulary = PlannedStage(
-        "vocabulary", _stage(config, "vocabulary", keys.vocabulary_key(config.corpus, config.vocabulary))
+        "vocabulary", _stage(config, "vocabulary", vocabulary_key(config.corpus, config.vocabulary))
     )
     yield vocabulary
     records = []
@@ -123,16 +128,16 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     phases: list[Path | None] = []
     for number, (phase, made) in enumerate(zip(config.phases, records, strict=True)):
         known = made.folder and (previous or not number)
-        key = keys.pretraining_key(phase, made.folder, previous and previous / MODEL) if known else None
+        key = pretraining_key(phase, made.folder, previous and previous / MODEL) if known else None
         planned = PlannedStage("pretraining", key and _stage(config, "pretraining", key), "records")
         previous = planned.folder
         phases.append(previous)
         yield planned
-    key = keys.finetuning_key(config, previous / MODEL) if previous else None
+    key = finetuning_key(config, previous / MODEL) if previous else None
     finetuning = PlannedStage("finetuning", key and _stage(config, "finetuning", key), "pretraining")
     yield finetuning
     folders = (finetuning.folder, records[-1].folder, phases)
-    key = keys.evaluation_key(config, *folders) if finetuning.folder else None
+    key = evaluation_key(config, *folders) if finetuning.folder else None
     yield PlannedStage("evaluation", key and _stage(config, "evaluation", key), "finetuning")
 
 
@@ -140,7 +145,7 @@ def _plan_records(config: PipelineConfig, vocabulary: Path | None) -> PlannedSta
     if vocabulary is None:
         return PlannedStage("records", None, "vocabulary")
     file = vocabulary / VOCABULARY_FILE
-    key = keys.records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed)
+    key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed)
     return PlannedStage("records", _stage(config, "records", key))
 
 
@@ -149,8 +154,8 @@ def _names(config: PipelineConfig) -> list[str]:
     return [name for name in STAGES for _ in range(phases if name in ("records", "pretraining") else 1)]
 
 
-def _stage(config: PipelineConfig, name: str, key: str) -> Stage:
-    return Stage(name, key, Path(config.runs) / name / key, ())
+def _stage(config: PipelineConfig, name: str, key: str) -> StageRun:
+    return StageRun(name, key, Path(config.runs) / name / key, ())
 
 
 def _describe_minimal_pairs(config: PipelineConfig) -> list[str]:

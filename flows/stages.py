@@ -11,12 +11,19 @@ from pathlib import Path
 
 from flows.child import run_child
 from flows.settling import write_config
-from keras_bert_flow import exit_status, keys
+from keras_bert_flow import exit_status
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.locks import locked
 from keras_bert_flow.records.manifest import check_folder, is_published, read_manifest
-from keras_bert_flow.text.rejected import check_rejected
-from keras_bert_flow.text.storage import LOCAL, Storage, is_remote
+from keras_bert_flow.stages.corpus import CORPUS, corpus_key
+from keras_bert_flow.stages.evaluation import EVALUATION, evaluation_key
+from keras_bert_flow.stages.finetuning import FINETUNING, finetuning_key
+from keras_bert_flow.stages.pretraining import PRETRAINING, pretraining_key
+from keras_bert_flow.stages.records import RECORDS, records_key
+from keras_bert_flow.stages.stage import Stage
+from keras_bert_flow.stages.vocabulary import VOCABULARY, vocabulary_key
+from keras_bert_flow.text.corpus.rejected import check_rejected
+from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
 
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
 MESSAGE = "kbf: "  # before the message of a command that failed; whoever prints it puts it there again
@@ -29,7 +36,7 @@ class StageError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageRun:
     """A command and the folder that it publishes.
 
     Attributes:
@@ -47,30 +54,30 @@ class Stage:
         return is_published(self.folder, self.key)
 
 
-def corpus_stage(config: PipelineConfig) -> Stage:
-    """Write out the built-in corpus and task; wanted only where `keys.needs_builtin(config)`."""
-    return _stage(config, "corpus", keys.corpus_key(), "corpus")
+def corpus_stage(config: PipelineConfig) -> StageRun:
+    """Write out the built-in corpus and task; wanted only where `needs_builtin(config)`."""
+    return _stage(config, CORPUS, corpus_key())
 
 
-def vocabulary_stage(config: PipelineConfig) -> Stage:
-    key = keys.vocabulary_key(config.corpus, config.vocabulary, _storage(config))
-    return _check_text(config, _stage(config, "vocabulary", key, "vocab", "--config", write_config(config)))
+def vocabulary_stage(config: PipelineConfig) -> StageRun:
+    key = vocabulary_key(config.corpus, config.vocabulary, _storage(config))
+    return _check_text(config, _stage(config, VOCABULARY, key, "--config", write_config(config)))
 
 
-def records_stage(config: PipelineConfig, vocabulary: Path) -> Stage:
+def records_stage(config: PipelineConfig, vocabulary: Path) -> StageRun:
     file = vocabulary / "vocab.txt"
-    key = keys.records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed, _storage(config))
-    stage = _stage(config, "records", key, "records", "--config", write_config(config), "--vocab", file)
+    key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed, _storage(config))
+    stage = _stage(config, RECORDS, key, "--config", write_config(config), "--vocab", file)
     return _check_text(config, stage)
 
 
-def pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> Stage:
-    key = keys.pretraining_key(config, records, initial_model)
+def pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> StageRun:
+    key = pretraining_key(config, records, initial_model)
     inputs = ("--records", records, *(("--initial-model", initial_model) if initial_model else ()))
-    return _stage(config, "pretraining", key, "pretrain", "--config", write_config(config), *inputs)
+    return _stage(config, PRETRAINING, key, "--config", write_config(config), *inputs)
 
 
-def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Callable[[Stage], Path]) -> list[Path]:
+def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Callable[[StageRun], Path]) -> list[Path]:
     """Make or find what each phase of pre-training publishes, each going on from the model of the one before.
 
     Raises:
@@ -87,21 +94,21 @@ def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Calla
     return folders
 
 
-def finetuning_stage(config: PipelineConfig, model: Path) -> Stage:
-    key = keys.finetuning_key(config, model)
-    return _stage(config, "finetuning", key, "finetune", "--task", write_config(config), "--model", model)
+def finetuning_stage(config: PipelineConfig, model: Path) -> StageRun:
+    key = finetuning_key(config, model)
+    return _stage(config, FINETUNING, key, "--task", write_config(config), "--model", model)
 
 
 def evaluation_stage(
     config: PipelineConfig, finetuned: Path, pretrained: Path, records: Path, first_phase: Path | None = None
-) -> Stage:
-    key = keys.evaluation_key(config, finetuned, records, [*([first_phase] if first_phase else []), pretrained])
+) -> StageRun:
+    key = evaluation_key(config, finetuned, records, [*([first_phase] if first_phase else []), pretrained])
     inputs = ("--finetuned", finetuned, "--pretrained", pretrained, "--records", records)
     inputs += ("--first-phase", first_phase) if first_phase else ()
-    return _stage(config, "evaluation", key, "report", "--config", write_config(config), *inputs)
+    return _stage(config, EVALUATION, key, "--config", write_config(config), *inputs)
 
 
-def run_stage(stage: Stage, on_line: Callable[[str], None] = print) -> bool:
+def run_stage(stage: StageRun, on_line: Callable[[str], None] = print) -> bool:
     """Make the stage's folder, or find that it is already there.
 
     Returns:
@@ -139,20 +146,20 @@ def _storage(config: PipelineConfig) -> Storage:
     return BeamStorage(config.beam)
 
 
-def _stage(config: PipelineConfig, name: str, key: str, *arguments: str | Path) -> Stage:
-    folder = Path(config.runs) / name / key
-    command = (*COMMAND, *map(str, arguments), "--output", str(folder))
-    return Stage(name, key, folder, command, {"KERAS_BACKEND": config.backend})
+def _stage(config: PipelineConfig, stage: Stage, key: str, *arguments: str | Path) -> StageRun:
+    folder = Path(config.runs) / stage.name / key
+    command = (*COMMAND, stage.command, *map(str, arguments), "--output", str(folder))
+    return StageRun(stage.name, key, folder, command, {"KERAS_BACKEND": config.backend})
 
 
-def _check_text(config: PipelineConfig, stage: Stage) -> Stage:
+def _check_text(config: PipelineConfig, stage: StageRun) -> StageRun:
     """Return a stage that reads the corpus, unless its result lost more of it than is allowed now."""
     if stage.is_finished():
         check_rejected(read_manifest(stage.folder).counters, config.corpus.max_rejected_share)
     return stage
 
 
-def _run_command(stage: Stage, on_line: Callable[[str], None]) -> tuple[int, str]:
+def _run_command(stage: StageRun, on_line: Callable[[str], None]) -> tuple[int, str]:
     lines: deque[str] = deque(maxlen=1)
 
     def follow(line: str) -> None:
@@ -163,7 +170,7 @@ def _run_command(stage: Stage, on_line: Callable[[str], None]) -> tuple[int, str
     return status, lines[-1] if lines else ""
 
 
-def _set_aside_damaged(stage: Stage, on_line: Callable[[str], None]) -> None:
+def _set_aside_damaged(stage: StageRun, on_line: Callable[[str], None]) -> None:
     """Rename a folder that is no longer what was published, so that it can be made again and nothing is lost."""
     folder = stage.folder
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -14,9 +14,9 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, State
 
 from flows.logs import escape_run_logs
-from flows.stages import Stage, corpus_stage, run_stage
-from keras_bert_flow import keys
+from flows.stages import StageRun, corpus_stage, run_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.stages.corpus import needs_builtin, resolve_builtin
 
 escape_run_logs()
 
@@ -26,7 +26,7 @@ RETRY_DELAY_SECONDS = 5.0
 
 def cache_key(context: TaskRunContext | None, parameters: dict[str, Any]) -> str | None:
     """Name the result of a finished stage; nothing for one that must run."""
-    stage: Stage = parameters["stage"]
+    stage: StageRun = parameters["stage"]
     return f"{stage.name}:{stage.key}:{stage.folder}" if stage.is_finished() else None
 
 
@@ -47,42 +47,42 @@ RETRIED = {"retries": 1, "retry_delay_seconds": RETRY_DELAY_SECONDS, "retry_cond
 
 
 @task(name="write-corpus", **SHOWN, **RETRIED)
-def write_corpus(stage: Stage) -> str:
+def write_corpus(stage: StageRun) -> str:
     """Write out the built-in corpus and task."""
     return follow(stage)
 
 
 @task(name="learn-vocabulary", **SHOWN, **RETRIED)
-def learn_vocabulary(stage: Stage) -> str:
+def learn_vocabulary(stage: StageRun) -> str:
     """Count the words of the corpus and learn its WordPiece vocabulary."""
     return follow(stage)
 
 
 @task(name="write-records", **SHOWN, **RETRIED)
-def write_records(stage: Stage) -> str:
+def write_records(stage: StageRun) -> str:
     """Turn documents into masked sentence pairs."""
     return follow(stage)
 
 
 @task(name="pretrain-model", **SHOWN)
-def pretrain_model(stage: Stage) -> str:
+def pretrain_model(stage: StageRun) -> str:
     """Train the model on the records."""
     return follow(stage)
 
 
 @task(name="finetune-model", **SHOWN)
-def finetune_model(stage: Stage) -> str:
+def finetune_model(stage: StageRun) -> str:
     """Fine-tune the model on its task, once per seed."""
     return follow(stage)
 
 
 @task(name="evaluate-model", **SHOWN)
-def evaluate_model(stage: Stage) -> str:
+def evaluate_model(stage: StageRun) -> str:
     """Measure the models and write the report."""
     return follow(stage)
 
 
-def follow(stage: Stage) -> str | State:
+def follow(stage: StageRun) -> str | State:
     """Run a stage under a task, its lines in the run's log; return its folder, as `Cached` where it was there."""
     log = get_run_logger()
     cached = run_stage(stage, lambda line: log.info("%s", line))
@@ -90,7 +90,7 @@ def follow(stage: Stage) -> str | State:
     return Completed(name=CACHED, data=folder, message="The folder is there and whole.") if cached else folder
 
 
-def perform(step: Task, stage: Stage, rows: list[dict[str, Any]]) -> Path:
+def perform(step: Task, stage: StageRun, rows: list[dict[str, Any]]) -> Path:
     """Run the task of a stage and add a row to the table of stages; return the stage's folder."""
     log, started = get_run_logger(), time.monotonic()
     log.info("%s %s: %s", stage.name, stage.key, "is there" if stage.is_finished() else "running")
@@ -105,6 +105,6 @@ def perform(step: Task, stage: Stage, rows: list[dict[str, Any]]) -> Path:
 
 def fill_builtin(config: PipelineConfig, rows: list[dict[str, Any]]) -> PipelineConfig:
     """Put files in the places of the word `builtin`, writing them out first."""
-    if not keys.needs_builtin(config):
+    if not needs_builtin(config):
         return config
-    return keys.resolve_builtin(config, perform(write_corpus, corpus_stage(config), rows))
+    return resolve_builtin(config, perform(write_corpus, corpus_stage(config), rows))

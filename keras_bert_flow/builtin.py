@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from keras_bert_flow.keys import corpus_key
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.text.builtin import builtin_digest, write_builtin_corpus, write_builtin_task
+from keras_bert_flow.stages.corpus import corpus_key
+from keras_bert_flow.text.corpus.builtin import builtin_digest, write_builtin_corpus, write_builtin_task
 
 
 def publish_builtin(output: str | Path) -> Path:

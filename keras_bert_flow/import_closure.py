@@ -21,8 +21,8 @@ def code_digests(module: str, root: Path = ROOT) -> dict[str, str]:
     """Return the sha256 of each module in the import closure of `module`, by dotted name.
 
     Imports count wherever they stand, except under `if TYPE_CHECKING`. A string of the form `module:name`, such as
-    `keras_bert_flow.tasks.regression:Regression` in a registry, counts as an import of that module. Packages count with
-    the modules in them, except `keras_bert_flow/__init__.py`, whose lazy names are followed instead.
+    `keras_bert_flow.tasks.choice.multiple_choice:MultipleChoice` in a registry, counts as an import of that module.
+    Packages count with the modules in them, except `keras_bert_flow/__init__.py`, whose lazy names are followed.
 
     Args:
         module: dotted name, such as `keras_bert_flow.training.pretraining.pretrain`.

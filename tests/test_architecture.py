@@ -27,12 +27,12 @@ ALLOWED = {
     # The backends where the file of one is loaded.
     "distribution": "config data backends layers models keras numpy jax tensorflow torch",
     "training": (
-        "config artifacts interrupts json_documents keys local_paths precision_choice progress data backends models "
+        "config artifacts interrupts json_documents stages local_paths precision_choice progress data backends models "
         "distribution conversion layers markdown tasks text records keras numpy scipy safetensors"
     ),
     "tasks": "by_name text json_documents local_paths numpy sklearn scipy",
     "evaluation": (
-        "tasks data prediction models conversion artifacts config json_documents keys local_paths "
+        "tasks data prediction models conversion artifacts config json_documents stages local_paths "
         "precision_choice records training "
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),
@@ -48,15 +48,15 @@ ALLOWED = {
     "artifacts": "interrupts local_paths locks outputs",
     "locks": "interrupts terminal",
     "import_closure": "",
-    "keys": "import_closure config artifacts records text",
+    "stages": "import_closure config artifacts records text",
     "by_name": "",
-    "builtin": "artifacts keys records text",
+    "builtin": "artifacts stages records text",
     "progress": "terminal rich",
     "markdown": "terminal",
     "exit_status": "",
     "interrupts": "exit_status",
     "beam_jobs": (
-        "text records config artifacts exit_status interrupts keys local_paths locks terminal apache_beam numpy"
+        "text records config artifacts exit_status interrupts stages local_paths locks terminal apache_beam numpy"
     ),
     "flows": EVERYTHING,
     "cli": EVERYTHING,
@@ -148,12 +148,18 @@ def test_every_module_of_the_house_is_looked_at():
 
 def light_modules() -> list[str]:
     """Name the modules that a Beam worker loads, which must not load a backend."""
-    folders = ("keras_bert_flow/text", "keras_bert_flow/records", "keras_bert_flow/doctor", "beam_jobs")
+    folders = (
+        "keras_bert_flow/text",
+        "keras_bert_flow/records",
+        "keras_bert_flow/doctor",
+        "keras_bert_flow/stages",
+        "beam_jobs",
+    )
     files = [
         path.relative_to(ROOT).with_suffix("") for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))
     ]
     modules = [".".join(file.parts).removesuffix(".__init__") for file in files]
-    return ["keras_bert_flow", "beam_jobs", "keras_bert_flow.config.loading", "keras_bert_flow.keys", *modules]
+    return ["keras_bert_flow", "beam_jobs", "keras_bert_flow.config.loading", *modules]
 
 
 def test_light_modules_load_no_backend():

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from keras_bert_flow.text.documents import ReadingRule, read_documents
-from keras_bert_flow.text.inputs import SUFFIXES
+from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
+from keras_bert_flow.text.corpus.inputs import SUFFIXES
 from tests.patience import PATIENCE_SECONDS
 
 DOCS = (Path(__file__).parents[1] / "docs" / "corpora.md").read_text(encoding="utf-8")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.import_closure import PACKAGES, ROOT, code_digests
-from keras_bert_flow.keys import STAGES, stage_code
 from keras_bert_flow.records.manifest import write_manifest
+from keras_bert_flow.stages.registry import STAGES
 from tests.oracles.tiny_model import write_tiny_model
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS
@@ -69,7 +69,7 @@ def test_change_of_a_constant_is_one():
     assert change_constant('"""A 1."""\nNAME = f"{2}"\nSIZE = 3\n') == '"""A 1."""\nNAME = f"{2}"\nSIZE = 4\n'
     assert change_constant("def f(x='a'):\n    pass\n") == "def f(x='ax'):\n    pass\n"
     assert change_constant('"""Only words."""\n') is None
-    changeable = [change_constant(source_of(ROOT, name).read_text()) for name in stage_code("evaluation")]
+    changeable = [change_constant(source_of(ROOT, name).read_text()) for name in STAGES["evaluation"].digest_code()]
     assert changeable.count(None) < len(changeable) / 5
 
 
@@ -104,18 +104,18 @@ def test_unknown_module_is_refused(tmp_path):
 
 def test_changed_constant_changes_the_key_and_a_comment_or_docstring_does_not(tree):
     """In every module of every stage."""
-    before = {stage: code_digests(module, tree) for stage, module in STAGES.items()}
-    assert before == {stage: stage_code(stage) for stage in STAGES}
+    before = {name: code_digests(stage.made_by, tree) for name, stage in STAGES.items()}
+    assert before == {name: stage.digest_code() for name, stage in STAGES.items()}
     sources = {name: source_of(tree, name).read_text() for name in set().union(*before.values())}
     for name, source in sources.items():
         body = ast.parse(source).body
         start = body[0].end_lineno if body and isinstance(body[0], ast.Expr) else 0
         code = "\n".join(source.splitlines()[start:])
         source_of(tree, name).write_text(f'"""Another docstring."""\n{code}\n# A comment.\n')
-    assert {stage: code_digests(module, tree) for stage, module in STAGES.items()} == before
+    assert {name: code_digests(stage.made_by, tree) for name, stage in STAGES.items()} == before
     for name, source in sources.items():
         source_of(tree, name).write_text(source + MUTATION)
-    for stage, module in STAGES.items():
+    for stage, module in ((name, stage.made_by) for name, stage in STAGES.items()):
         after = code_digests(module, tree)
         assert after.keys() == before[stage].keys() and not after.items() & before[stage].items()
     for name, source in sources.items():
@@ -124,7 +124,7 @@ def test_changed_constant_changes_the_key_and_a_comment_or_docstring_does_not(tr
         if changed := change_constant(source):
             stage = next(stage for stage in STAGES if name in before[stage])
             source_of(tree, name).write_text(changed)
-            assert code_digests(STAGES[stage], tree) != before[stage], name
+            assert code_digests(STAGES[stage].made_by, tree) != before[stage], name
             source_of(tree, name).write_text(source)
 
 
@@ -139,15 +139,15 @@ def test_nested_docstrings_do_not_count_and_values_in_bodies_do(tmp_path):
 
 
 def test_closures_hold_what_a_result_depends_on_and_no_more():
-    rooms = {stage: {".".join(name.split(".")[1:2]) for name in stage_code(stage)} for stage in STAGES}
+    rooms = {stage: {".".join(name.split(".")[1:2]) for name in STAGES[stage].digest_code()} for stage in STAGES}
     assert {"text", "records", "data", "models", "layers", "training"} <= rooms["pretraining"]
     assert {"text", "records", "tasks", "training"} <= rooms["finetuning"] and "prediction" in rooms["evaluation"]
     assert not {"tasks", "evaluation", "prediction", "doctor"} & rooms["pretraining"]
     for stage in ("corpus", "vocabulary", "records"):
         assert not {"models", "layers", "training", "tasks", "data", "conversion"} & rooms[stage]
     assert not {"cli", "doctor", "progress"} & set().union(*rooms.values())
-    assert "keras_bert_flow.text.masking" not in stage_code("vocabulary")
-    assert "keras_bert_flow.tasks.regression" in stage_code("finetuning")
+    assert "keras_bert_flow.text.masking" not in STAGES["vocabulary"].digest_code()
+    assert "keras_bert_flow.tasks.classification.regression" in STAGES["finetuning"].digest_code()
 
 
 def test_files_that_import_by_name_are_known():
@@ -201,12 +201,12 @@ def inputs(tmp_path):
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_project_module_that_a_stage_loads_is_in_its_closure(stage, inputs):
     code = (
-        f"import importlib, json, pathlib, sys\nstage = importlib.import_module('{STAGES[stage]}')\n"
+        f"import importlib, json, pathlib, sys\nstage = importlib.import_module('{STAGES[stage].made_by}')\n"
         "from keras_bert_flow.config.pipeline import PipelineConfig\n"
         f"folder = pathlib.Path({str(inputs)!r})\n"
         "config = PipelineConfig(**json.loads((folder / 'config.json').read_text()))\n"
         f"{RUNS[stage]}\n"
-        "make = sys.modules.get('keras_bert_flow.tasks.make')\n"
+        "make = sys.modules.get('keras_bert_flow.tasks.registry')\n"
         "for kind in make.KINDS if make else (): make.make_task(kind)\n"
         f"print('\\nloaded', *[name for name in sys.modules if name.split('.')[0] in {PACKAGES}])"
     )
@@ -217,4 +217,6 @@ def test_every_project_module_that_a_stage_loads_is_in_its_closure(stage, inputs
     assert done.returncode == 0, done.stderr
     assert not RUNS[stage] or (inputs / "out" / "manifest.json").is_file()
     loaded = set(done.stdout.rpartition("\nloaded")[2].split()) - set(NEVER_COUNTED) - {"beam_jobs"}
-    assert STAGES[stage] in loaded and loaded <= set(stage_code(stage)), loaded - set(stage_code(stage))
+    assert STAGES[stage].made_by in loaded and loaded <= set(STAGES[stage].digest_code()), loaded - set(
+        STAGES[stage].digest_code()
+    )

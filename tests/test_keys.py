@@ -3,13 +3,18 @@ import shutil
 
 import pytest
 
-from keras_bert_flow import keys
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.records.manifest import MANIFEST, check_folder, write_manifest
+from keras_bert_flow.stages.digests import folder_digest, folder_files
+from keras_bert_flow.stages.evaluation import evaluation_key
+from keras_bert_flow.stages.finetuning import finetuning_key
+from keras_bert_flow.stages.pretraining import pretraining_key
+from keras_bert_flow.stages.records import records_key
+from keras_bert_flow.stages.vocabulary import vocabulary_key
 from tests.oracles.tiny_records import write_tiny_records
 
 
@@ -22,7 +27,7 @@ def corpus(tmp_path):
 
 
 def key_of(corpus, **settings):
-    return keys.vocabulary_key(corpus, VocabularyConfig(**settings))
+    return vocabulary_key(corpus, VocabularyConfig(**settings))
 
 
 def test_key_does_not_depend_on_where_text_lies_or_how_it_is_called(corpus, tmp_path):
@@ -49,7 +54,7 @@ def test_key_changes_with_text_and_settings(corpus, tmp_path):
 
 def test_records_key_changes_with_all_that_records_depend_on(corpus, tmp_path):
     def key_of(name="v.txt", records=None, cased=False, seed=1):
-        return keys.records_key(corpus, records or RecordsConfig(), tmp_path / name, cased, seed)
+        return records_key(corpus, records or RecordsConfig(), tmp_path / name, cased, seed)
 
     (tmp_path / "v.txt").write_text("a")
     found = {key_of(), key_of(cased=True), key_of(seed=2), key_of(records=RecordsConfig(shards=5))}
@@ -62,11 +67,11 @@ def test_records_key_changes_with_all_that_records_depend_on(corpus, tmp_path):
 def test_devices_are_in_no_key(tmp_path):
     records = write_tiny_records(tmp_path / "records")
     one, many = (PipelineConfig(distribution={"kind": kind}) for kind in ("single", "data_parallel"))
-    assert keys.pretraining_key(one, records) == keys.pretraining_key(many, records)
+    assert pretraining_key(one, records) == pretraining_key(many, records)
     tables = {"task": {"train": str(records / "vocab.txt"), "dev": str(records / "vocab.txt")}}
     one, many = (PipelineConfig(distribution={"kind": kind}, **tables) for kind in ("single", "data_parallel"))
-    assert keys.evaluation_key(one, records, records) == keys.evaluation_key(many, records, records)
-    assert keys.finetuning_key(one, records) == keys.finetuning_key(many, records)
+    assert evaluation_key(one, records, records) == evaluation_key(many, records, records)
+    assert finetuning_key(one, records) == finetuning_key(many, records)
 
 
 def test_model_is_digested_with_the_folders_in_it(tmp_path):
@@ -74,16 +79,16 @@ def test_model_is_digested_with_the_folders_in_it(tmp_path):
         path = tmp_path / "model" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-        return keys.folder_digest(tmp_path / "model")
+        return folder_digest(tmp_path / "model")
 
     plain = digest_after("config.json", "{}")
     mean, best = (digest_after("1_Pooling/config.json", mode) for mode in ("mean", "max"))
     assert len({plain, mean, best}) == 3
     assert digest_after(".git/index", "any") == digest_after(".cache/huggingface/x/y", "any") == best
-    assert list(keys.folder_files(tmp_path / "model")) == ["1_Pooling/config.json", "config.json"]
+    assert list(folder_files(tmp_path / "model")) == ["1_Pooling/config.json", "config.json"]
     for none in ("nowhere", "model/config.json"):
         with pytest.raises(FileNotFoundError, match=f"must be a folder. Received: .*{none}, which is none"):
-            keys.folder_digest(tmp_path / none)
+            folder_digest(tmp_path / none)
 
 
 def test_further_dev_files_are_of_the_evaluation_and_not_of_the_fine_tuning(tmp_path):
@@ -93,7 +98,7 @@ def test_further_dev_files_are_of_the_evaluation_and_not_of_the_fine_tuning(tmp_
     def keys_of(extra=None):
         files = dict.fromkeys(("train", "dev"), str(tmp_path / "table"))
         config = PipelineConfig(task=files | {"extra_dev": {"far": str(tmp_path / extra)} if extra else {}})
-        return keys.finetuning_key(config, tmp_path / "model"), keys.evaluation_key(config, *[tmp_path / "model"] * 2)
+        return finetuning_key(config, tmp_path / "model"), evaluation_key(config, *[tmp_path / "model"] * 2)
 
     (tmp_path / "model").mkdir()
     none, table, other, copy = map(keys_of, (None, "table", "other", "copy"))
@@ -111,7 +116,7 @@ def test_minimal_pairs_are_of_the_evaluation_only_where_they_are_named(tmp_path)
         files = dict.fromkeys(("train", "dev"), str(tmp_path / "table"))
         pairs = {"minimal_pairs": name and str(tmp_path / name), "minimal_pairs_limit": limit}
         config = PipelineConfig(task=files, evaluation=pairs)
-        return keys.finetuning_key(config, tmp_path / "model"), keys.evaluation_key(config, *[tmp_path / "model"] * 2)
+        return finetuning_key(config, tmp_path / "model"), evaluation_key(config, *[tmp_path / "model"] * 2)
 
     none, unused, pairs, other, copy, few = (
         keys_of(*given) for given in ((), (None, 3), ("pairs",), ("other",), ("copy",), ("pairs", 3))
@@ -127,7 +132,7 @@ def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(t
 
     def key_of(*settings, earlier=()):
         config = load_config(None, [f"pretraining.{setting}" for setting in settings])
-        return keys.pretraining_key(config, tmp_path, earlier=earlier)
+        return pretraining_key(config, tmp_path, earlier=earlier)
 
     seen = ("log_every_steps=7", "checkpoint_every_steps=7", "keep_checkpoints=1", "keep_best=false", "peak_flops=1e9")
     assert {key_of(), key_of(*seen), key_of("tensorboard=false"), key_of("evaluate_every_steps=7")} == {key_of()}
@@ -152,12 +157,12 @@ def test_informational_files_and_timings_are_verified_and_in_no_key(tmp_path):
 
     quick, slow, other = published("quick", 1), published("slow", 2), published("other", 1, "v")
     better = published("better", 1, score=0.6)
-    assert keys.folder_digest(quick) != keys.folder_digest(better)
-    assert keys.folder_files(quick) != keys.folder_files(better)
+    assert folder_digest(quick) != folder_digest(better)
+    assert folder_files(quick) != folder_files(better)
     for place in (".", "model"):
-        assert keys.folder_digest(quick / place) == keys.folder_digest(slow / place)
-        assert keys.folder_digest(quick / place) != keys.folder_digest(other / place)
-        assert keys.folder_files(quick / place) == keys.folder_files(slow / place)
+        assert folder_digest(quick / place) == folder_digest(slow / place)
+        assert folder_digest(quick / place) != folder_digest(other / place)
+        assert folder_files(quick / place) == folder_files(slow / place)
     (slow / "model" / "README.md").write_text("9 s")
     with pytest.raises(ValueError, match=r"README\.md, changed or damaged"):
         check_folder(slow)
@@ -169,4 +174,4 @@ def test_manifest_without_marks_counts_every_file(tmp_path):
     values = json.loads((tmp_path / MANIFEST).read_text())
     assert values["files"][0].pop("informational") is True and values.pop("digest")
     (tmp_path / MANIFEST).write_text(json.dumps(values))
-    assert list(keys.folder_files(tmp_path)) == ["log.jsonl"]
+    assert list(folder_files(tmp_path)) == ["log.jsonl"]

@@ -151,13 +151,13 @@ def write_arrays(output):
 
 
 def write_official(output):
-    from keras_bert_flow.tasks.official import write_official
+    from keras_bert_flow.tasks.formats.official import write_official
 
     write_official(output, None, [], [])
 
 
 def write_submission(output):
-    from keras_bert_flow.tasks.glue import write_glue_submission
+    from keras_bert_flow.tasks.formats.glue import write_glue_submission
 
     write_glue_submission(output, {})
 

@@ -27,9 +27,9 @@ from keras_bert_flow.evaluation.prediction_files import score_predictions
 from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.prediction.line_vectors import open_index
 from keras_bert_flow.records.manifest import MANIFEST, write_manifest
-from keras_bert_flow.tasks.glue import write_glue_submission
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.text.documents import ReadingRule, find_fault, read_documents
+from keras_bert_flow.tasks.formats.glue import write_glue_submission
+from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault, read_documents
 from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.mutations import mutate_file
 from tests.oracles.tiny_model import write_tiny_model

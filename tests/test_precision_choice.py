@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert_flow import keys, precision_choice
+from keras_bert_flow import precision_choice
 from keras_bert_flow.cli.options import choose_backend
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.precision_choice import (
@@ -11,6 +11,9 @@ from keras_bert_flow.precision_choice import (
     read_processor_flags,
     resolve_precision,
 )
+from keras_bert_flow.stages.evaluation import evaluation_key
+from keras_bert_flow.stages.finetuning import finetuning_key
+from keras_bert_flow.stages.pretraining import pretraining_key
 
 AUTOMATIC = PipelineConfig(backend="torch", pretraining={"precision": "auto"}, finetuning={"precision": "auto"})
 
@@ -62,17 +65,17 @@ def test_resolved_configuration_has_the_keys_of_the_precision_that_was_chosen(tm
         backend="torch", pretraining={"precision": "mixed_bfloat16"}, finetuning={"precision": "mixed_bfloat16"}
     )
     assert resolved == named
-    assert keys.pretraining_key(resolved, tmp_path) == keys.pretraining_key(named, tmp_path)
+    assert pretraining_key(resolved, tmp_path) == pretraining_key(named, tmp_path)
     monkeypatch.setattr(precision_choice, "choose_precision", lambda backend: "float32")
-    assert keys.pretraining_key(resolve_precision(AUTOMATIC), tmp_path) != keys.pretraining_key(named, tmp_path)
+    assert pretraining_key(resolve_precision(AUTOMATIC), tmp_path) != pretraining_key(named, tmp_path)
     assert resolve_precision(named) is named
 
 
 def test_no_key_is_made_of_the_word(tmp_path):
     for make in (
-        lambda: keys.pretraining_key(AUTOMATIC, tmp_path),
-        lambda: keys.finetuning_key(AUTOMATIC, tmp_path),
-        lambda: keys.evaluation_key(AUTOMATIC, tmp_path, tmp_path),
+        lambda: pretraining_key(AUTOMATIC, tmp_path),
+        lambda: finetuning_key(AUTOMATIC, tmp_path),
+        lambda: evaluation_key(AUTOMATIC, tmp_path, tmp_path),
     ):
         with pytest.raises(ValueError, match="A key must name the precision. Received: .*precision=auto"):
             make()

@@ -26,7 +26,7 @@ from keras_bert_flow.data.lengths import deal_at_random
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.task_batches import make_generator
 from keras_bert_flow.data.tasks import make_inputs, make_labels
-from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.training.finetuning.task_data import read_task_files
 
 MODELS = {

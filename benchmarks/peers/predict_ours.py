@@ -7,7 +7,7 @@ import sys
 
 import keras_bert_flow as kbf
 from benchmarks.peers.serving import serve
-from keras_bert_flow.tasks.tables import read_columns
+from keras_bert_flow.tasks.formats.tables import read_columns
 
 folder, path, *positions = sys.argv[1:]
 predictors = {f"ours-{count}": kbf.load(folder, batch_positions=int(count)) for count in positions}

@@ -18,6 +18,6 @@ def fill_builtin_task(settings: PipelineConfig) -> PipelineConfig:
 
 def _fill(settings: PipelineConfig, folder: Path) -> PipelineConfig:
     from keras_bert_flow.builtin import publish_builtin
-    from keras_bert_flow.keys import corpus_key, resolve_builtin
+    from keras_bert_flow.stages.corpus import corpus_key, resolve_builtin
 
     return resolve_builtin(settings, publish_builtin(folder / "corpus" / corpus_key()))

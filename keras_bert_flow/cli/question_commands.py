@@ -17,7 +17,7 @@ from keras_bert_flow.prediction.lines import read_items, read_waiting_items, rea
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.models import check_asked_model, check_search
 from keras_bert_flow.progress import counting_progress
-from keras_bert_flow.tasks.official import find_format, write_official
+from keras_bert_flow.tasks.formats.official import find_format, write_official
 
 JSONL = "jsonl"
 

@@ -23,7 +23,7 @@ def glue_zip(
     """Gather predictions on GLUE's test tables in the .zip that its server takes, and say which it lacks."""
     check_output_file(output)
     from keras_bert_flow.records.verification import verify
-    from keras_bert_flow.tasks.glue import write_glue_submission
+    from keras_bert_flow.tasks.formats.glue import write_glue_submission
 
     verify(*predictions)
 

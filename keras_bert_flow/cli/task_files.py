@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.tasks import TASKS
-from keras_bert_flow.tasks.make import make_task, task_fields
-from keras_bert_flow.tasks.task import Task
+from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.registry import make_task, task_fields
 
 OF_THE_MODEL = {"kind", "labels"}
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from keras_bert_flow.text.masking import TOKEN, MaskingRule, count_masks, mask_rows
 from keras_bert_flow.text.randomness import keyed_generator
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 
 Features = Mapping[str, np.ndarray]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.terminal import abridge
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import CONTINUATION, VOCABULARY_FILE, check_vocabulary
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_FILE, check_vocabulary
 
 FAST_TOKENIZER = "tokenizer.json"
 

@@ -18,8 +18,8 @@ from keras_bert_flow.text.cutting import check_cutting, count_sequences, cut_rec
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives.registry import DEFAULT
 from keras_bert_flow.text.randomness import keyed_generator
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 
 SAMPLE_SEQUENCES = 1000  # a second; their mean context is known to some hundredths
 

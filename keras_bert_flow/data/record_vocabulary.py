@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keras_bert_flow.text.vocabulary import read_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 
 
 def check_record_vocabulary(path: Path, vocabulary_size: int, other: str | Path | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_flow.data.lengths import MAX_WIDTHS, choose_few_widths, fill_up, plan_in_order, plan_tightly
-from keras_bert_flow.tasks.features import IGNORED, Features
+from keras_bert_flow.tasks.core.features import IGNORED, Features
 
 BATCH_POSITIONS = 4096  # of a batch in prediction: 64 rows of 64; more of them were no faster on a processor
 ChooseWidths = Callable[[np.ndarray], Sequence[int]]  # lengths of rows, int, (rows,) → widths of batches, rising

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.doctor.findings import Diagnosis, Finding, Verdict, grade, judge, percent, share
 from keras_bert_flow.doctor.measures import Lengths, Repeats
-from keras_bert_flow.text.documents import ReadingRule, make_document, read_documents
-from keras_bert_flow.text.inputs import find_inputs
-from keras_bert_flow.text.normalization import normalize_text
-from keras_bert_flow.text.rejected import advise, describe_rejected, rejected_bytes, rejected_share
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.corpus.documents import ReadingRule, make_document, read_documents
+from keras_bert_flow.text.corpus.inputs import find_inputs
+from keras_bert_flow.text.corpus.rejected import advise, describe_rejected, rejected_bytes, rejected_share
+from keras_bert_flow.text.tokenizers.normalization import normalize_text
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 HISTOGRAMS = {
     "sentences_per_document": "sentences of a document",

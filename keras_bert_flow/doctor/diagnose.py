@@ -11,8 +11,8 @@ from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.records.verification import verify
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, VOCABULARY_FILE
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE
 
 _LOOKED_AT_BYTES = 65536  # the special pieces of every published vocabulary are in the first thousand
 _KINDS = "a corpus, a vocabulary or a folder of records"

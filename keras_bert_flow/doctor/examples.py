@@ -10,7 +10,7 @@ from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, RECORD_SUFFIX, TFRecordFile
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, read_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, read_vocabulary
 
 PARTS = ("train", "held_out")
 LEGEND = "[MASK: word] hidden, [KEPT: word] to predict though shown, [RANDOM other: word] replaced by another"

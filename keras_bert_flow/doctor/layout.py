@@ -7,7 +7,7 @@ from typing import Any
 from keras_bert_flow.records.checking import check_records_config
 from keras_bert_flow.text.objectives.objective import SentenceLabel
 from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 
 
 @dataclass(frozen=True)

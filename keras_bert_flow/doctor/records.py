@@ -16,7 +16,7 @@ from keras_bert_flow.doctor.vocabulary import read_pieces
 from keras_bert_flow.records.checking import find_extra_files
 from keras_bert_flow.records.manifest import FileSummary, Manifest, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 
 SAMPLE = 100_000
 HISTOGRAMS = {"tokens_per_record": "tokens of a record"}

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_bert_flow.doctor.findings import Diagnosis, Finding, grade, judge, percent, share
-from keras_bert_flow.text.normalization import normalize_text
-from keras_bert_flow.text.tokenizer import MAX_WORD_CHARACTERS
-from keras_bert_flow.text.vocabulary import CONTINUATION, SPECIAL_PIECES, read_vocabulary_bytes
+from keras_bert_flow.text.tokenizers.normalization import normalize_text
+from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
+from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, read_vocabulary_bytes
 
 HISTOGRAMS = {"characters_per_piece": "characters of a piece, ## aside"}
 CASED_SHARE = 0.01  # of pieces with capitals or accents: a vocabulary that has more is taken for a cased one

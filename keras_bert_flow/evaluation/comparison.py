@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_bert_flow.tasks.task import Measure
+from keras_bert_flow.tasks.core.task import Measure
 
 RESAMPLES = 200  # the standard deviation of so many draws is known to 5 %
 LEAST_RESAMPLES = 100

@@ -25,16 +25,16 @@ from keras_bert_flow.evaluation.results import (
 )
 from keras_bert_flow.evaluation.summary import extra_results, improving_sentence, results_markdown, unreachable_markdown
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.keys import evaluation_inputs, evaluation_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.markdown import escape_markdown
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.tasks.task import Prediction, Task
-from keras_bert_flow.tasks.word_baseline import answer_from_words
+from keras_bert_flow.stages.evaluation import evaluation_inputs, evaluation_key
+from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
+from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.task import Prediction, Task
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files, read_unreachable
 from keras_bert_flow.training.state.logs import read_log
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MODEL_NAMES = {"random": "random weights", "pretrained": "pre-trained"}
-# Kind of task → its baseline without a network; see `tasks.word_baseline`.
+# Kind of task → its baseline without a network; see `tasks.baselines.word_baseline`.
 WORD_BASELINES = {
     "classification": "TF-IDF with logistic regression",
     "multi_label": "TF-IDF with logistic regression",

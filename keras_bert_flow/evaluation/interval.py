@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_bert_flow.tasks.task import Measure
+from keras_bert_flow.tasks.core.task import Measure
 
 RESAMPLES = 1000
 DRAWN = 10_000_000  # examples of all resamples together, at most: 1,000 resamples of 10,000 take seconds

@@ -16,9 +16,9 @@ from keras_bert_flow.evaluation.headings import (
 )
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.markdown import as_markdown
-from keras_bert_flow.tasks.metrics import summarise_runs
-from keras_bert_flow.tasks.task import Task
-from keras_bert_flow.tasks.word_baseline import answer_from_words
+from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
+from keras_bert_flow.tasks.core.metrics import summarise_runs
+from keras_bert_flow.tasks.core.task import Task
 
 CURVE_FILE = "label-counts.json"
 MODELS = ("tfidf", "random", "pretrained")

@@ -7,12 +7,12 @@ from typing import Any
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.records.verification import verify
-from keras_bert_flow.tasks.conll import LAST, read_tagged_words
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.rows import abridge, read_objects, read_rows
-from keras_bert_flow.tasks.squad import gold_answers
-from keras_bert_flow.tasks.squad_metrics import score_squad_1, score_squad_2
-from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.tasks.answering.squad import gold_answers
+from keras_bert_flow.tasks.answering.squad_metrics import score_squad_1, score_squad_2
+from keras_bert_flow.tasks.core.task import Prediction, Task
+from keras_bert_flow.tasks.formats.rows import abridge, read_objects, read_rows
+from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.tasks.tagging.conll import LAST, read_tagged_words
 
 JSON_LINES = ".jsonl"
 

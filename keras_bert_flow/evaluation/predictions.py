@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.tasks.conll import write_conll
-from keras_bert_flow.tasks.squad import write_answers, write_no_answer_scores
-from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.tasks.answering.squad import write_answers, write_no_answer_scores
+from keras_bert_flow.tasks.core.task import Prediction, Task
+from keras_bert_flow.tasks.tagging.conll import write_conll
 
 
 def write_predictions(

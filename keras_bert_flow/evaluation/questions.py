@@ -10,10 +10,10 @@ from keras_bert_flow.conversion.directory_check import check_masked_lm
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.records.verification import verify
-from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.minimal_pairs import EncodedPairs, encode_pairs, read_minimal_pairs
-from keras_bert_flow.tasks.task import Task
+from keras_bert_flow.tasks.registry import make_task
 
 DEV = "dev"
 

@@ -13,7 +13,7 @@ from keras_bert_flow.evaluation.summary import (
     interval_sentence,
     result_rows,
 )
-from keras_bert_flow.tasks.unreachable import list_unreachable
+from keras_bert_flow.tasks.core.unreachable import list_unreachable
 
 MAX_CLASSES = 40  # a wider confusion matrix, or a longer table, is no longer read
 MAX_TEXT = 500  # characters of a shown example

@@ -14,7 +14,7 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
     comparisons: each model but pretrained → difference (of the mean main metrics, pretrained minus that), its
         standard_error, beyond_chance and resamples; see `keras_bert_flow.evaluation.comparison`
     tfidf: how that model was chosen: longest, strength, score, choosing_examples and fitted_examples; see
-        `keras_bert_flow.tasks.word_baseline`
+        `keras_bert_flow.tasks.baselines.word_baseline`
     extra_dev: name of each further dev file → examples, and models as above; absent where there is none
     pretraining: masked_lm_loss, masked_lm_accuracy, masked_lm_perplexity, unigram_accuracy,
         next_sentence_loss and next_sentence_accuracy (or sentence_order_…, or neither: by the objective), steps,
@@ -44,9 +44,9 @@ from typing import Any
 from keras_bert_flow.evaluation.comparison import compare_models
 from keras_bert_flow.evaluation.convergence import is_improving
 from keras_bert_flow.evaluation.interval import bootstrap_interval
-from keras_bert_flow.tasks.counts import pool_tables
-from keras_bert_flow.tasks.metrics import confusion, summarise_runs
-from keras_bert_flow.tasks.task import Prediction, Task
+from keras_bert_flow.tasks.core.counts import pool_tables
+from keras_bert_flow.tasks.core.metrics import confusion, summarise_runs
+from keras_bert_flow.tasks.core.task import Prediction, Task
 
 BASELINE, WORDS, RANDOM, PRETRAINED = "baseline", "tfidf", "random", "pretrained"
 

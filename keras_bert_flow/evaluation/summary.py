@@ -12,18 +12,13 @@ from keras_bert_flow.evaluation.headings import (
     shown_metrics,
 )
 from keras_bert_flow.markdown import as_markdown, escape_markdown
-from keras_bert_flow.tasks.unreachable import describe_unreachable
+from keras_bert_flow.tasks.core.unreachable import describe_unreachable
 from keras_bert_flow.terminal import JOINERS, escape_controls
 
 
 def results_markdown(results: Mapping[str, Any]) -> str:
     """Write the result table in Markdown, for Prefect's interface."""
     return as_markdown(result_rows(results))
-
-
-def results_text(results: Mapping[str, Any]) -> str:
-    """Write the result table in aligned plain text, for the terminal."""
-    return align(result_rows(results))
 
 
 def extra_results(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

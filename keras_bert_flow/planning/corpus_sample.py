@@ -8,10 +8,10 @@ from typing import BinaryIO
 
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.preflight.limited import EnoughError, LimitedCounts
-from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
-from keras_bert_flow.text.inputs import DAMAGED_ERRORS, PARQUET, open_input, open_packed
-from keras_bert_flow.text.parquet import list_chunks, open_table
-from keras_bert_flow.text.unpacking import PACKED_SUFFIXES, unpack
+from keras_bert_flow.text.corpus.documents import Document, ReadingRule, read_documents
+from keras_bert_flow.text.corpus.inputs import DAMAGED_ERRORS, PARQUET, open_input, open_packed
+from keras_bert_flow.text.corpus.parquet import list_chunks, open_table
+from keras_bert_flow.text.corpus.unpacking import PACKED_SUFFIXES, unpack
 
 SAMPLE_BYTES = 1_000_000
 MOST_FILES = 16  # of which something is read

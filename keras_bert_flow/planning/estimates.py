@@ -13,17 +13,17 @@ from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.planning.corpus_sample import CorpusSample, read_sample
+from keras_bert_flow.text.corpus.documents import Document
 from keras_bert_flow.text.cutting import count_sequences
-from keras_bert_flow.text.documents import Document
-from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.masking import MaskingRule, count_masks
-from keras_bert_flow.text.normalization import normalize_text
 from keras_bert_flow.text.objectives.instances import build_instances
 from keras_bert_flow.text.objectives.objective import InstanceRule
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.pool import TokenizedDocument
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import read_vocabulary
+from keras_bert_flow.text.tokenizers.normalization import normalize_text
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 
 MATRIX_WIDTH = 1024  # of the product that is timed
 TIMED_SECONDS = 0.3

@@ -23,8 +23,8 @@ from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.planning.corpus_sample import measure_bytes
-from keras_bert_flow.text.inputs import DAMAGED_ERRORS, find_inputs
-from keras_bert_flow.text.storage import is_remote
+from keras_bert_flow.text.corpus.inputs import DAMAGED_ERRORS, find_inputs
+from keras_bert_flow.text.corpus.storage import is_remote
 
 ENCODE_SECONDS, PASS_SECONDS, COUNT_SECONDS = 0.25, 0.04, 0.08  # a megabyte of text
 WORKER_SECONDS = 2.5  # of work for each process; from about 1.5 on, two are not slower than one

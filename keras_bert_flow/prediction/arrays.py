@@ -10,7 +10,7 @@ from typing import BinaryIO
 import numpy as np
 
 from keras_bert_flow.prediction.whole_file import writing_whole
-from keras_bert_flow.tasks.task import Prediction
+from keras_bert_flow.tasks.core.task import Prediction
 
 ARRAYS = ".npz"
 

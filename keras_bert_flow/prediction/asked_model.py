@@ -17,9 +17,9 @@ from keras_bert_flow.prediction.lines import (
     read_items,
     read_until_mistake,
 )
-from keras_bert_flow.tasks.rows import read_lines
-from keras_bert_flow.tasks.task import Prediction
-from keras_bert_flow.tasks.texts import pose_texts
+from keras_bert_flow.tasks.core.task import Prediction
+from keras_bert_flow.tasks.core.texts import pose_texts
+from keras_bert_flow.tasks.formats.rows import read_lines
 
 AT_ONCE = 512  # items of a stream that are sorted by their length together, and answered together
 BLOCK = 2048  # examples of a file, the same

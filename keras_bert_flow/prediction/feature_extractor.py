@@ -9,8 +9,8 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ONLY_OUTPUT, ChooseWidths, predict_features
 from keras_bert_flow.models.hidden_features import WHOLE, make_features_model
 from keras_bert_flow.prediction.asked_model import AskedModel
-from keras_bert_flow.tasks.task import Prediction
-from keras_bert_flow.tasks.texts import TextExample, encode_examples, pose_texts
+from keras_bert_flow.tasks.core.task import Prediction
+from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, pose_texts
 
 
 @final

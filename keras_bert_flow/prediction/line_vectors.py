@@ -17,7 +17,7 @@ from keras_bert_flow.prediction.index_folder import INDEX, REMEDY, check_index, 
 from keras_bert_flow.prediction.lines import check_lines_file, decode_line
 from keras_bert_flow.prediction.nearest import unit_length
 from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.tasks.bounded_reading import read_byte_lines
+from keras_bert_flow.tasks.formats.bounded_reading import read_byte_lines
 
 VECTORS, LINES = "vectors.npy", "lines.npy"
 LINES_AT_ONCE = 16_384

@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.prediction.whole_file import writing_whole
-from keras_bert_flow.tasks.bounded_reading import MAX_LINE_BYTES
-from keras_bert_flow.tasks.task import Prediction
+from keras_bert_flow.tasks.core.task import Prediction
+from keras_bert_flow.tasks.formats.bounded_reading import MAX_LINE_BYTES
 from keras_bert_flow.terminal import show_json
 
 PlacedItem = tuple[str, Any]  # where it stands, for messages, and the item

@@ -13,11 +13,11 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_batches, make_inputs
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.prediction.asked_model import AskedModel
-from keras_bert_flow.tasks.features import Features, join_texts
-from keras_bert_flow.tasks.rows import abridge
-from keras_bert_flow.tasks.texts import take_texts
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import CONTINUATION
+from keras_bert_flow.tasks.core.features import Features, join_texts
+from keras_bert_flow.tasks.core.texts import take_texts
+from keras_bert_flow.tasks.formats.rows import abridge
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION
 
 MASK = "[MASK]"
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.preflight.limited import EnoughError, LimitedCounts
-from keras_bert_flow.text.documents import Document, ReadingRule, read_documents
-from keras_bert_flow.text.inputs import PARQUET, open_input
+from keras_bert_flow.text.corpus.documents import Document, ReadingRule, read_documents
+from keras_bert_flow.text.corpus.inputs import PARQUET, open_input
+from keras_bert_flow.text.corpus.parquet import open_table
+from keras_bert_flow.text.corpus.rejected import advise, check_rejected, describe_rejected, explain_lack, rejected_bytes
+from keras_bert_flow.text.corpus.unpacking import PACKED_SUFFIXES
 from keras_bert_flow.text.objectives.registry import find_objective
-from keras_bert_flow.text.parquet import open_table
 from keras_bert_flow.text.pool import held_out_choice
-from keras_bert_flow.text.rejected import advise, check_rejected, describe_rejected, explain_lack, rejected_bytes
-from keras_bert_flow.text.unpacking import PACKED_SUFFIXES
 
 MOST_BYTES = 16_000_000  # of text that are read: a fraction of a second
 

@@ -19,7 +19,7 @@ from keras_bert_flow.preflight.stages import (
     packages_of,
 )
 from keras_bert_flow.records.verification import verify
-from keras_bert_flow.text.vocabulary import read_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 from keras_bert_flow.training.finetuning.task_data import TaskFiles
 
 STAGES = ("vocabulary", "records", "pretraining", "finetuning", "evaluation")

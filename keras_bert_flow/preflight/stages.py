@@ -22,13 +22,13 @@ from keras_bert_flow.records.checking import check_positions, check_records
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.minimal_pairs import encode_pairs, read_minimal_pairs
+from keras_bert_flow.text.corpus.inputs import check_inputs, packages_for
+from keras_bert_flow.text.corpus.storage import is_remote
 from keras_bert_flow.text.cutting import check_cutting
-from keras_bert_flow.text.inputs import check_inputs, packages_for
 from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives.registry import DEFAULT
-from keras_bert_flow.text.storage import is_remote
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
 from keras_bert_flow.training.finetuning.task_data import (
     TaskData,
     TaskFiles,

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.tasks.bounded_reading import ANY_PACKING
-from keras_bert_flow.tasks.rows import abridge, read_objects
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.tasks.formats.bounded_reading import ANY_PACKING
+from keras_bert_flow.tasks.formats.rows import abridge, read_objects
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 NUM_SPECIAL = 2  # [CLS] and [SEP]
 _GOOD, _BAD, _PHENOMENON = "sentence_good", "sentence_bad", "UID"

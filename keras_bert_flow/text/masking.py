@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_bert_flow.text.spans import choose_spans
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 TOKEN, WORD, SPAN = "token", "word", "span"
 MASK_SHARE = 0.8  # of the chosen tokens become [MASK]

@@ -8,7 +8,7 @@ import pytest
 from beam_jobs.build_records import build_records
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 
 DOCUMENTS = 170  # two pools to train on
 SMALL = {"sequence_length": 32, "max_predictions": 5, "duplication": 2, "held_out_fraction": 0.2, "shards": 2}

@@ -11,7 +11,7 @@ from beam_jobs.reading import ReadCorpus
 from beam_jobs.results import WriteResults, read_results
 from beam_jobs.running import run_pipeline
 from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.text.documents import make_document
+from keras_bert_flow.text.corpus.documents import make_document
 
 
 def tell_process(texts):

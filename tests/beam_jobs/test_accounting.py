@@ -17,8 +17,8 @@ from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.results import INFORMATIONAL
-from keras_bert_flow.text.documents import ReadingRule
-from keras_bert_flow.text.storage import LocalStorage
+from keras_bert_flow.text.corpus.documents import ReadingRule
+from keras_bert_flow.text.corpus.storage import LocalStorage
 from tests.beam_jobs.conftest import as_text, build, make_documents, names_in, read_folder
 from tests.text.test_unpacking import PACK
 

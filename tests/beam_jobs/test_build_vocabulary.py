@@ -10,8 +10,8 @@ from beam_jobs.running import job_folder
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.records.manifest import check_folder, read_manifest
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import read_vocabulary
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, names_in
 from tests.patience import PATIENCE_SECONDS
 

@@ -12,8 +12,8 @@ from beam_jobs.pairing import DOCUMENTS_A_POOL
 from beam_jobs.tokenizing import TokenizeDocuments
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, read_folder
 
 EMPTY = [

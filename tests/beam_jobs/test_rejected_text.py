@@ -16,8 +16,8 @@ from beam_jobs.build_vocabulary import build_vocabulary
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.text.documents import ReadingRule, read_documents
-from keras_bert_flow.text.rejected import describe_rejected, rejected_bytes
+from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
+from keras_bert_flow.text.corpus.rejected import describe_rejected, rejected_bytes
 from tests.beam_jobs.conftest import as_text, build, make_documents, names_in, read_folder
 from tests.patience import PATIENCE_SECONDS
 

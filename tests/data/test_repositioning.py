@@ -14,7 +14,7 @@ from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.data.task_batches import task_dataset
 from keras_bert_flow.records.tfrecord import TFRecordFile
-from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.tasks.core.features import Features
 from tests.oracles.objective_records import write_objective_records
 
 pytestmark = pytest.mark.any_backend

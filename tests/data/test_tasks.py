@@ -11,8 +11,8 @@ import pytest
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.task_batches import TaskBatches, task_dataset
 from keras_bert_flow.data.tasks import predict_features
-from keras_bert_flow.tasks.features import IGNORED, Features
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.tasks.core.features import IGNORED, Features
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 
 pytestmark = pytest.mark.any_backend
 

@@ -12,7 +12,7 @@ from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.doctor.examples import show_examples
 from keras_bert_flow.doctor.records import examine_records
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 from tests.oracles import tensorflow_counts
 from tests.patience import PATIENCE_SECONDS
 

@@ -16,8 +16,8 @@ from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.doctor.corpus import examine_corpus
 from keras_bert_flow.doctor.findings import as_json
 from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 
 CORPUS = CorpusConfig(input=("unused",))
 SENTENCES = CorpusConfig(input=("unused",), lines="sentences")

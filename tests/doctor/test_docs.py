@@ -12,7 +12,7 @@ from keras_bert_flow.doctor.diagnose import diagnose
 from keras_bert_flow.doctor.examples import show_examples
 from keras_bert_flow.doctor.findings import as_text
 from keras_bert_flow.doctor.records import examine_records
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.oracles.plain_records import PIECES, make_many, publish_plain
 
 PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import norm
 
 from keras_bert_flow.evaluation.comparison import compare_models
-from keras_bert_flow.tasks.metrics import mean_measure
+from keras_bert_flow.tasks.core.metrics import mean_measure
 
 
 def compare_runs(runs, others, count: int, paired: bool = False, **options):

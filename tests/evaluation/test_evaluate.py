@@ -12,9 +12,9 @@ from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.tasks.conll import read_tagged_words
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.stored import write_task
+from keras_bert_flow.tasks.core.stored import write_task
+from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.tasks.tagging.conll import read_tagged_words
 from tests.evaluation.test_grid_table import GRID
 from tests.oracles.small_bert import TINY
 from tests.tasks.kinds import LETTERS

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from keras_bert_flow.evaluation.interval import bootstrap_interval
-from keras_bert_flow.tasks.metrics import mean_measure
+from keras_bert_flow.tasks.core.metrics import mean_measure
 
 
 @pytest.mark.parametrize(("count", "share"), [(40, 0.5), (1000, 0.9), (3, 1.0)])

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.evaluation.results import RunPredictions, build_results, worst_errors
-from keras_bert_flow.evaluation.summary import interval_sentence, results_markdown, results_text, verdict
-from keras_bert_flow.tasks.classification import Classification
-from keras_bert_flow.tasks.regression import Regression
-from keras_bert_flow.tasks.texts import TextExample
+from keras_bert_flow.evaluation.summary import align, interval_sentence, result_rows, results_markdown, verdict
+from keras_bert_flow.tasks.classification.classification import Classification
+from keras_bert_flow.tasks.classification.regression import Regression
+from keras_bert_flow.tasks.core.texts import TextExample
 from tests.tasks.kinds import CASES, make_case
 
 TASK = Classification(labels=("blue", "green", "red"))
@@ -115,7 +115,7 @@ def test_two_classes_also_have_the_f1_of_class_one():
     runs = {"pretrained": [run_of(1, [0, 1, 0], task.labels)]}
     results = build_results("t", task, examples, examples, runs, {})
     assert results["models"]["pretrained"]["f1_positive"]["mean"] == pytest.approx(2 / 3)
-    assert "class 1 F1 %" in results_text(results)
+    assert "class 1 F1 %" in align(result_rows(results))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_worst_numbers_are_the_farthest_off_first():
 
 def test_text_and_markdown_hold_one_table():
     results = results_of([[0, 1, 2, 2], [0, 1, 2, 1]], [[0, 0, 0, 0], [0, 1, 1, 1]])
-    markdown, text = results_markdown(results).splitlines(), results_text(results).splitlines()
+    markdown, text = results_markdown(results).splitlines(), align(result_rows(results)).splitlines()
     assert text[0].split() == ["model", "accuracy", "%", "macro", "F1", "%", "Matthews", "correlation", "runs"]
     assert markdown[1] == "| --- | ---: | ---: | ---: | ---: |"
     del markdown[1]

@@ -27,7 +27,7 @@ from keras_bert_flow.planning.corpus_sample import SAMPLE_BYTES, measure_bytes, 
 from keras_bert_flow.planning.estimates import count_records, estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS
 

@@ -6,7 +6,7 @@ import pytest
 from flows import stages
 from flows.finished import find_records
 from flows.settling import settle_config, write_config
-from flows.stages import Stage, StageError, pretraining_stage, records_stage, run_stage, vocabulary_stage
+from flows.stages import StageError, StageRun, pretraining_stage, records_stage, run_stage, vocabulary_stage
 from keras_bert_flow.config.loading import load_config
 from tests.beam_jobs.test_storage import FILES
 
@@ -15,21 +15,23 @@ COUNT = "import sys; open(sys.argv[1], 'a').write('x'); "
 
 
 @pytest.fixture
-def publishing_stage(tmp_path: Path) -> Stage:
+def publishing_stage(tmp_path: Path) -> StageRun:
     folder = tmp_path / "runs" / "vocabulary" / "0123456789abcdef"
-    return Stage("vocabulary", folder.name, folder, (*FAKE, "vocab", "--output", str(folder)), {"KERAS_BACKEND": "jax"})
+    return StageRun(
+        "vocabulary", folder.name, folder, (*FAKE, "vocab", "--output", str(folder)), {"KERAS_BACKEND": "jax"}
+    )
 
 
-def make_stage(tmp_path: Path, code: str) -> Stage:
+def make_stage(tmp_path: Path, code: str) -> StageRun:
     command = (sys.executable, "-c", COUNT + code, str(tmp_path / "starts"))
-    return Stage("records", "key", tmp_path / "runs" / "key", command)
+    return StageRun("records", "key", tmp_path / "runs" / "key", command)
 
 
 def starts(tmp_path: Path) -> int:
     return len((tmp_path / "starts").read_text())
 
 
-def test_run_stage_runs_once(publishing_stage: Stage):
+def test_run_stage_runs_once(publishing_stage: StageRun):
     lines = []
     (publishing_stage.folder.parents[1]).mkdir()
     assert run_stage(publishing_stage, lines.append) is False
@@ -37,14 +39,14 @@ def test_run_stage_runs_once(publishing_stage: Stage):
     assert lines == ["vocab says hello"]
 
 
-def test_run_stage_makes_a_deleted_folder_again(publishing_stage: Stage):
+def test_run_stage_makes_a_deleted_folder_again(publishing_stage: StageRun):
     (publishing_stage.folder.parents[1]).mkdir()
     run_stage(publishing_stage)
     publishing_stage.folder.rename(publishing_stage.folder.with_name("elsewhere"))
     assert run_stage(publishing_stage) is False
 
 
-def test_run_stage_keeps_a_damaged_folder_aside(publishing_stage: Stage):
+def test_run_stage_keeps_a_damaged_folder_aside(publishing_stage: StageRun):
     publishing_stage.folder.parents[1].mkdir()
     run_stage(publishing_stage)
     (publishing_stage.folder / "vocab.txt").unlink()
@@ -149,7 +151,7 @@ def test_rejected_text_ends_a_run_or_is_in_its_log(tmp_path: Path):
         vocabulary_stage(load_config(None, given))
 
 
-def test_flipped_bit_in_a_finished_stage_is_set_aside_and_made_again(publishing_stage: Stage):
+def test_flipped_bit_in_a_finished_stage_is_set_aside_and_made_again(publishing_stage: StageRun):
     publishing_stage.folder.parents[1].mkdir()
     run_stage(publishing_stage)
     path = publishing_stage.folder / "vocab.txt"

@@ -14,7 +14,7 @@ import pytest
 
 from flows.pretrain import pretrain
 from flows.settling import settle_config
-from flows.stages import Stage, pretraining_stage, run_stage
+from flows.stages import StageRun, pretraining_stage, run_stage
 from keras_bert_flow.exit_status import CHECKPOINTED
 from tests.flows.conftest import ROOT
 from tests.flows.test_pipeline import logs_of, prefect_server  # noqa: F401  a fixture
@@ -36,7 +36,7 @@ def records(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_tiny_records(tiny_config.parent / "records")
 
 
-def stage_of(runs: str, records: Path) -> Stage:
+def stage_of(runs: str, records: Path) -> StageRun:
     return pretraining_stage(settle_config("tiny.yaml", [*SETTINGS, f"runs={runs}"], backend="torch"), records)
 
 
@@ -46,11 +46,11 @@ def steps_of(folder: Path) -> list[int]:
     return [json.loads(line)["step"] for line in lines if line.endswith("}")]
 
 
-def work_of(stage: Stage) -> Path:
+def work_of(stage: StageRun) -> Path:
     return stage.folder.with_name(f".{stage.folder.name}.work")
 
 
-def commands_of(stage: Stage) -> list[psutil.Process]:
+def commands_of(stage: StageRun) -> list[psutil.Process]:
     """Find the processes that make a stage."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
@@ -59,7 +59,7 @@ def commands_of(stage: Stage) -> list[psutil.Process]:
     return found
 
 
-def stop_at(stage: Stage, steps: tuple[int, ...]) -> None:
+def stop_at(stage: StageRun, steps: tuple[int, ...]) -> None:
     """Send SIGTERM to the command each time its log has come to a step.
 
     Its end is not waited for here: who waits takes the exit status away from the flow, which is of the same process.
@@ -70,7 +70,7 @@ def stop_at(stage: Stage, steps: tuple[int, ...]) -> None:
         command.terminate()
 
 
-def weights_of(stage: Stage) -> bytes:
+def weights_of(stage: StageRun) -> bytes:
     return (stage.folder / "model" / "model.safetensors").read_bytes()
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from keras_bert_flow.tasks.context_windows import find_gold
-from keras_bert_flow.tasks.question_answering import QuestionAnswering
-from keras_bert_flow.tasks.squad import ContextQuestion
-from keras_bert_flow.text.offsets import encode_with_offsets
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.tasks.answering.context_windows import find_gold
+from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering
+from keras_bert_flow.tasks.answering.squad import ContextQuestion
+from keras_bert_flow.text.tokenizers.offsets import encode_with_offsets
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 
 def check_alignment(

@@ -9,7 +9,7 @@ from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives.instances import build_instances
 from keras_bert_flow.text.objectives.objective import InstanceRule
 from keras_bert_flow.text.pool import TokenizedDocument
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 
 VOCABULARY_SIZE = 40
 SEQUENCE_LENGTH = 16

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.stored import write_task
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.tasks.core.stored import write_task
+from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 
 PIECES = (*SPECIAL_PIECES, "a", "b", "c")
 HIDDEN, INTERMEDIATE, POSITIONS = 4, 8, 64

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.stored import write_task
+from keras_bert_flow.tasks.core.stored import write_task
+from keras_bert_flow.tasks.registry import make_task
 from tests.oracles.small_bert import SMALL
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(45))]

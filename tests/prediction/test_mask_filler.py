@@ -5,7 +5,7 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.prediction.mask_filler import choose_tokens, encode_masked, put
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.prediction.models import LONGEST, PIECES, Watched, save_masked_lm
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.task import Task
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 DATA = os.environ.get("KBF_TEST_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")

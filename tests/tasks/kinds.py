@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.tasks.choices import ChoiceExample
-from keras_bert_flow.tasks.features import IGNORED, Features
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.squad import Answer, ContextQuestion
-from keras_bert_flow.tasks.tagged_words import TaggedWords
-from keras_bert_flow.tasks.task import Task
-from keras_bert_flow.tasks.texts import TextExample
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.tasks.answering.squad import Answer, ContextQuestion
+from keras_bert_flow.tasks.choice.choices import ChoiceExample
+from keras_bert_flow.tasks.core.features import IGNORED, Features
+from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.core.texts import TextExample
+from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 LETTERS = [*"abcdefghijklmnop"]
 TOKENIZER = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS])

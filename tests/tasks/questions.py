@@ -1,8 +1,8 @@
 """Questions for tests: a tokenizer of letters and a few words, and contexts written with them."""
 
-from keras_bert_flow.tasks.squad import Answer, ContextQuestion
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+from keras_bert_flow.tasks.answering.squad import Answer, ContextQuestion
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz"]
 PIECES = [

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from keras_bert_flow.tasks import bounded_reading
-from keras_bert_flow.tasks.bounded_reading import ANY_PACKING, MAX_LINE_BYTES, read_byte_lines, read_whole
-from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.formats import bounded_reading
+from keras_bert_flow.tasks.formats.bounded_reading import ANY_PACKING, MAX_LINE_BYTES, read_byte_lines, read_whole
+from keras_bert_flow.tasks.registry import make_task
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -87,7 +87,7 @@ def test_gzip_bombs_take_little_memory(tmp_path, name):
     assert (tmp_path / name).stat().st_size < 1 << 20
     code = (
         "import resource, sys\n"
-        "from keras_bert_flow.tasks.make import make_task\n"
+        "from keras_bert_flow.tasks.registry import make_task\n"
         "task = make_task(sys.argv[2])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try: task.read(sys.argv[1])\n"

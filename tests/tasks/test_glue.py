@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.tasks.classification import Classification
-from keras_bert_flow.tasks.glue import GLUE, SUBMISSION, glue_task, write_glue_submission, write_glue_table
-from keras_bert_flow.tasks.regression import Regression
+from keras_bert_flow.tasks.classification.classification import Classification
+from keras_bert_flow.tasks.classification.regression import Regression
+from keras_bert_flow.tasks.formats.glue import GLUE, SUBMISSION, glue_task, write_glue_submission, write_glue_table
 from tests.tasks.files import DATA, message_of, needs_data, write
 
 # The first lines of the published files, and the facts of each task, from the paper and the server's own names.

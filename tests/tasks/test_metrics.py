@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from keras_bert_flow.tasks.metrics import (
+from keras_bert_flow.tasks.core.metrics import (
     classification_metrics,
     confusion,
     has_collapsed,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.registry import make_task
 
 pytestmark = pytest.mark.any_backend
 CLASSES, TAGS, LABELS = map(make_task, ("classification", "token_classification", "multi_label"))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks import partners
-from keras_bert_flow.tasks.partners import number_texts, pair_cosines, partner_loss, rank_partners
+from keras_bert_flow.tasks.embedding import partners
+from keras_bert_flow.tasks.embedding.partners import number_texts, pair_cosines, partner_loss, rank_partners
 from tests.oracles.pair_losses import contrastive_loss, cosines
 
 RNG = np.random.default_rng(8)

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.null_threshold import tune_null_threshold
-from keras_bert_flow.tasks.question_answering import QuestionAnswering
-from keras_bert_flow.tasks.squad import write_answers, write_no_answer_scores
+from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering
+from keras_bert_flow.tasks.answering.squad import write_answers, write_no_answer_scores
 from tests.oracles.answer_alignment import check_alignment
 from tests.oracles.answer_spans import all_spans, best_window, null_score, slow_windows
 from tests.tasks.questions import LETTERS, TOKENIZER, ask, pieces_of
@@ -249,34 +248,6 @@ def test_score_without_unanswerable_questions_is_that_of_squad_1():
 def test_score_needs_labels():
     with pytest.raises(ValueError, match="q: the right answers must be known"):
         QuestionAnswering().score([ask("a")], make_predictions(("a", "a", 0.0)))
-
-
-@pytest.mark.parametrize("metric", ["exact", "f1"])
-def test_the_tuned_threshold_gives_the_best_score_that_any_gives(metric):
-    rng = np.random.default_rng(6)
-    thresholds = set()
-    for _ in range(60):
-        task = QuestionAnswering(null_threshold=0.0, main_metric=metric, n_best=3)
-        examples = [
-            ask("b c d e", is_impossible=True, name=str(n))
-            if rng.random() < 0.5
-            else ask("b c d e", "c d", name=str(n))
-            for n in range(6)
-        ]
-        features = task.encode(TOKENIZER, examples, 64)
-        outputs = random_logits(features, rng)
-        predictions = task.decode(outputs, features, examples)
-        tuned = tune_null_threshold(task, examples, predictions)
-        score = tuned.score(examples, tuned.decode(outputs, features, examples))[metric]
-        others = [
-            replaced.score(examples, replaced.decode(outputs, features, examples))[metric]
-            for difference in (-99.0, 99.0, *(prediction["null_difference"] for prediction in predictions))
-            for replaced in [dataclasses.replace(task, null_threshold=difference)]
-        ]
-        assert score == pytest.approx(max(others))
-        assert score == pytest.approx(tuned.score(examples, predictions)[f"best_{metric}"])
-        thresholds.add(tuned.null_threshold)
-    assert len(thresholds) > 30
 
 
 def test_guess_answers_with_the_commonest_place():

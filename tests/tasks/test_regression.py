@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.regression import Regression
-from keras_bert_flow.tasks.texts import TextExample
+from keras_bert_flow.tasks.classification.regression import Regression
+from keras_bert_flow.tasks.core.texts import TextExample
 from tests.tasks.files import CLS, DATA, SEP, TOKENIZER, A, B, message_of, needs_data, real_task, shuffled, write
 
 STSB = Regression(text="sentence1", text_pair="sentence2", label="score", lowest=0.0, highest=5.0)

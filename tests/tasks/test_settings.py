@@ -7,8 +7,8 @@ import pytest
 
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.tasks import TASKS
-from keras_bert_flow.tasks.glue import GLUE, glue_task
-from keras_bert_flow.tasks.make import KINDS, make_task
+from keras_bert_flow.tasks.formats.glue import GLUE, glue_task
+from keras_bert_flow.tasks.registry import KINDS, make_task
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "tasks"
 COMMON = {"name", "train", "dev"}

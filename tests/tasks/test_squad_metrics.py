@@ -2,13 +2,11 @@ import os
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.squad import read_questions
-from keras_bert_flow.tasks.squad_metrics import (
+from keras_bert_flow.tasks.answering.squad import read_questions
+from keras_bert_flow.tasks.answering.squad_metrics import (
     count_exact,
-    find_threshold,
     normalize_answer,
     score_each,
     score_squad_1,
@@ -143,21 +141,6 @@ def test_scoring_refuses_what_it_cannot_count():
     for score in (score_squad_1, score_squad_2):
         with pytest.raises(ValueError, match="Received: none"):
             score({}, {})
-
-
-def test_found_threshold_earns_more_than_every_other():
-    rng = np.random.default_rng(4)
-    places = set()
-    for _ in range(1000):
-        count = int(rng.integers(1, 8))
-        scores = rng.choice([-1.0, 0.0, 0.5, 2.0], size=count)
-        gains = rng.choice([-1.0, 0.0, 0.25, 1.0], size=count)
-        threshold = find_threshold(gains, scores)
-        earned = gains[scores <= threshold].sum()
-        others = [gains[scores <= other].sum() for other in (-9.0, -1.0, 0.0, 0.5, 2.0)]
-        assert earned == pytest.approx(max(others))
-        places.add((scores <= threshold).sum() / count)
-    assert {0.0, 1.0} < places
 
 
 @needs_data

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.tables import TaskTable, label_ids, label_names, read_table
+from keras_bert_flow.tasks.formats.tables import TaskTable, label_ids, label_names, read_table
+from keras_bert_flow.tasks.registry import make_task
 from tests.tasks.files import DATA, message_of, needs_data, write
 
 

@@ -15,12 +15,12 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import Pipeline
 
-from keras_bert_flow.tasks import word_baseline
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.texts import TextExample
-from keras_bert_flow.tasks.word_baseline import LONGEST, STRENGTHS, answer_from_words, assign_folds
-from keras_bert_flow.tasks.word_features import WordFeatures
-from keras_bert_flow.text.normalization import normalize_text
+from keras_bert_flow.tasks.baselines import word_baseline
+from keras_bert_flow.tasks.baselines.word_baseline import LONGEST, STRENGTHS, answer_from_words, assign_folds
+from keras_bert_flow.tasks.baselines.word_features import WordFeatures
+from keras_bert_flow.tasks.core.texts import TextExample
+from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from tests.tasks.kinds import CASES, make_case
 
 DATA = Path(os.environ.get("KBF_TEST_DATA", "none"))

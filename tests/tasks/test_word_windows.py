@@ -3,8 +3,8 @@ import random
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.word_windows import PiecesOfWords, cut_windows
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.tasks.tagging.word_windows import PiecesOfWords, cut_windows
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c", "-"]
 

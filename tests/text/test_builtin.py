@@ -3,8 +3,8 @@ from collections import Counter
 
 import pytest
 
-from keras_bert_flow.text import builtin
-from keras_bert_flow.text.builtin import (
+from keras_bert_flow.text.corpus import builtin
+from keras_bert_flow.text.corpus.builtin import (
     PROJECTS,
     builtin_digest,
     builtin_documents,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.text.documents import Document, ReadingRule, make_document, read_documents
+from keras_bert_flow.text.corpus.documents import Document, ReadingRule, make_document, read_documents
 
 LINES = ReadingRule(split_lines=False)
 

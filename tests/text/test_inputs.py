@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from keras_bert_flow.text.inputs import SUFFIXES, find_inputs, input_format, is_jsonl, open_input
+from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_inputs, input_format, is_jsonl, open_input
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.text import offsets as offsets_module
-from keras_bert_flow.text.normalization import clean_text
-from keras_bert_flow.text.offsets import CHUNK, encode_with_offsets, find_pieces
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers import offsets as offsets_module
+from keras_bert_flow.text.tokenizers.normalization import clean_text
+from keras_bert_flow.text.tokenizers.offsets import CHUNK, encode_with_offsets, find_pieces
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.oracles.piece_offsets import traced_pieces
 
 DATA = os.environ.get("KBF_TEST_DATA")

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from keras_bert_flow.text.documents import ReadingRule, find_fault, read_documents
-from keras_bert_flow.text.parquet import choose_rows, list_chunks
+from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault, read_documents
+from keras_bert_flow.text.corpus.parquet import choose_rows, list_chunks
 
 LINES = ReadingRule(split_lines=False)
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from keras_bert_flow.text.documents import ReadingRule, find_fault
-from keras_bert_flow.text.parquet_footer import ColumnChunk, read_chunks
+from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault
+from keras_bert_flow.text.corpus.parquet_footer import ColumnChunk, read_chunks
 
 TABLE = pa.table(
     {

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tokenizers
 
-from keras_bert_flow.text import tokenizer as tokenizer_module
-from keras_bert_flow.text.tokenizer import MAX_REMEMBERED_CHARACTERS, WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+from keras_bert_flow.text.tokenizers import wordpiece as tokenizer_module
+from keras_bert_flow.text.tokenizers.wordpiece import MAX_REMEMBERED_CHARACTERS, WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from tests.oracles.google_tokenizer import google_pieces
 from tests.patience import PATIENCE_SECONDS
 
@@ -148,7 +148,8 @@ def test_tokenizer_refuses_pieces_without_specials():
 
 
 def test_tokenizer_imports_no_backend():
-    code = "import sys, keras_bert_flow.text.tokenizer, keras_bert_flow.text.builtin, keras_bert_flow.text.sentences\n"
+    text = "keras_bert_flow.text"
+    code = f"import sys, {text}.tokenizers.wordpiece, {text}.corpus.builtin, {text}.corpus.sentences\n"
     code += "sys.exit(bool({'keras', 'tensorflow', 'jax', 'torch', 'scipy', 'apache_beam'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
 

@@ -5,7 +5,7 @@ import pytest
 
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.training.finetuning import batch_parts
 from keras_bert_flow.training.finetuning.batch_parts import choose_parts, is_on_processor
 

@@ -10,9 +10,9 @@ import pytest
 from keras_bert_flow import precision_choice
 from keras_bert_flow.cli import explain
 from keras_bert_flow.distribution.cluster import SINGLE
-from keras_bert_flow.keys import pretraining_key
 from keras_bert_flow.records.manifest import is_published, read_manifest, write_manifest
-from keras_bert_flow.text.vocabulary import read_vocabulary, write_vocabulary
+from keras_bert_flow.stages.pretraining import pretraining_key
+from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary, write_vocabulary
 from keras_bert_flow.training import processes
 from keras_bert_flow.training.loop.train import Interrupted
 from keras_bert_flow.training.pretraining.pretrain import pretrain

@@ -6,9 +6,10 @@ import time
 import keras
 import pytest
 
-from keras_bert_flow import keys
 from keras_bert_flow.evaluation.evaluate import write_evaluation
 from keras_bert_flow.records.manifest import check_folder, read_manifest
+from keras_bert_flow.stages.digests import folder_digest
+from keras_bert_flow.stages.evaluation import evaluation_key
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.pretraining import pretrain as pretraining
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
@@ -64,8 +65,8 @@ def test_keys_of_everything_made_are_equal_though_timings_differ(runs):
         assert manifests[0].key == manifests[1].key
         assert manifests[0].inputs == manifests[1].inputs
         if stage != "evaluation":  # nothing is made from it
-            assert keys.folder_digest(first / stage) == keys.folder_digest(second / stage)
-    assert keys.folder_digest(first / "pretraining" / "model") == keys.folder_digest(second / "pretraining" / "model")
+            assert folder_digest(first / stage) == folder_digest(second / stage)
+    assert folder_digest(first / "pretraining" / "model") == folder_digest(second / "pretraining" / "model")
 
 
 @pytest.mark.parametrize("umask", UMASKS)
@@ -107,5 +108,5 @@ def test_changed_score_changes_the_keys_of_what_shows_it(runs, tmp_path):
     assert metrics.results not in (None, metrics.sha256) and not metrics.informational
     config = make_task_config(place)
     folders = (place / "finetuning", place / "records")
-    with_scores = keys.evaluation_key(config, *folders, [place / "pretraining"])
-    assert with_scores != keys.evaluation_key(config, *folders)
+    with_scores = evaluation_key(config, *folders, [place / "pretraining"])
+    assert with_scores != evaluation_key(config, *folders)

@@ -12,7 +12,7 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetuning.early_stopping import StopWithoutGain
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.random_weights import with_random_training

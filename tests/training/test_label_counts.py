@@ -6,7 +6,7 @@ import pytest
 
 from keras_bert_flow.config.finetuning import FinetuningConfig
 from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown, curve_rows, describe_gains
-from keras_bert_flow.tasks.make import make_task
+from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.training.finetuning import label_counts
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.label_counts import with_labels

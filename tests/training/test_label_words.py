@@ -10,8 +10,8 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.text.vocabulary import write_vocabulary
+from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.label_words import describe_left_out, find_label_words
 from keras_bert_flow.training.finetuning.linear_probe import LinearProbe

@@ -11,11 +11,11 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.data.tasks import predict_features
-from keras_bert_flow.tasks import linear_head
-from keras_bert_flow.tasks.linear_head import STRENGTHS, fit_head, spread_rows
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.texts import TextExample
-from keras_bert_flow.tasks.word_baseline import assign_folds
+from keras_bert_flow.tasks.baselines import linear_head
+from keras_bert_flow.tasks.baselines.linear_head import STRENGTHS, fit_head, spread_rows
+from keras_bert_flow.tasks.baselines.word_baseline import assign_folds
+from keras_bert_flow.tasks.core.texts import TextExample
+from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.training.finetuning import linear_probe
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.linear_probe import LinearProbe

@@ -5,7 +5,7 @@ from keras import ops
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.data.task_batches import TaskBatches
 from keras_bert_flow.models.with_head import COMPILES_SHAPES
-from keras_bert_flow.tasks.features import Features
+from keras_bert_flow.tasks.core.features import Features
 
 PART_COUNTS = (1, 2, 4)
 # What one more part costs, in token positions: its gradients, of all weights, are added to those of the other parts.

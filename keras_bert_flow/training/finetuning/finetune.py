@@ -10,10 +10,11 @@ import keras
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.keys import finetuning_key, folder_digest
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.stages.digests import folder_digest
+from keras_bert_flow.stages.finetuning import finetuning_key
 from keras_bert_flow.training.finetuning.grid import search_grid
 from keras_bert_flow.training.finetuning.label_counts import train_label_counts
 from keras_bert_flow.training.finetuning.random_weights import with_random_training

@@ -14,8 +14,8 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config.finetuning import GridConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.tasks.metrics import summarise_runs
-from keras_bert_flow.tasks.task import Task
+from keras_bert_flow.tasks.core.metrics import summarise_runs
+from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.training.finetuning.task_runs import MODEL, PRETRAINED, RANDOM, TaskRuns
 
 # Start → folder of the points; with `.json`, the table of them.

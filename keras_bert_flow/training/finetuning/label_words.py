@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 
 def check_label_words(words: Mapping[str, Sequence[str]] | None, labels: Sequence[str]) -> None:

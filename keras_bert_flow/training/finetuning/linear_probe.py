@@ -8,8 +8,8 @@ import numpy as np
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
-from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.tasks.linear_head import MOST_ROWS, Head, add_directions, fit_head, spread_rows
+from keras_bert_flow.tasks.baselines.linear_head import MOST_ROWS, Head, add_directions, fit_head, spread_rows
+from keras_bert_flow.tasks.core.features import Features
 
 HEAD = "classifier"  # name of the dense layer
 

@@ -11,12 +11,12 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.records.verification import verify
-from keras_bert_flow.tasks.features import Features
-from keras_bert_flow.tasks.make import make_task
-from keras_bert_flow.tasks.task import Task
-from keras_bert_flow.tasks.unreachable import Unreachable, describe_unreachable
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.core.unreachable import Unreachable, describe_unreachable
+from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from keras_bert_flow.training.finetuning.label_words import check_label_words, describe_left_out, find_label_words
 
 UNREACHABLE = "unreachable.json"  # beside the runs of a fine-tuning, where there is anything to say

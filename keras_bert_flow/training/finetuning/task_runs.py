@@ -15,9 +15,9 @@ from keras_bert_flow.conversion.model_directory import load_for_finetuning, save
 from keras_bert_flow.data.task_batches import read_batches
 from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.tasks.stored import write_task
-from keras_bert_flow.text.tokenizer import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE, write_vocabulary
+from keras_bert_flow.tasks.core.stored import write_task
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, write_vocabulary
 from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
 from keras_bert_flow.training.finetuning.early_stopping import StopWithoutGain
 from keras_bert_flow.training.finetuning.label_words import find_label_words

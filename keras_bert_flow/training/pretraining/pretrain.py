@@ -14,7 +14,6 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
-from keras_bert_flow.keys import pretraining_inputs, pretraining_key
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.markdown import as_markdown, code_span, escape_markdown
 from keras_bert_flow.models.families.registry import find_family
@@ -23,9 +22,10 @@ from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.stages.pretraining import pretraining_inputs, pretraining_key
 from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives.registry import find_objective
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.pretraining.initial_model import load_initial_model

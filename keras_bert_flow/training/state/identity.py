@@ -8,9 +8,12 @@ import keras
 
 from keras_bert_flow.artifacts import package_version
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.keys import WATCHING, folder_files, stage_code, task_digests
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
-from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.stages.digests import folder_files, task_digests
+from keras_bert_flow.stages.finetuning import FINETUNING
+from keras_bert_flow.stages.pretraining import PRETRAINING, WATCHING
+from keras_bert_flow.stages.stage import Stage
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 
 # What may be changed on the way. Of these, the first three can change which weights come out: see `history`.
 STEERING = ("total_steps", "evaluate_every_steps", "keep_best")
@@ -29,7 +32,7 @@ def pretraining_identity(config: PipelineConfig, records: Path, initial_model: P
         "vocabulary": files[VOCABULARY_FILE],
         "records": {name: digest for name, digest in files.items() if name.endswith(RECORD_SUFFIX)},
         "initial_model": {} if initial_model is None else folder_files(initial_model),
-        **_software("pretraining"),
+        **_software(PRETRAINING),
     }
 
 
@@ -39,7 +42,7 @@ def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
         "task": config.task.model_dump(mode="json", exclude={"name", "train", "dev", "extra_dev"}),
         "finetuning": config.finetuning.model_dump(mode="json"),
     }
-    return settings | {"model": folder_files(model), "tables": task_digests(config), **_software("finetuning")}
+    return settings | {"model": folder_files(model), "tables": task_digests(config), **_software(FINETUNING)}
 
 
 def list_changes(before: Facts, now: Facts) -> str | None:
@@ -52,12 +55,12 @@ def list_changes(before: Facts, now: Facts) -> str | None:
     return ", ".join(shown) + (f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else "")
 
 
-def _software(stage: str) -> dict[str, Any]:
+def _software(stage: Stage) -> dict[str, Any]:
     return {
         "backend": keras.backend.backend(),
         "keras": keras.__version__,
         "package": package_version(),
-        "code": stage_code(stage),
+        "code": stage.digest_code(),
     }
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.text.documents import ReadingRule, read_documents
+from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
 from keras_bert_flow.text.objectives.mlm import pack_documents
 
 DATA = os.environ.get("KBF_TEST_DATA")

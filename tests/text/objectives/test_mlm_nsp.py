@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_bert_flow.text.documents import ReadingRule, read_documents
+from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
 from keras_bert_flow.text.objectives.mlm_nsp import draw_pairs
 from keras_bert_flow.text.objectives.pairs import truncate_pairs
 from keras_bert_flow.text.pool import Pool, TokenizedDocument

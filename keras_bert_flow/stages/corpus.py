@@ -1,0 +1,31 @@
+"""The stage that writes the built-in corpus and task out as files."""
+
+from pathlib import Path
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.settings import BUILTIN
+from keras_bert_flow.stages.stage import Stage
+from keras_bert_flow.text.corpus.builtin import builtin_digest
+
+CORPUS = Stage("corpus", "corpus", made_by="keras_bert_flow.builtin")
+
+
+def corpus_key() -> str:
+    """Key of the built-in corpus and task, written out."""
+    return CORPUS.make_key({}, {"packages": builtin_digest()})
+
+
+def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConfig:
+    """Put the files of the written-out built-in corpus and task in the places of the word `builtin`."""
+    corpus, task = config.corpus, config.task
+    if BUILTIN in corpus.input:
+        files = tuple(str(corpus_folder / "corpus.txt") if item == BUILTIN else item for item in corpus.input)
+        corpus = corpus.model_copy(update={"input": files})
+    if task.train == BUILTIN:
+        files = {"train": str(corpus_folder / "train.tsv"), "dev": str(corpus_folder / "dev.tsv")}
+        task = task.model_copy(update=files | {"header": True, "text": "text", "text_pair": None, "label": "label"})
+    return config.model_copy(update={"corpus": corpus, "task": task})
+
+
+def needs_builtin(config: PipelineConfig) -> bool:
+    return BUILTIN in config.corpus.input or config.task.train == BUILTIN

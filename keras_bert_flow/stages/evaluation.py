@@ -1,0 +1,29 @@
+"""The stage that measures models and writes the report."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.stages.digests import digest_input_file, digest_table, drop_paths, folder_digest, task_digests
+from keras_bert_flow.stages.stage import Stage, refuse_auto
+
+EVALUATION = Stage("evaluation", "report", made_by="keras_bert_flow.evaluation.evaluate")
+
+
+def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:
+    """Key of a report; `phases` are the folders of pre-training whose scores it shows."""
+    refuse_auto(pretraining=config.pretraining.precision, finetuning=config.finetuning.precision)
+    settings = drop_paths(config.model_dump(exclude={"runs", "beam", "distribution"}))
+    pairs = config.evaluation.minimal_pairs
+    if pairs is None:
+        del settings["evaluation"]
+    extra = {f"extra_dev {name}": digest_table(Path(path)) for name, path in config.task.extra_dev.items()}
+    extra |= {"minimal_pairs": digest_input_file(pairs)} if pairs else {}
+    inputs = evaluation_inputs(finetuned, records, phases) | task_digests(config) | extra
+    return EVALUATION.make_key(settings, inputs)
+
+
+def evaluation_inputs(finetuned: Path, records: Path, phases: Sequence[Path]) -> dict[str, str]:
+    """Digest the folders that a report is made from."""
+    pretrained = {f"pretrained-{number}": folder_digest(folder) for number, folder in enumerate(phases, 1)}
+    return {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | pretrained

@@ -1,0 +1,39 @@
+"""The stage that pre-trains a model on records."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.stages.digests import folder_digest
+from keras_bert_flow.stages.stage import Stage, refuse_auto
+
+PRETRAINING = Stage("pretraining", "pretrain", made_by="keras_bert_flow.training.pretraining.pretrain")
+# Settings of pre-training that change what is seen and kept of a run, but no weight and no score that comes out.
+WATCHING = (
+    "log_every_steps",
+    "tensorboard",
+    "checkpoint_every_steps",
+    "keep_checkpoints",
+    "keep_best",
+    "peak_flops",
+)
+
+
+def pretraining_key(
+    config: PipelineConfig, records: Path, initial_model: Path | None = None, earlier: Sequence = ()
+) -> str:
+    """Key of a pre-trained model; `earlier` are other settings that its first steps were made with."""
+    refuse_auto(pretraining=config.pretraining.precision)
+    is_chosen = config.pretraining.publish == "best"  # when it was evaluated then changes which model comes out
+    unseen = {*WATCHING} if is_chosen else {*WATCHING, "evaluate_every_steps"}
+    settings = config.model_dump(include={"model", "seed", "backend"})
+    settings["pretraining"] = config.pretraining.model_dump(exclude=unseen)
+    if earlier:
+        settings["earlier"] = list(earlier)
+    return PRETRAINING.make_key(settings, pretraining_inputs(records, initial_model))
+
+
+def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, str]:
+    """Digest what a pre-training is made from."""
+    initial = {} if initial_model is None else {"initial_model": folder_digest(initial_model)}
+    return {"records": folder_digest(records)} | initial

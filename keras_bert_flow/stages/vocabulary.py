@@ -1,0 +1,17 @@
+"""The stage that learns the vocabulary of a corpus."""
+
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.vocabulary import VocabularyConfig
+from keras_bert_flow.stages.digests import corpus_digests, digest_input_file, list_corpus_settings
+from keras_bert_flow.stages.stage import Stage
+from keras_bert_flow.text.corpus.storage import LOCAL, Storage
+
+VOCABULARY = Stage("vocabulary", "vocab", made_by="beam_jobs.build_vocabulary")
+
+
+def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: Storage = LOCAL) -> str:
+    settings = {"corpus": list_corpus_settings(corpus), "vocabulary": vocabulary.model_dump(exclude={"file"})}
+    inputs = (
+        corpus_digests(corpus, storage) if vocabulary.file is None else {"file": digest_input_file(vocabulary.file)}
+    )
+    return VOCABULARY.make_key(settings, inputs)

@@ -1,0 +1,249 @@
+"""Answer a question by a span of its context, or say that the context does not answer it."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from keras_bert_flow.tasks.answering.answer_alignment import count_unreachable_answers
+from keras_bert_flow.tasks.answering.context_windows import Window, cut_windows, find_gold, require_room
+from keras_bert_flow.tasks.answering.squad import ContextQuestion, gold_answers, read_questions
+from keras_bert_flow.tasks.answering.squad_metrics import score_squad_1, score_squad_2
+from keras_bert_flow.tasks.core.answers import token_logits_of
+from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.metrics import has_collapsed, mean_measure
+from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.core.texts import take_texts
+from keras_bert_flow.text.tokenizers.offsets import encode_with_offsets
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+
+
+@final
+@dataclass(frozen=True)
+class QuestionAnswering(Task):
+    """Find the span of a context that answers a question: SQuAD 1.1, and 2.0 where the answer may be missing.
+
+    A model reads [CLS] question [SEP] window [SEP] and gives each token a `start` and an `end` logit. A context that is
+    too long for one row is read in windows that overlap. Where a window lacks the answer both labels are 0, [CLS].
+
+    Attributes:
+        stride: pieces from the start of one window to the start of the next.
+        max_question_tokens: pieces of a question; a longer one loses its end.
+        max_answer_tokens: pieces of an answer at most.
+        n_best: answers that a prediction lists, at most; one more where no answer is a choice.
+        null_threshold: None where every question has an answer. Else the answer is "" where [CLS] scores higher than
+            the best span by more than this.
+        main_metric: "f1" or "exact".
+        labels: none; the choice is between places of a text.
+    Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert, run_squad.py, whose values these are.
+    """
+
+    kind: ClassVar[str] = "question_answering"
+    baseline: ClassVar[str] = "commonest place of an answer"
+
+    stride: int = 128
+    max_question_tokens: int = 64
+    max_answer_tokens: int = 30
+    n_best: int = 20
+    null_threshold: float | None = None
+    main_metric: str = "f1"
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        for name in ("stride", "max_question_tokens", "max_answer_tokens", "n_best"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {getattr(self, name)}. Leave it out.")
+        if self.main_metric not in ("f1", "exact"):
+            raise ValueError(f"`main_metric` must be 'f1' or 'exact'. Received: {self.main_metric!r}. Choose one.")
+
+    def read(
+        self, path: str | Path, max_examples: int | None = None, has_labels: bool = True
+    ) -> Sequence[ContextQuestion]:
+        return read_questions(path, max_examples, has_labels)
+
+    def pose(self, item: Any) -> ContextQuestion:
+        question, context = take_texts(item, ("question", "context"))
+        return ContextQuestion("", question, context)
+
+    def learn(self, examples: Sequence[ContextQuestion]) -> "QuestionAnswering":
+        """Return this task, with `null_threshold` 0.0 where it was None and some of the questions have no answer."""
+        gold_answers(examples)  # raises where there are none
+        if self.null_threshold is None and any(example.is_impossible for example in examples):
+            return replace(self, null_threshold=0.0)
+        return self
+
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[ContextQuestion], sequence_length: int
+    ) -> Features:
+        """Turn questions into rows, one for each window of the context; the first right answer is the label."""
+        contexts: dict[str, tuple[np.ndarray, ...]] = {}  # one context has several questions
+        rows, owners, labels, windows = [], [], [], []
+        for number, example in enumerate(examples):
+            if example.context not in contexts:
+                contexts[example.context] = encode_with_offsets(tokenizer, example.context)
+            ids, starts, ends = contexts[example.context]
+            question = tokenizer.encode(example.question)[: self.max_question_tokens]
+            head = np.concatenate([[tokenizer.cls_id], question, [tokenizer.sep_id]])
+            gold = find_gold(example, starts, ends)
+            room = sequence_length - len(head) - 1
+            require_room(example, room, sequence_length)
+            for begin, end, is_best in cut_windows(len(ids), room, self.stride):
+                has_gold = gold is not None and begin <= gold[0] and gold[1] < end
+                labels.append([place - begin + len(head) for place in gold] if has_gold else [0, 0])
+                rows.append(np.concatenate([head, ids[begin:end], [tokenizer.sep_id]]).astype(np.int32))
+                windows.append(Window(len(head), starts[begin:end], ends[begin:end], is_best))
+                owners.append(number)
+        first_lengths = np.array([window.first for window in windows], dtype=np.int32)
+        label_columns = np.array(labels, dtype=np.int32).reshape(-1, 2).T
+        known = all(example.answers or example.is_impossible for example in examples)
+        named = dict(zip(("start", "end"), label_columns, strict=True)) if known else {}
+        return Features(
+            rows, first_lengths, np.array(owners, np.int32), named, details=windows, sequence_length=sequence_length
+        )
+
+    def count_unreachable(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[ContextQuestion], features: Features
+    ) -> dict[str, dict[str, int]]:
+        return count_unreachable_answers(examples, features, self.max_answer_tokens)
+
+    def decode(
+        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[ContextQuestion]
+    ) -> list[Prediction]:
+        """Choose the spans whose start and end logit have the highest sum.
+
+        A span lies in one window, begins where `Window.is_best`, and has at most `max_answer_tokens` pieces. All such
+        spans are looked at; run_squad.py pairs only the `n_best` highest starts with the `n_best` highest ends.
+
+        Returns:
+            For each question: id; answer, as it stands in the context, and its start and end in it, in characters, None
+            where the answer is ""; probability, by softmax over `n_best`; null_difference, by how much [CLS] (the
+            lowest of all windows) scores higher than the best span; n_best, a list of answer, start, end, score and
+            probability, the best first.
+        """
+        spans: list[list[np.ndarray]] = [[] for _ in examples]
+        null_scores = np.full(len(examples), np.inf)
+        logits = [token_logits_of(outputs, name, features) for name in ("start", "end")]
+        for row_starts, row_ends, owner, window in zip(*logits, features.examples, features.details, strict=True):
+            spans[owner].append(self._find_spans(row_starts, row_ends, window))
+            null_scores[owner] = min(null_scores[owner], float(row_starts[0]) + float(row_ends[0]))
+        return [
+            self._choose(example, np.concatenate(found), float(null_score))
+            for example, found, null_score in zip(examples, spans, null_scores, strict=True)
+        ]
+
+    def score(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> dict[str, float]:
+        """Measure predictions as the official scripts do, in shares from 0 to 1, not percents.
+
+        Returns:
+            exact and f1; where questions may have no answer, what `score_squad_2` gives: also best_exact and best_f1,
+            of the best spans under the best threshold for these examples.
+        """
+        golds = gold_answers(examples)
+        answers = {prediction["id"]: prediction["answer"] for prediction in predictions}
+        if self.null_threshold is None and all(golds.values()):
+            return score_squad_1(golds, answers)
+        differences = {prediction["id"]: prediction["null_difference"] for prediction in predictions}
+        best = score_squad_2(golds, best_answers(predictions), differences)
+        return score_squad_2(golds, answers) | {name: best[name] for name in best if name.startswith("best_")}
+
+    def guess(self, training: Sequence[ContextQuestion], examples: Sequence[ContextQuestion]) -> list[Prediction]:
+        """Predict for each question the words at the commonest place of answers, or none if that is commoner."""
+        places = Counter(_place_in_words(example) for example in training)
+        if self.null_threshold is None:
+            places.pop(None, None)
+        place = places.most_common(1)[0][0] if places else None
+        predictions = []
+        for example in examples:
+            words = [match.span() for match in re.finditer(r"\S+", example.context)]
+            span = words[place[0] : place[0] + place[1]] or words[: place[1]] if place else []
+            start, end = (span[0][0], span[-1][1]) if span else (None, None)
+            answer = example.context[start:end] if span else ""
+            chosen = {"id": example.id, "answer": answer, "start": start, "end": end, "probability": 1.0}
+            predictions.append(chosen | {"null_difference": 0.0, "n_best": []})
+        return predictions
+
+    def tabulate(
+        self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        return {}
+
+    def review(self, example: ContextQuestion, prediction: Prediction) -> dict[str, Any] | None:
+        """Return what is wrong; no answer is ""."""
+        if self.score([example], [prediction])["exact"] == 1.0:
+            return None
+        return {
+            "text": example.question,
+            "text_pair": example.context,
+            "gold": list(dict.fromkeys(answer.text for answer in example.answers)) or "",
+            "predicted": prediction["answer"],
+            "probability": prediction["probability"],
+        }
+
+    def is_collapsed(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> bool:
+        """Tell whether every answer is the same, such as none."""
+        labels = map(frozenset, gold_answers(examples).values())
+        return has_collapsed(labels, [prediction["answer"] for prediction in predictions])
+
+    def make_measure(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> Measure:
+        by_rules_2 = replace(self, null_threshold=0.0)  # which hold for all questions where one has no answer
+        task = self if all(example.answers for example in examples) else by_rules_2
+        pairs = zip(examples, predictions, strict=True)
+        return mean_measure([task.score([one], [answer])[self.main_metric] for one, answer in pairs])
+
+    def _find_spans(self, start_logits: np.ndarray, end_logits: np.ndarray, window: Window) -> np.ndarray:
+        """Return the best spans of a window, float64, (spans, 3): score, start and end in characters."""
+        count, longest = len(window.starts), self.max_answer_tokens
+        context = slice(window.first, window.first + count)
+        begins = np.where(window.is_best, start_logits[context], -np.inf)
+        stops = np.full(count + longest, -np.inf)  # with one more, a context without pieces is no special case
+        stops[:count] = end_logits[context]
+        scores = begins[:, None] + np.lib.stride_tricks.sliding_window_view(stops, longest)[:count]
+        scores = scores.reshape(-1)  # (pieces * longest,), by first piece, then by length
+        chosen = np.arange(scores.size)
+        if scores.size > self.n_best:
+            chosen = np.argpartition(scores, -self.n_best)[-self.n_best :]
+        chosen = chosen[scores[chosen] > -np.inf]
+        firsts, extras = np.divmod(chosen, longest)
+        return np.stack([scores[chosen], window.starts[firsts], window.ends[firsts + extras]], axis=1)
+
+    def _choose(self, example: ContextQuestion, spans: np.ndarray, null_score: float) -> Prediction:
+        best: dict[str, dict[str, Any]] = {}
+        for score, start, end in spans[np.lexsort((spans[:, 2], spans[:, 1], -spans[:, 0]))].tolist():
+            text = example.context[int(start) : int(end)]
+            best.setdefault(text, {"answer": text, "start": int(start), "end": int(end), "score": score})
+            if len(best) == self.n_best:
+                break
+        listed = list(best.values())
+        null = {"answer": "", "start": None, "end": None, "score": null_score}
+        # Without a span, as in a context of controls, it is as if one scored 0: so does run_squad.py.
+        difference = null_score - (listed[0]["score"] if listed else 0.0)
+        is_null = not listed or (self.null_threshold is not None and difference > self.null_threshold)
+        answer = null if is_null else listed[0]
+        if not listed or self.null_threshold is not None:
+            listed = sorted([*listed, null], key=lambda entry: -entry["score"])
+        odds = np.exp([entry["score"] - listed[0]["score"] for entry in listed])
+        for entry, probability in zip(listed, (odds / odds.sum()).tolist(), strict=True):
+            entry["probability"] = probability
+        shown = {name: answer[name] for name in ("answer", "start", "end", "probability")}
+        return {"id": example.id, **shown, "null_difference": difference, "n_best": listed}
+
+
+def best_answers(predictions: Sequence[Prediction]) -> dict[str, str]:
+    """Return the best span of each question, also where the answer is that there is none."""
+    return {
+        prediction["id"]: next((entry["answer"] for entry in prediction["n_best"] if entry["answer"]), "")
+        or prediction["answer"]
+        for prediction in predictions
+    }
+
+
+def _place_in_words(example: ContextQuestion) -> tuple[int, int] | None:
+    """Return at which word of the context, counted at spaces, its answer begins, and how many words it has."""
+    if not example.answers:
+        return None
+    answer = example.answers[0]
+    return len((example.context[: answer.start] + "x").split()) - 1, len(answer.text.split())

@@ -1,0 +1,224 @@
+"""Read questions with their contexts and answers, in SQuAD's JSON or one a line, and write answers as SQuAD does."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.json_documents import parse_json
+from keras_bert_flow.tasks.formats.bounded_reading import read_whole
+from keras_bert_flow.tasks.formats.rows import abridge, read_rows
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A span of a context: `context[start : start + len(text)] == text`."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class ContextQuestion:
+    """A question about a context.
+
+    Attributes:
+        id: names the question; no other of its file has it.
+        question: as written.
+        context: the text that holds the answer, as written.
+        answers: right answers, of which any will do; none where there is none, or where they are not told.
+        is_impossible: the context is known not to hold the answer.
+        title: of the article.
+        place: file and place in it, for messages.
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...] = ()
+    is_impossible: bool = False
+    title: str = ""
+    place: str = ""
+
+
+def read_questions(
+    path: str | Path, max_examples: int | None = None, has_labels: bool = True
+) -> tuple[ContextQuestion, ...]:
+    """Read SQuAD 1.1 or 2.0 (.json), or own questions (.jsonl), either also .gz; UTF-8, perhaps with a byte order mark.
+
+    A line of .jsonl has the fields id, question, context and answers: a list of {"text": ..., "answer_start": ...},
+    empty where the context does not hold the answer. In SQuAD's JSON such a question says `"is_impossible": true`.
+    Places are counted in characters (code points) from 0.
+
+    Args:
+        max_examples: read only the first so many.
+        has_labels: the file says what is right; otherwise answers are not looked at.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not such a file; the message names the place in it.
+    """
+    path = str(path)
+    if max_examples is not None and max_examples < 1:
+        raise ValueError(f"`max_examples` must be at least 1. Received: {max_examples}. Leave it out to read all.")
+    endings = path.removesuffix(".gz")
+    if not endings.endswith((".json", ".jsonl")):
+        raise ValueError(f"Questions must be in a .json or .jsonl file, perhaps .gz. Received: {path}. Rename it.")
+    rows = _walk_lines(path, has_labels) if endings.endswith(".jsonl") else _walk_articles(path, has_labels)
+    questions: dict[str, ContextQuestion] = {}
+    for question in rows:
+        if question.id in questions:
+            raise ValueError(
+                f"{question.place}: each question must have an id of its own. Received: {question.id!r}, which "
+                f"{questions[question.id].place} has. Rename one."
+            )
+        questions[question.id] = question
+        if len(questions) == max_examples:
+            break
+    if not questions:
+        raise ValueError(f"A file of questions must hold at least one. Received: {path}, which holds none.")
+    return tuple(questions.values())
+
+
+def gold_answers(questions: Iterable[ContextQuestion]) -> dict[str, list[str]]:
+    """Return the texts of the right answers by the id of their question; none where the context does not answer it.
+
+    Raises:
+        ValueError: there is no question, or of one the answer is not told.
+    """
+    questions = list(questions)
+    if not questions:
+        raise ValueError("There must be at least one question. Received: none. Read the questions first.")
+    for question in questions:
+        if not question.answers and not question.is_impossible:
+            raise ValueError(
+                f"{question.place or question.id}: the right answers must be known. Received: a question without. "
+                "Read a file that has them, as one with labels."
+            )
+    return {question.id: [answer.text for answer in question.answers] for question in questions}
+
+
+def write_answers(path: str | Path, predictions: Iterable[Mapping[str, Any]]) -> None:
+    """Write {id: answer}, the file that the official scripts of SQuAD 1.1 and 2.0 score."""
+    _write(path, {prediction["id"]: prediction["answer"] for prediction in predictions})
+
+
+def write_no_answer_scores(path: str | Path, predictions: Iterable[Mapping[str, Any]]) -> None:
+    """Write {id: score}, higher where no answer is likelier: the file for `--na-prob-file` of evaluate-v2.0.py."""
+    _write(path, {prediction["id"]: prediction["null_difference"] for prediction in predictions})
+
+
+def _write(path: str | Path, values: dict[str, Any]) -> None:
+    Path(path).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def _walk_lines(path: str, has_labels: bool) -> Iterator[ContextQuestion]:
+    columns = ["id", "question", "context", *(["answers"] if has_labels else [])]
+    for number, values in read_rows(path, columns, header=True):
+        place = f"{path}, row {number}"
+        fields = dict(zip(columns, values, strict=True))
+        fields["is_impossible"] = has_labels and fields["answers"] == []
+        yield _make_question(place, fields, _take(place, fields, "context", str), "", has_labels)
+
+
+def _walk_articles(path: str, has_labels: bool) -> Iterator[ContextQuestion]:
+    file = _load(path)
+    if not isinstance(file, dict) or not isinstance(file.get("data"), list):
+        raise ValueError(
+            f"{path}: SQuAD's JSON must be an object whose `data` is a list of articles. Received: {_name(file)}. "
+            "Give one question a line in a .jsonl instead."
+        )
+    for number, article in enumerate(file["data"], 1):
+        place = f"{path}, article {number}"
+        paragraphs = _take(place, article, "paragraphs", list)
+        title = article.get("title", "")
+        _refuse_nul(place, "title", str(title))
+        place += f" ({abridge([title])})" if isinstance(title, str) and title.strip() else ""
+        for paragraph_number, paragraph in enumerate(paragraphs, 1):
+            paragraph_place = f"{place}, paragraph {paragraph_number}"
+            context = _take(paragraph_place, paragraph, "context", str)
+            for question_number, fields in enumerate(_take(paragraph_place, paragraph, "qas", list), 1):
+                question_place = f"{paragraph_place}, question {question_number}"
+                yield _make_question(question_place, fields, context, str(title), has_labels)
+
+
+def _load(path: str) -> Any:
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"Questions must be in a file. Received: {path}, which is none. Check the path.")
+    content = read_whole(path)
+    try:
+        return parse_json(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: the file must be UTF-8. Received: byte 0x{error.object[error.start]:02x} at {error.start}. "
+            "Convert it, for example with iconv -t utf-8."
+        ) from None
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: the file must be JSON. Received: {error}. Correct it, or fetch it again if it was cut off."
+        ) from None
+
+
+def _make_question(place: str, fields: Any, context: str, title: str, has_labels: bool) -> ContextQuestion:
+    question_id = _take(place, fields, "id", str)
+    place += f", id {question_id}"
+    question = _take(place, fields, "question", str)
+    if not has_labels:
+        return ContextQuestion(question_id, question, context, (), False, title, place)
+    is_impossible = _take(place, fields, "is_impossible", bool) if "is_impossible" in fields else False
+    answers = _take(place, fields, "answers", list) if "answers" in fields or not is_impossible else []
+    if is_impossible == bool(answers):
+        raise ValueError(
+            f"{place}: a question must have answers, or `is_impossible` true and none. Received: {len(answers)} "
+            f"answers, `is_impossible` {json.dumps(is_impossible)}. Correct one of the two."
+        )
+    found = tuple(_make_answer(place, answer, context) for answer in answers)
+    return ContextQuestion(question_id, question, context, found, is_impossible, title, place)
+
+
+def _make_answer(place: str, fields: Any, context: str) -> Answer:
+    text, start = _take(place, fields, "text", str), _take(place, fields, "answer_start", int)
+    if start < 0 or not context.startswith(text, start):
+        there = context[start : start + len(text)] if start >= 0 else ""
+        occurs = context.find(text)
+        remedy = f"It stands at {occurs}" if occurs >= 0 else "It stands nowhere there: copy it from the context"
+        raise ValueError(
+            f"{place}: an answer must stand in the context at its `answer_start`, counted in characters. Received: "
+            f"{abridge([repr(text)])} at {start}, where the context has {abridge([repr(there)])}. {remedy}."
+        )
+    return Answer(text, start)
+
+
+def _take(place: str, fields: Any, name: str, kind: type) -> Any:
+    """Return a field, after checking that it is there, is of its kind and, if a text, neither blank nor half a pair."""
+    if not isinstance(fields, dict) or name not in fields:
+        raise ValueError(f"{place}: the field {name!r} is missing. Received: {_name(fields)}. Add it.")
+    value = fields[name]
+    is_text = kind is str and isinstance(value, str)
+    # True is an int to Python, but no place in a text.
+    if type(value) is not kind or (is_text and not value.strip()):
+        names = {str: "text that is not blank", list: "a list", bool: "true or false", int: "a whole number"}
+        received = abridge([ascii(value)])
+        raise ValueError(f"{place}: the field {name!r} must be {names[kind]}. Received: {received}. Correct it.")
+    if is_text:
+        _refuse_nul(place, name, value)
+    if is_text and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # JSON can spell half a surrogate pair, which no file can hold
+            raise ValueError(
+                f"{place}: the field {name!r} must be Unicode. Received: {abridge([ascii(value)])}. Correct it."
+            ) from None
+    return value
+
+
+def _refuse_nul(place: str, name: str, text: str) -> None:
+    if "\0" in text:
+        raise ValueError(
+            f"{place}: the field {name!r} must not hold NUL. Received: one at character {text.index(chr(0)) + 1}. "
+            "Remove it, and correct the places of answers behind it."
+        )
+
+
+def _name(value: Any) -> str:
+    return f"an object with {abridge(value) or 'nothing'}" if isinstance(value, dict) else f"a {type(value).__name__}"

@@ -1,0 +1,167 @@
+"""Fit a linear head to vectors of texts, with the regularisation chosen by cross-validation."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import log_expit, log_softmax, logsumexp
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from keras_bert_flow.tasks.baselines.word_baseline import assign_folds
+
+# C of logistic regression, or 1 / alpha of ridge regression, for vectors whose mean squared norm is 1; weakest last.
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0)  # closer where a few hundred rows choose
+FIXED_STRENGTH = 1.0  # where too few rows can choose: about as much prior as data
+FOLDS = 3
+LEAST_ROWS = 2 * FOLDS
+MOST_ROWS = 20_000  # a few hundred weights an output are known well by then, and the vectors are 60 MB at 768
+MOST_CHOOSING_ROWS = 5_000  # of cross-validation, which fits 27 heads
+TOLERANCE, MOST_ITERATIONS = 1e-8, 1_000  # of L-BFGS; at 1e-6 probabilities are off by up to 7e-5
+CHOOSING_TOLERANCE = 1e-4  # strengths are a factor of three apart, and this takes a fifth of the time
+
+Head = tuple[np.ndarray, np.ndarray]  # kernel, (hidden, outputs); bias, (outputs,)
+
+
+def fit_head(kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, rng: np.random.Generator) -> Head:
+    """Fit kernel and bias of a dense layer to the labels of vectors.
+
+    Classes take multinomial logistic regression; of two that occur, scikit-learn's one logit becomes two, plus and
+    minus half of it, whose softmax is the same. Labels take a logistic regression each, numbers ridge regression. The
+    strength with the least loss on held-out rows, the strongest regularisation of equals, is chosen in 3 stratified
+    folds; in 2 where a class has 2 rows only. Classes of one row are not counted. It is `FIXED_STRENGTH` where there
+    are fewer than `LEAST_ROWS` rows, or fewer than two classes of two rows.
+
+    A class or label that no row has, and a label that each has, cannot be learnt: its weights are 0, its bias is the
+    log-odds of its count with half a row added on either side, for a class beside the mean of all others together.
+
+    Args:
+        kind: classification, multi_label or regression.
+        vectors: float, (rows, hidden).
+        labels: int (rows,), 0.0 and 1.0 (rows, outputs), or float (rows,), by kind.
+        outputs: classes, labels, or 1.
+        rng: deals the folds.
+    Returns:
+        float64 kernel, (hidden, outputs), and bias, (outputs,).
+    Source: Pedregosa et al. 2011, arXiv:1201.0490, for the solvers; Haldane 1956 for the half row.
+    """
+    # The optimum does not depend on the origin; the solver's steps do, and one scale gives `STRENGTHS` a meaning.
+    vectors = np.asarray(vectors, np.float64)
+    center = vectors.mean(axis=0)
+    scale = _spread(vectors) or 1.0
+    scaled = (vectors - center) / scale
+    strength = choose_strength(kind, scaled, labels, outputs, rng)
+    kernel, bias = FITS[kind](scaled, labels, outputs, strength, TOLERANCE)
+    kernel = kernel / scale
+    return kernel, bias - center @ kernel
+
+
+def add_directions(vectors: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Return the matrix that maps vectors to themselves beside their products with the direction of each class.
+
+    Both parts are scaled to a mean squared distance of 1 from their mean over these vectors. A head fitted to what it
+    gives is regularised less along the directions; the matrix times the kernel of that head is a kernel for vectors.
+
+    Args:
+        vectors: float, (rows, hidden).
+        directions: float, (hidden, classes). What all have in common is taken away.
+    Returns:
+        float, (hidden, hidden + classes).
+    """
+    maps = (np.eye(len(directions)), directions - directions.mean(axis=1, keepdims=True))
+    return np.concatenate([part / (_spread(vectors @ part) or 1.0) for part in maps], axis=1)
+
+
+def _spread(vectors: np.ndarray) -> float:
+    """Return the root of the mean squared distance of vectors, (rows, columns), from their mean."""
+    return float(np.sqrt(np.mean(np.sum((vectors - vectors.mean(axis=0)) ** 2, axis=1))))
+
+
+def choose_strength(
+    kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, rng: np.random.Generator
+) -> float:
+    """Return the strength with the least mean loss on held-out rows; arguments as of `fit_head`."""
+    chosen = spread_rows(len(labels), MOST_CHOOSING_ROWS)
+    vectors, labels = vectors[chosen], labels[chosen]
+    count = _count_folds(kind, labels)
+    if count < 2:
+        return FIXED_STRENGTH
+    folds, losses = assign_folds(labels, rng, count), np.zeros(len(STRENGTHS))
+    for held_out in (folds == fold for fold in range(count)):
+        for place, strength in enumerate(STRENGTHS):
+            kernel, bias = FITS[kind](vectors[~held_out], labels[~held_out], outputs, strength, CHOOSING_TOLERANCE)
+            losses[place] += _sum_losses(kind, vectors[held_out] @ kernel + bias, labels[held_out])
+    return STRENGTHS[int(losses.argmin())]  # the first of equals
+
+
+def spread_rows(rows: int, most: int) -> np.ndarray:
+    """Return at most so many places, evenly spaced: of a table sorted by class, each class has its share."""
+    return np.arange(rows) if rows <= most else np.arange(most) * rows // most
+
+
+def _count_folds(kind: str, labels: np.ndarray) -> int:
+    if len(labels) < LEAST_ROWS:
+        return 0
+    if kind != "classification":
+        return FOLDS
+    counts = np.bincount(labels)
+    counts = counts[counts > 1]
+    return min(FOLDS, int(counts.min())) if len(counts) > 1 else 0
+
+
+def _sum_losses(kind: str, logits: np.ndarray, labels: np.ndarray) -> float:
+    """Return the loss that the model is trained on, summed over rows."""
+    if kind == "classification":
+        return -log_softmax(logits, axis=1)[np.arange(len(labels)), labels].sum()
+    if kind == "multi_label":
+        return -(labels * log_expit(logits) + (1 - labels) * log_expit(-logits)).sum()
+    return np.sum((logits[:, 0] - labels) ** 2)
+
+
+def _fit_classes(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, tolerance: float) -> Head:
+    counts = np.bincount(labels, minlength=outputs)
+    seen = np.flatnonzero(counts)
+    kernel, bias = np.zeros((vectors.shape[1], outputs)), np.zeros(outputs)
+    if len(seen) > 1:
+        weights, offsets = _fit_logistic(vectors, labels, strength, tolerance)
+        if len(seen) == 2:
+            weights, offsets = (np.concatenate([-half, half]) for half in (weights / 2, offsets / 2))
+        kernel[:, seen], bias[seen] = weights.T, offsets
+    others = np.mean(logsumexp(vectors @ kernel[:, seen] + bias[seen], axis=1))
+    bias[counts == 0] = others + _log_odds(0, len(labels))
+    return kernel, bias
+
+
+def _fit_labels(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, tolerance: float) -> Head:
+    kernel, bias = np.zeros((vectors.shape[1], outputs)), np.zeros(outputs)
+    for place, marks in enumerate(labels.T > 0):
+        if marks.all() or not marks.any():
+            bias[place] = _log_odds(marks.sum(), len(marks))
+        else:
+            weights, offsets = _fit_logistic(vectors, marks, strength, tolerance)
+            kernel[:, place], bias[place] = weights[0], offsets[0]
+    return kernel, bias
+
+
+def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, tolerance: float) -> Head:
+    model = Ridge(alpha=1 / strength, solver="cholesky").fit(vectors, labels.astype(np.float64))
+    return model.coef_[:, None], np.array([model.intercept_])
+
+
+def _fit_logistic(vectors: np.ndarray, labels: np.ndarray, strength: float, tolerance: float) -> Head:
+    model = LogisticRegression(C=strength, tol=tolerance, max_iter=MOST_ITERATIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a head is a start, and near enough by then
+        model.fit(vectors, labels)
+    return model.coef_, model.intercept_
+
+
+def _log_odds(count: int, rows: int) -> float:
+    return float(np.log((count + 0.5) / (rows - count + 0.5)))
+
+
+FITS: dict[str, Callable[[np.ndarray, np.ndarray, int, float, float], Head]] = {
+    "classification": _fit_classes,
+    "multi_label": _fit_labels,
+    "regression": _fit_numbers,
+}

@@ -1,0 +1,191 @@
+"""The baseline without a network: TF-IDF and a linear model, chosen by cross-validation on the training table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from keras_bert_flow.tasks.baselines.word_features import WordFeatures, Words
+from keras_bert_flow.tasks.core.task import Prediction, Task
+from keras_bert_flow.tasks.core.texts import TextExample
+from keras_bert_flow.text.tokenizers.normalization import normalize_text
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+
+LONGEST = (1, 2)  # words of an n-gram
+# Kind of task → C of logistic regression, or 1 / alpha of ridge regression; the middle where too few rows can choose.
+STRENGTHS = {
+    "classification": (1.0, 3.0, 10.0, 30.0, 100.0),
+    "multi_label": (1.0, 3.0, 10.0, 30.0, 100.0),
+    "regression": (0.03, 0.1, 0.3, 1.0, 3.0),
+}
+FOLDS = 3
+LEAST_ROWS = 2 * FOLDS
+MOST_CHARACTERS = 100_000_000  # of the rows of the fit: 400,000 rows of MNLI are 70 million
+MOST_CHOOSING_ROWS = 10_000  # of cross-validation, which fits thirty models
+MOST_CHOOSING_PAIRS = 5_000  # their rows are four times as wide
+MOST_CHOOSING_CHARACTERS = 10_000_000
+MOST_DECISIONS = 300_000  # rows times labels in the cross-validation of a multi-label task, but 1,000 rows in any case
+MOST_ITERATIONS = 200
+NEVER = -25.0  # logit of a class or label that no training row has: a probability of 1e-11
+SHORTEST = 8  # tokens: examples are encoded only for their labels
+
+
+@dataclass(frozen=True)
+class WordAnswers:
+    """What the baseline predicts, and how it was chosen.
+
+    Attributes:
+        predictions: name of each table → one prediction per example.
+        settings: longest (words of an n-gram), strength (C, or 1 / alpha), score (the mean of the main metric over the
+            folds; None without cross-validation), and how many rows it was chosen with and fitted on.
+    """
+
+    predictions: dict[str, list[Prediction]]
+    settings: dict[str, Any]
+
+
+def answer_from_words(
+    task: Task, training: Sequence[Any], tables: Mapping[str, Sequence[Any]], seed: int = 1
+) -> WordAnswers | None:
+    """Fit the baseline on the training table and predict others; None for kinds of tasks that do not label texts.
+
+    Classes take logistic regression (multinomial), labels one logistic regression each, with the task's own threshold,
+    and numbers ridge regression. It reads the whole text, of which a network may see only the first tokens, split into
+    words as BERT does it, without case and accents. Word n-grams (1, or 1 and 2) and regularisation are chosen by the
+    task's main metric in stratified 3-fold cross-validation, the simplest of equals. Predictions are decoded and scored
+    as those of a network.
+
+    It is fitted on all training rows up to 100 million characters, on a random subset of a larger table, and chosen on
+    at most 10,000 rows (5,000 of pairs) and 10 million characters. Without two classes, or without any word, it is the
+    guess of `task`.
+
+    Args:
+        task: with learnt labels.
+        training: the labelled examples that the network is trained on.
+        tables: name → examples to predict.
+        seed: of the folds and the subsets.
+    """
+    if task.kind not in FITS:
+        return None
+    rng = np.random.default_rng(seed)
+    fitted = _subset(training, len(training), MOST_CHARACTERS, rng)
+    most = MOST_CHOOSING_ROWS if training[0].text_pair is None else MOST_CHOOSING_PAIRS
+    if task.kind == "multi_label":
+        most = min(most, max(1000, MOST_DECISIONS // len(task.labels)))
+    chosen_with = _subset(fitted, most, MOST_CHOOSING_CHARACTERS, rng)
+    if len(chosen_with) < LEAST_ROWS:
+        strengths = STRENGTHS[task.kind]
+        chosen_with, longest, strength, score = [], LONGEST[0], strengths[len(strengths) // 2], None
+    else:
+        longest, strength, score = choose(task, chosen_with, rng)
+    model = _Model(task, fitted, longest)
+    predictions = {
+        name: model.predict(examples, model.transform(examples), strength) for name, examples in tables.items()
+    }
+    counts = {"choosing_examples": len(chosen_with), "fitted_examples": len(fitted)}
+    return WordAnswers(predictions, {"longest": longest, "strength": strength, "score": score} | counts)
+
+
+def choose(task: Task, examples: Sequence[TextExample], rng: np.random.Generator) -> tuple[int, float, float]:
+    """Return the n-gram length and strength with the highest mean of the main metric over the folds, and that mean."""
+    folds = assign_folds(_targets(task, examples), rng)
+    strengths = STRENGTHS[task.kind]
+    scores = np.zeros((len(LONGEST), len(strengths)))
+    for fold in range(FOLDS):
+        training = [example for example, number in zip(examples, folds, strict=True) if number != fold]
+        held_out = [example for example, number in zip(examples, folds, strict=True) if number == fold]
+        for row, longest in enumerate(LONGEST):
+            model = _Model(task, training, longest)
+            asked = model.transform(held_out)
+            for column, strength in enumerate(strengths):
+                found = task.score(held_out, model.predict(held_out, asked, strength))
+                scores[row, column] += found[task.main_metric] / FOLDS
+    row, column = np.unravel_index(scores.argmax(), scores.shape)  # the first of equals
+    return LONGEST[row], strengths[column], float(scores[row, column])
+
+
+def assign_folds(targets: np.ndarray, rng: np.random.Generator, count: int = FOLDS) -> np.ndarray:
+    """Number the fold of each row; each has its share of each class, however rare."""
+    strata = targets if np.issubdtype(targets.dtype, np.integer) else np.zeros(len(targets), int)
+    order = rng.permutation(len(strata))
+    order = order[np.argsort(strata[order], kind="stable")]
+    folds = np.empty(len(strata), dtype=int)
+    folds[order] = np.arange(len(strata)) % count
+    return folds
+
+
+class _Model:
+    """The features of a training table, and predictions of any strength from them."""
+
+    def __init__(self, task: Task, training: Sequence[TextExample], longest: int):
+        self._task, self._training = task, training
+        self._targets = _targets(task, training)
+        words = [_words(example) for example in training]
+        has_words = any(text for pair in words for text in pair)
+        is_constant = task.kind == "classification" and len(np.unique(self._targets)) < 2
+        self._features = None if is_constant or not has_words else WordFeatures(longest).fit(words)
+        self._rows = self._features.transform(words) if self._features else None
+
+    def transform(self, examples: Sequence[TextExample]) -> sparse.csr_matrix | None:
+        """Return the features of examples, once for every strength; None where there is nothing to learn from."""
+        return self._features.transform([_words(example) for example in examples]) if self._features else None
+
+    def predict(self, examples: Sequence[TextExample], asked, strength: float) -> list[Prediction]:
+        """Predict examples from what `transform` returns for them."""
+        if asked is None:
+            return self._task.guess(self._training, examples)
+        logits = FITS[self._task.kind](self._task, self._rows, self._targets, asked, strength)
+        return self._task.decode({"logits": logits}, _encode(self._task, examples), examples)
+
+
+def _fit_classes(task: Task, rows, targets: np.ndarray, asked, strength: float) -> np.ndarray:
+    model = LogisticRegression(C=strength, max_iter=MOST_ITERATIONS).fit(rows, targets)
+    logits = np.full((asked.shape[0], len(task.labels)), NEVER)
+    logits[:, model.classes_] = model.predict_log_proba(asked).clip(NEVER)
+    return logits
+
+
+def _fit_labels(task: Task, rows, targets: np.ndarray, asked, strength: float) -> np.ndarray:
+    columns = []
+    for marks in targets.T:
+        if np.ptp(marks) == 0:  # no row, or each, has the label
+            columns.append(np.full(asked.shape[0], -NEVER if marks[0] else NEVER))
+        else:
+            model = LogisticRegression(C=strength, solver="liblinear", max_iter=MOST_ITERATIONS, random_state=0)
+            columns.append(model.fit(rows, marks).decision_function(asked))
+    return np.stack(columns, axis=1)
+
+
+def _fit_numbers(task: Task, rows, targets: np.ndarray, asked, strength: float) -> np.ndarray:
+    model = Ridge(alpha=1 / strength, solver="sparse_cg", max_iter=MOST_ITERATIONS)
+    return model.fit(rows, targets.astype(np.float64)).predict(asked)
+
+
+FITS = {"classification": _fit_classes, "multi_label": _fit_labels, "regression": _fit_numbers}
+
+
+def _subset(examples: Sequence[TextExample], most: int, most_characters: int, rng) -> Sequence[TextExample]:
+    """Return random examples within both bounds, in the order of the table; all where they are."""
+    lengths = np.array([len(example.text) + len(example.text_pair or "") for example in examples])
+    if len(examples) <= most and lengths.sum() <= most_characters:
+        return examples
+    order = rng.permutation(len(examples))[:most]
+    order = order[: max(1, int(np.searchsorted(lengths[order].cumsum(), most_characters, side="right")))]
+    return [examples[number] for number in np.sort(order)]
+
+
+def _words(example: TextExample) -> Words:
+    second = None if example.text_pair is None else normalize_text(example.text_pair, cased=False)
+    return normalize_text(example.text, cased=False), second
+
+
+def _encode(task: Task, examples: Sequence[TextExample]):
+    return task.encode(WordPieceTokenizer(SPECIAL_PIECES), examples, SHORTEST)
+
+
+def _targets(task: Task, examples: Sequence[TextExample]) -> np.ndarray:
+    return _encode(task, examples).labels["logits"]

@@ -1,0 +1,153 @@
+"""Choose how a text goes on, or which answer to a question about it is right."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from keras_bert_flow.tasks.choice.choices import ChoiceColumns, ChoiceExample, count_choices, read_choices
+from keras_bert_flow.tasks.core.answers import probabilities_of
+from keras_bert_flow.tasks.core.checks import check_main_metric, refuse_labels
+from keras_bert_flow.tasks.core.features import Features, join_texts
+from keras_bert_flow.tasks.core.metrics import classification_metrics, has_collapsed, majority_class, mean_measure
+from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.core.texts import are_labelled, labels_of, take_texts
+from keras_bert_flow.tasks.formats.rows import abridge
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+
+
+@final
+@dataclass(frozen=True)
+class MultipleChoice(Task):
+    """Choices between texts, laid out as SWAG (the defaults) or, with the fields of `RACE`, as RACE.
+
+    Each choice is a sequence of its own, [CLS] context [SEP] question and choice [SEP]; a model of it gives each
+    sequence one number and answers {"logits": (rows, choices)}. A prediction is {"label": place of the choice, from 0,
+    "text", "probability", "probabilities"}, the last in the order of the choices. `score` gives accuracy.
+
+    Attributes:
+        context: column of what is read first.
+        question: column of what stands before each choice, with a space between; None where there is none.
+        choices: a column for each choice; or one field of a JSON object, which holds a list of them.
+        label: column of the right choice, a number from 0 or a letter from A.
+        header: the first line of a .tsv or .csv names the columns.
+        main_metric: accuracy.
+        labels: none: what is chosen from is another thing in each example.
+    Source: Devlin et al. 2019, section 4.4, for the sequences.
+    """
+
+    kind: ClassVar[str] = "multiple_choice"
+    baseline: ClassVar[str] = "commonest place"
+
+    context: str = "sent1"
+    question: str | None = "sent2"
+    choices: tuple[str, ...] = ("ending0", "ending1", "ending2", "ending3")
+    label: str = "label"
+    header: bool = True
+    main_metric: str = "accuracy"
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        check_main_metric(self.main_metric, ("accuracy",))
+        refuse_labels(self.labels, self.kind)
+        columns = [name for name in (self.context, self.question, *self.choices, self.label) if name is not None]
+        if not self.choices or len(set(columns)) < len(columns):
+            raise ValueError(
+                "Context, question, choices and label must be different columns, and `choices` at least one. "
+                f"Received: {abridge(columns)}. Name each one once."
+            )
+
+    def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[ChoiceExample]:
+        label = self.label if has_labels else None
+        columns = ChoiceColumns(self.context, self.question, self.choices, label)
+        return read_choices(path, columns, self.header, max_examples)
+
+    def pose(self, item: Any) -> ChoiceExample:
+        names = ("context", *(("question",) if self.question is not None else ()))
+        if not isinstance(item, Mapping) or set(item) != {*names, "choices"} or isinstance(item["choices"], str):
+            raise ValueError(
+                f"An item for this task must be an object of {', '.join(names)} and choices, a list. "
+                f"Received: {abridge([repr(item)])}. Give such an object."
+            )
+        texts = dict(zip(names, take_texts([item[name] for name in names], names), strict=True))
+        choices = take_texts(list(item["choices"]), [f"choice {n}" for n, _ in enumerate(item["choices"])])
+        return ChoiceExample(texts["context"], texts.get("question"), tuple(choices))
+
+    def learn(self, examples: Sequence[ChoiceExample]) -> "MultipleChoice":
+        labels_of(examples)
+        return self
+
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[ChoiceExample], sequence_length: int
+    ) -> Features:
+        joined = []
+        for example in examples:
+            context = tokenizer.encode(example.context)
+            for choice in example.choices:
+                second = choice if example.question is None else f"{example.question} {choice}"
+                joined.append(join_texts(tokenizer, context, tokenizer.encode(second), sequence_length))
+        labels = [example.label for example in examples]
+        return Features(
+            token_ids=[token_ids for token_ids, _ in joined],
+            first_lengths=np.array([first_length for _, first_length in joined], dtype=np.int32),
+            examples=np.arange(len(examples), dtype=np.int32),
+            labels={"logits": np.array(labels, dtype=np.int32)} if are_labelled(examples) else {},
+            sequences_per_row=count_choices(examples),
+            sequence_length=sequence_length,
+        )
+
+    def decode(
+        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[ChoiceExample]
+    ) -> list[Prediction]:
+        rows = probabilities_of(outputs, features, features.sequences_per_row)
+        return [_predict(example, row, row.argmax()) for example, row in zip(examples, rows, strict=True)]
+
+    def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> dict[str, float]:
+        answers = np.array([prediction["label"] for prediction in predictions])
+        metrics = classification_metrics(np.array(labels_of(examples)), answers, count_choices(examples))
+        return {"accuracy": metrics["accuracy"]}
+
+    def guess(self, training: Sequence[ChoiceExample], examples: Sequence[ChoiceExample]) -> list[Prediction]:
+        """Predict the place that is right most often in training, the first of equals."""
+        labels = np.array(labels_of(training))
+        shares = np.bincount(labels, minlength=count_choices(training)) / len(labels)
+        return [_predict(example, shares, majority_class(labels)) for example in examples]
+
+    def tabulate(
+        self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        return {}
+
+    def review(self, example: ChoiceExample, prediction: Prediction) -> dict[str, Any] | None:
+        if example.label == prediction["label"]:
+            return None
+        return {
+            "text": example.context,
+            **({} if example.question is None else {"text_pair": example.question}),
+            "gold": example.choices[example.label],
+            "predicted": prediction["text"],
+            "probability": prediction["probability"],
+        }
+
+    def is_collapsed(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> bool:
+        """Tell whether the choice in the same place is always taken."""
+        return has_collapsed(labels_of(examples), [prediction["label"] for prediction in predictions])
+
+    def make_measure(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> Measure:
+        pairs = zip(labels_of(examples), predictions, strict=True)
+        return mean_measure([label == prediction["label"] for label, prediction in pairs])
+
+
+# The fields of a `MultipleChoice` that reads RACE as published: a folder of .txt, each an article with questions.
+RACE = {"context": "article", "question": "questions", "choices": ("options",), "label": "answers"}
+
+
+def _predict(example: ChoiceExample, probabilities: np.ndarray, chosen: int) -> Prediction:
+    return {
+        "label": int(chosen),
+        "text": example.choices[chosen],
+        "probability": float(probabilities[chosen]),
+        "probabilities": probabilities.tolist(),
+    }

@@ -1,0 +1,154 @@
+"""Give a text, or a pair of texts, one of several classes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from keras_bert_flow.tasks.core.answers import name_shares, probabilities_of
+from keras_bert_flow.tasks.core.checks import check_labels, check_main_metric, require_learnt
+from keras_bert_flow.tasks.core.counts import count_classes, macro_f1, make_table
+from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.metrics import (
+    METRICS,
+    classification_metrics,
+    has_collapsed,
+    majority_class,
+    matthews,
+    mean_measure,
+)
+from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.core.texts import (
+    TextExample,
+    are_labelled,
+    encode_examples,
+    labels_of,
+    pose_texts,
+    read_examples,
+    show_texts,
+)
+from keras_bert_flow.tasks.formats.tables import class_names, number_labels, require_text
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+
+
+@final
+@dataclass(frozen=True)
+class Classification(Task):
+    """Classes of texts, from a table as `tables.read_table` reads it.
+
+    A model of it answers {"logits": (rows, classes)}. A prediction is {"label", "probability", "probabilities"}, the
+    last of each class by name. `score` gives what `metrics.classification_metrics` says.
+
+    Attributes:
+        text, text_pair, label: columns; numbers from 0 where there is no header.
+        header: the first line of a .tsv or .csv names the columns.
+        main_metric: accuracy, f1, f1_positive (two classes only) or matthews.
+        labels: the classes; where they are given rather than learnt, a training table may have no others. Of two, the
+            second is the positive one.
+    """
+
+    kind: ClassVar[str] = "classification"
+    baseline: ClassVar[str] = "majority class"
+
+    text: str = "text"
+    text_pair: str | None = None
+    label: str = "label"
+    header: bool = True
+    main_metric: str = "accuracy"
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        check_labels(self.labels, least=2)
+        two = len(self.labels) in (0, 2)  # 0: not learnt yet
+        check_main_metric(self.main_metric, [name for name in METRICS if two or name != "f1_positive"])
+
+    def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
+        columns = [self.label] if has_labels else []
+        return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, self._read_label)
+
+    def pose(self, item: Any) -> TextExample:
+        return pose_texts(item, is_pair=self.text_pair is not None)
+
+    def learn(self, examples: Sequence[TextExample]) -> "Classification":
+        labels = labels_of(examples)
+        if not self.labels:
+            return replace(self, labels=class_names(labels, f"{len(examples)} examples from {examples[0].place}"))
+        self._label_ids(examples)
+        return self
+
+    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
+        labels = {"logits": self._label_ids(examples)} if are_labelled(examples) else {}
+        return encode_examples(tokenizer, examples, sequence_length, labels)
+
+    def decode(
+        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[TextExample]
+    ) -> list[Prediction]:
+        require_learnt(self.labels)
+        return [self._predict(row, row.argmax()) for row in probabilities_of(outputs, features, len(self.labels))]
+
+    def score(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, float]:
+        return classification_metrics(*self._pair_ids(examples, predictions), len(self.labels))
+
+    def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
+        """Predict the majority class of training, the first of equals; its probabilities are the shares there."""
+        labels_of(training)
+        label_ids = self._label_ids(training)
+        shares = np.bincount(label_ids, minlength=len(self.labels)) / len(label_ids)
+        return [self._predict(shares, majority_class(label_ids)) for _ in examples]
+
+    def tabulate(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        return make_table(self.labels, count_classes(*self._pair_ids(examples, predictions), len(self.labels)))
+
+    def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
+        gold, predicted = example.label, prediction["label"]
+        if gold == predicted:
+            return None
+        return show_texts(example) | {"gold": gold, "predicted": predicted, "probability": prediction["probability"]}
+
+    def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
+        return has_collapsed(labels_of(examples), [prediction["label"] for prediction in predictions])
+
+    def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
+        labels, answers = self._pair_ids(examples, predictions)
+        if self.main_metric == "accuracy":
+            return mean_measure(labels == answers)
+        pairs = labels * len(self.labels) + answers
+
+        def measure(chosen: np.ndarray) -> float:
+            if self.main_metric == "matthews":
+                counts = np.bincount(pairs[chosen])
+                found = np.flatnonzero(counts)  # a pair each, of which scikit-learn makes less work than of examples
+                return matthews(*np.divmod(found, len(self.labels)), counts[found])
+            counts = count_classes(labels[chosen], answers[chosen], len(self.labels))
+            return counts[1].f1 if self.main_metric == "f1_positive" else macro_f1(counts)
+
+        return measure
+
+    def _pair_ids(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of the classes that the examples have, and of those predicted."""
+        labels_of(examples)
+        places = [f"prediction {number}" for number in range(1, len(predictions) + 1)]
+        answers = number_labels([prediction["label"] for prediction in predictions], places, self.labels)
+        return self._label_ids(examples), answers
+
+    def _predict(self, probabilities: np.ndarray, chosen: int) -> Prediction:
+        return {
+            "label": self.labels[chosen],
+            "probability": float(probabilities[chosen]),
+            "probabilities": name_shares(self.labels, probabilities),
+        }
+
+    def _label_ids(self, examples: Sequence[TextExample]) -> np.ndarray:
+        require_learnt(self.labels)
+        labels = [example.label for example in examples]
+        return number_labels(labels, [example.place for example in examples], self.labels)
+
+    def _read_label(self, place: str, values: list) -> str:
+        require_text(place, self.label, values[0])
+        return values[0]

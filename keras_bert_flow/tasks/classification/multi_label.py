@@ -1,0 +1,199 @@
+"""Give a text, or a pair of texts, any number of labels, also none."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+from scipy.special import expit
+
+from keras_bert_flow.tasks.core.answers import logits_of, name_shares
+from keras_bert_flow.tasks.core.checks import check_labels, check_main_metric, require_learnt
+from keras_bert_flow.tasks.core.counts import count_marks, make_table
+from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.metrics import SET_METRICS, has_collapsed, set_metrics
+from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.core.texts import (
+    TextExample,
+    are_labelled,
+    encode_examples,
+    labels_of,
+    pose_texts,
+    read_examples,
+    show_texts,
+)
+from keras_bert_flow.tasks.formats.rows import abridge, spell_label
+from keras_bert_flow.tasks.formats.tables import number_labels, require_text, sort_names
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+
+# As spread-sheets, JSON and data frames spell them.
+MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+
+
+@final
+@dataclass(frozen=True)
+class MultiLabel(Task):
+    """Sets of labels of texts, from a table as `tables.read_table` reads it.
+
+    The labels stand in one column, with `separator` between them (in .jsonl also as a list), or each has a column of
+    0 and 1. An example without labels has an empty column, list, or only 0.
+
+    A model of it answers {"logits": (rows, labels)}. A prediction is {"labels", "probabilities"}, the second of each
+    label by name. `score` gives what `metrics.set_metrics` says.
+
+    Attributes:
+        text, text_pair: columns; numbers from 0 where there is no header.
+        label: column of the labels; not read where there are `label_columns`.
+        separator: between two labels. A bar, as commas occur in names, and in a .csv between columns.
+        label_columns: a column for each label, named as it is.
+        threshold: a label whose probability is at least this is given.
+        header: the first line of a .tsv or .csv names the columns.
+        main_metric: f1_micro, f1_macro or exact_match.
+        labels: where they are given rather than learnt, a training table may have no others.
+    """
+
+    kind: ClassVar[str] = "multi_label"
+    baseline: ClassVar[str] = "commonest labels"
+
+    text: str = "text"
+    text_pair: str | None = None
+    label: str = "label"
+    separator: str = "|"
+    label_columns: tuple[str, ...] = ()
+    threshold: float = 0.5
+    header: bool = True
+    main_metric: str = "f1_micro"
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        check_main_metric(self.main_metric, SET_METRICS)
+        check_labels(self.labels, least=1)
+        if self.labels and self.label_columns and self.labels != self.label_columns:
+            raise ValueError(
+                f"`labels` must be the `label_columns`. Received: {abridge(self.labels)} and "
+                f"{abridge(self.label_columns)}. Leave `labels` out."
+            )
+        if not 0 < self.threshold < 1:
+            raise ValueError(f"`threshold` must be between 0 and 1. Received: {self.threshold}. Try 0.5.")
+        if not self.separator:
+            raise ValueError("`separator` must be at least one character. Received: none. Try '|'.")
+
+    def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
+        columns = (self.label_columns or (self.label,)) if has_labels else ()
+        read_label = self._read_marks if self.label_columns else self._read_names
+        return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, read_label)
+
+    def pose(self, item: Any) -> TextExample:
+        return pose_texts(item, is_pair=self.text_pair is not None)
+
+    def learn(self, examples: Sequence[TextExample]) -> "MultiLabel":
+        sets = labels_of(examples)
+        if self.labels:
+            self._mark(examples)
+            return self
+        labels = self.label_columns or sort_names(name for names in sets for name in names)
+        if not labels:
+            raise ValueError(
+                "A training table must have at least one label. "
+                f"Received: {len(examples)} examples from {examples[0].place}, all without. Check the label column."
+            )
+        return replace(self, labels=labels)
+
+    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
+        labels = {"logits": self._mark(examples).astype(np.float32)} if are_labelled(examples) else {}
+        return encode_examples(tokenizer, examples, sequence_length, labels)
+
+    def decode(
+        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[TextExample]
+    ) -> list[Prediction]:
+        require_learnt(self.labels)
+        probabilities = expit(logits_of(outputs, features, len(self.labels)))
+        return [self._predict(row, row >= self.threshold) for row in probabilities]
+
+    def score(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, float]:
+        return set_metrics(*self._pair_marks(examples, predictions), self.labels)
+
+    def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
+        """Predict the commonest labels of training, as many as an example has there on the mean, but at least one."""
+        labels_of(training)
+        marks = self._mark(training)
+        shares = marks.mean(axis=0)
+        chosen = np.zeros(len(self.labels), dtype=bool)
+        chosen[np.argsort(-shares, kind="stable")[: max(1, round(shares.sum()))]] = True
+        return [self._predict(shares, chosen) for _ in examples]
+
+    def tabulate(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        return make_table(self.labels, count_marks(*self._pair_marks(examples, predictions)))
+
+    def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
+        """Return what is wrong, with the probability of the surest decision that is."""
+        wrong = set(example.label) ^ set(prediction["labels"])
+        if not wrong:
+            return None
+        shares = [(name in prediction["labels"], prediction["probabilities"][name]) for name in wrong]
+        return show_texts(example) | {
+            "gold": [name for name in self.labels if name in example.label],
+            "predicted": list(prediction["labels"]),
+            "probability": max(share if is_given else 1 - share for is_given, share in shares),
+        }
+
+    def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
+        answers = [frozenset(prediction["labels"]) for prediction in predictions]
+        return has_collapsed(map(frozenset, labels_of(examples)), answers)
+
+    def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
+        labels, answers = self._pair_marks(examples, predictions)
+        return lambda chosen: set_metrics(labels[chosen], answers[chosen], self.labels)[self.main_metric]
+
+    def _pair_marks(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return which labels the examples have, and which are predicted."""
+        labels_of(examples)
+        answers = [
+            TextExample("", label=tuple(prediction["labels"]), place=f"prediction {number}")
+            for number, prediction in enumerate(predictions, 1)
+        ]
+        return self._mark(examples), self._mark(answers)
+
+    def _predict(self, probabilities: np.ndarray, chosen: np.ndarray) -> Prediction:
+        return {
+            "labels": [label for label, given in zip(self.labels, chosen, strict=True) if given],
+            "probabilities": name_shares(self.labels, probabilities),
+        }
+
+    def _mark(self, examples: Sequence[TextExample]) -> np.ndarray:
+        """Return which labels each example has, bool, (examples, labels)."""
+        require_learnt(self.labels)
+        pairs = [(row, name, example.place) for row, example in enumerate(examples) for name in example.label]
+        rows, names, places = zip(*pairs, strict=True) if pairs else ((), (), ())
+        marks = np.zeros((len(examples), len(self.labels)), dtype=bool)
+        marks[list(rows), number_labels(names, places, self.labels)] = True
+        return marks
+
+    def _read_names(self, place: str, values: list) -> tuple[str, ...]:
+        value = values[0]
+        if isinstance(value, str):
+            names = value.split(self.separator) if value.strip() else []
+        else:
+            names = [spell_label(name) for name in value] if isinstance(value, list) else [value]
+        if not all(isinstance(name, str) and name.strip() for name in names):
+            raise ValueError(
+                f"{place}: column {self.label!r} must hold labels with {self.separator!r} between them, or nothing, or "
+                f"in .jsonl a list of them. Received: {abridge([repr(value)])}. Correct the row."
+            )
+        for name in names:
+            require_text(place, self.label, name)
+        return tuple(names)
+
+    def _read_marks(self, place: str, values: list) -> tuple[str, ...]:
+        marks = [MARKS.get(value.strip().lower()) if isinstance(value, str) else None for value in values]
+        for column, mark, value in zip(self.label_columns, marks, values, strict=True):
+            if mark is None:
+                raise ValueError(
+                    f"{place}: column {column!r} must hold 0 or 1. Received: {abridge([repr(value)])}. Correct the row."
+                )
+        return tuple(column for column, mark in zip(self.label_columns, marks, strict=True) if mark)

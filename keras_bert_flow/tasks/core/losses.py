@@ -1,0 +1,39 @@
+"""Compute the loss of what a model answered, as it is trained on it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import log_expit, logsumexp
+
+from keras_bert_flow.tasks.core.features import IGNORED, Features
+
+
+def mean_loss(outputs: Mapping[str, Sequence[Any]], features: Features) -> float:
+    """Return the mean loss of all that has a label; of several outputs, the mean.
+
+    It is the cross-entropy of whole numbers, in nats: of a row, or of each token; the binary one of (rows, labels) of
+    0.0 and 1.0; the squared error of one number a row.
+
+    Args:
+        outputs: see `Task.decode`.
+        features: rows with labels.
+    """
+    return float(np.mean([_mean_loss(outputs[name], labels) for name, labels in features.labels.items()]))
+
+
+def _mean_loss(answers: Sequence[Any], labels: Any) -> float:
+    if not isinstance(labels, np.ndarray):  # a label for each token
+        tokens, answers = np.concatenate(labels), np.concatenate(answers)
+        answers, labels = answers[tokens != IGNORED], tokens[tokens != IGNORED]
+    if np.issubdtype(labels.dtype, np.integer):
+        return float(np.mean([_cross_entropy(row, label) for row, label in zip(answers, labels, strict=True)]))
+    answers = np.asarray(answers, np.float64).reshape(labels.shape)
+    if labels.ndim == 1:
+        return float(np.mean((answers - labels) ** 2))
+    return float(-np.mean(labels * log_expit(answers) + (1 - labels) * log_expit(-answers)))
+
+
+def _cross_entropy(logits: np.ndarray, label: int) -> float:
+    logits = np.asarray(logits, np.float64)
+    return logsumexp(logits) - logits[label]

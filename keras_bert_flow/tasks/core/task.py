@@ -1,0 +1,148 @@
+"""Say what a task is: how examples are read, shown to a model, answered and scored."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.losses import mean_loss
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+
+Prediction = Mapping[str, Any]  # plain JSON values, so that it can be written as a line
+Measure = Callable[[np.ndarray], float]  # places of examples, int, (any number,), some perhaps twice → their score
+
+
+class Task(ABC):
+    """One kind of task. A task is a frozen dataclass: its fields are plain values and say all that it does.
+
+    The walk: `read` a table, `learn` from the training table which labels there are, `encode` examples, have a model
+    answer, `decode` its outputs into predictions, `score` these against the examples.
+
+    Attributes:
+        kind: name of the task in a configuration and in a model directory.
+        baseline: what `guess` predicts, in words.
+        main_metric: of those that `score` gives, the one by which runs are compared; higher is better.
+        labels: names of what the model chooses from, in the order of its outputs; empty where it chooses from nothing.
+    """
+
+    kind: ClassVar[str]
+    baseline: ClassVar[str]
+    main_metric: str
+    labels: tuple[str, ...]
+
+    @abstractmethod
+    def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> Sequence[Any]:
+        """Read examples from a file.
+
+        Args:
+            max_examples: read only the first so many.
+            has_labels: the file says what is right; otherwise the examples have no labels.
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not such a table; the message names file and row.
+        """
+
+    @abstractmethod
+    def pose(self, item: Any) -> Any:
+        """Make an example without labels of what somebody asks: a text, a pair, or a dict of named values.
+
+        Raises:
+            ValueError: the item is not what this task is asked.
+        """
+
+    @abstractmethod
+    def learn(self, examples: Sequence[Any]) -> "Task":
+        """Return this task with the labels of training examples.
+
+        Raises:
+            ValueError: there is nothing to learn from them.
+        """
+
+    @abstractmethod
+    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[Any], sequence_length: int) -> Features:
+        """Turn examples into rows of at most `sequence_length` tokens, with labels where the examples have them.
+
+        Raises:
+            ValueError: an example has a label that was not learnt; the message names file and row.
+        """
+
+    @abstractmethod
+    def decode(
+        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[Any]
+    ) -> list[Prediction]:
+        """Turn what a model answered into a prediction for each example.
+
+        Args:
+            outputs: output of the model → float32, (rows, ...); where each token has an output, a list of arrays of
+                (length, ...), without padding.
+            features: what the model read.
+            examples: what `features` were made of.
+        """
+
+    @abstractmethod
+    def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
+        """Measure predictions against the labels of the examples.
+
+        Returns:
+            Metric → value; among them `main_metric`.
+        """
+
+    @abstractmethod
+    def guess(self, training: Sequence[Any], examples: Sequence[Any]) -> list[Prediction]:
+        """Predict each example without looking at it, by what is commonest in training: the baseline to beat."""
+
+    @abstractmethod
+    def tabulate(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, dict[str, float | int]]:
+        """Measure each class, label or type of span by itself.
+
+        Returns:
+            Name → precision, recall and f1, and the counts gold, predicted and correct; empty where there are none.
+        """
+
+    @abstractmethod
+    def review(self, example: Any, prediction: Prediction) -> dict[str, Any] | None:
+        """Return what is wrong with a prediction, in plain JSON values; None where it is right.
+
+        Returns:
+            text, text_pair (where there is a second text), gold, predicted, and probability, of what was predicted; of
+            a number in its place distance, from what is right.
+        """
+
+    @abstractmethod
+    def is_collapsed(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> bool:
+        """Tell whether all predictions are the same though the labels are not."""
+
+    @abstractmethod
+    def make_measure(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Measure:
+        """Return the `main_metric` as a function of the examples that count, made to be called a thousand times."""
+
+    def count_unreachable(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[Any], features: Features
+    ) -> dict[str, dict[str, int]]:
+        """Count the labels that no model can give, or can only guess, because of the encoding.
+
+        Args:
+            tokenizer, features: what `encode` made of the labelled examples, and the tokenizer it used.
+        Returns:
+            What is counted → `total`, and a count per reason; see `unreachable.REASONS`. Empty where every label can
+            be given, as in tasks that label whole texts.
+        """
+        return {}
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """What the constructor of the model is told besides its labels; of most kinds nothing."""
+        return {}
+
+    def save(self, folder: str | Path, sequence_length: int) -> None:
+        """Write `task.json` into a model directory; see `stored.write_task`."""
+        from keras_bert_flow.tasks.core.stored import write_task  # which knows every task
+
+        write_task(folder, self, sequence_length)
+
+    def measure_loss(self, outputs: Mapping[str, Sequence[Any]], features: Features) -> float:
+        """Return the mean loss of what a model answered, as it is trained on it; see `losses.mean_loss`."""
+        return mean_loss(outputs, features)

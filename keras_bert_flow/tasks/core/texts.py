@@ -1,0 +1,134 @@
+"""Read examples of one text or two, each with whatever its label is, and turn them into sequences of pieces."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.tasks.core.features import Features, join_texts
+from keras_bert_flow.tasks.formats.rows import abridge
+from keras_bert_flow.tasks.formats.tables import read_columns, trim_labels
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+
+
+@dataclass(frozen=True)
+class TextExample:
+    """One text, or two.
+
+    Attributes:
+        label: what the task says of the text: the name of a class, a number, a tuple of names; None where unknown.
+        place: file and row, for messages; of those that no file holds, whatever names them.
+    """
+
+    text: str
+    text_pair: str | None = None
+    label: Any = None
+    place: str = "an example"
+
+
+def read_examples(
+    path: str | Path,
+    texts: tuple[str, str | None],
+    labels: Sequence[str],
+    header: bool,
+    max_examples: int | None,
+    read_label: Callable[[str, list], Any],
+) -> list[TextExample]:
+    """Read examples from a table, laid out as `tables.read_table` says.
+
+    Args:
+        texts: columns of the text and of the second text, if there is one.
+        labels: columns that make up the label; none where the table has no labels.
+        read_label: makes a label of the place, for messages, and the values of those columns. Blanks around a name, or
+            around those of a tuple, are removed with a warning; so are repeated names.
+    """
+    columns = [column for column in texts if column is not None]
+    places, found, shown = [], [], []
+    for number, values in read_columns(path, columns, list(labels), header, max_examples):
+        places.append(f"{path}, row {number}")
+        parts = values[len(columns) :]
+        found.append(read_label(places[-1], parts) if parts else None)
+        shown.append((values[0], values[1] if len(columns) == 2 else None))
+    trimmed = trim_labels(places, found)
+    return [TextExample(*pair, *rest) for pair, *rest in zip(shown, trimmed, places, strict=True)]
+
+
+def pose_texts(item: Any, is_pair: bool) -> TextExample:
+    """Make an example of a text; or of two texts, or an object with `text` and `text_pair`.
+
+    Raises:
+        ValueError: the item is not as many texts as the task has.
+    """
+    fields = ("text", "text_pair") if is_pair else ("text",)
+    texts = take_texts(item, fields)
+    return TextExample(*texts)
+
+
+def take_texts(item: Any, fields: Sequence[str]) -> list[str]:
+    """Return the texts of an item: a string for one field, a sequence for several, or an object that names them.
+
+    Raises:
+        ValueError: it is none of these, or a text is blank.
+    """
+    if isinstance(item, str):
+        texts = [item]
+    elif isinstance(item, Mapping):
+        texts = [item[name] for name in fields] if set(item) == set(fields) else []
+    else:
+        texts = list(item) if isinstance(item, list | tuple) else []
+    if len(texts) != len(fields) or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError(
+            f"An item for this task must have the texts {', '.join(fields)}. Received: {abridge([repr(item)])}. "
+            "Give a text for one, a list or an object with these names for several."
+        )
+    return texts
+
+
+def encode_examples(
+    tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int, labels: dict[str, np.ndarray]
+) -> Features:
+    """Make one row of each example: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] where it has a second text."""
+    firsts = tokenizer.encode_batch([example.text for example in examples])
+    seconds = [None if example.text_pair is None else tokenizer.encode(example.text_pair) for example in examples]
+    joined = [join_texts(tokenizer, *pair, sequence_length) for pair in zip(firsts, seconds, strict=True)]
+    return Features(
+        token_ids=[token_ids for token_ids, _ in joined],
+        first_lengths=np.array([first_length for _, first_length in joined], dtype=np.int32),
+        examples=np.arange(len(examples), dtype=np.int32),
+        labels=labels,
+        sequence_length=sequence_length,
+    )
+
+
+def are_labelled(examples: Sequence[Any]) -> bool:
+    """Say whether the examples have labels.
+
+    Raises:
+        ValueError: some have and some have not.
+    """
+    unlabelled = [example for example in examples if example.label is None]
+    if unlabelled and len(unlabelled) < len(examples):
+        raise ValueError(
+            "Either every example must have a label or none. "
+            f"Received: {unlabelled[0].place} without one. Fill it or drop the row."
+        )
+    return not unlabelled
+
+
+def labels_of(examples: Sequence[Any]) -> list[Any]:
+    """Return the label of each example.
+
+    Raises:
+        ValueError: there is no example, or one has no label.
+    """
+    if not examples or not are_labelled(examples):
+        received = f"{examples[0].place} without a label" if examples else "no examples"
+        raise ValueError(f"Learning and scoring need labels. Received: {received}. Read a table that has them.")
+    return [example.label for example in examples]
+
+
+def show_texts(example: TextExample) -> dict[str, str]:
+    """Return the texts of an example by name: text, and text_pair where there is one."""
+    return {"text": example.text} | ({} if example.text_pair is None else {"text_pair": example.text_pair})

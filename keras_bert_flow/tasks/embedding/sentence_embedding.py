@@ -1,0 +1,251 @@
+"""Give a text a vector, so that texts that are alike have vectors of a high cosine; learnt from pairs of texts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from keras_bert_flow.tasks.core.checks import check_main_metric, refuse_labels
+from keras_bert_flow.tasks.core.features import Features, join_texts
+from keras_bert_flow.tasks.core.metrics import CORRELATIONS, mean_measure, regression_metrics
+from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.core.texts import TextExample, are_labelled, labels_of, pose_texts, read_examples, show_texts
+from keras_bert_flow.tasks.embedding.partners import number_texts, pair_cosines, partner_loss, rank_partners
+from keras_bert_flow.tasks.formats.scores import read_score, require_different_scores
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+
+CONTRASTIVE, COSINE = "contrastive", "cosine"
+BELONG = True  # the label of two texts that belong together
+METRICS = {CONTRASTIVE: ("mrr", "accuracy"), COSINE: CORRELATIONS}
+MAIN_METRICS = {CONTRASTIVE: "mrr", COSINE: "spearman"}
+DEEPEST = 10  # rank from which on a partner counts as not found by `mrr`
+COLLAPSED = 0.01  # share of the range of the labels
+
+
+@final
+@dataclass(frozen=True)
+class SentenceEmbedding(Task):
+    """Vectors of texts, learnt from a table of pairs as `tables.read_table` reads it.
+
+    With the objective `contrastive` the two texts of a row belong together, and the second texts of the other rows in a
+    batch do not belong to the first; the table has no labels. With `cosine` a row has a score, which says how alike its
+    texts are. What examples are is up to their labels: `BELONG`, a score from 0 to 1, or None.
+
+    A model answers {"logits": (rows, sequences_per_row, hidden)}, the vectors. A prediction is {"embedding"} of a text
+    and {"cosine"} of two; of a pair that belongs together also {"rank", "nearest", "nearest_cosine"}: which text of the
+    table is nearest to the first, and where in that order the second one comes. `score` gives, of scores, their
+    correlation with the cosines, Spearman's and Pearson's; of pairs, `mrr`, the mean of 1 / rank, 0 where the rank is
+    above 10, and `accuracy`, the share of ranks of 1.
+
+    Attributes:
+        objective: contrastive or cosine.
+        text, text_pair, label: columns; numbers from 0 where there is no header. There is a label only for `cosine`.
+        header: the first line of a .tsv or .csv names the columns.
+        lowest, highest: scores of the table which say not alike at all, and the same: a cosine of 0 and of 1.
+        scale: what cosines are multiplied by in the contrastive objective.
+        pooling, normalize: of `TextEmbedder`; None as the model says with which the training begins, if it does.
+        main_metric: mrr or accuracy; spearman or pearson. None: `learn` takes the first of the objective's.
+        labels: none: it chooses from nothing.
+    Source: Reimers and Gurevych 2019, arXiv:1908.10084; Henderson et al. 2017, section 4.4, arXiv:1705.00652. Scores,
+    scale and ranks as `CosineSimilarityLoss`, `MultipleNegativesRankingLoss` and `InformationRetrievalEvaluator` of
+    `sentence_transformers` have them.
+    """
+
+    kind: ClassVar[str] = "sentence_embedding"
+    baseline: ClassVar[str] = "same vector for every text"
+
+    objective: str = CONTRASTIVE
+    text: str = "text"
+    text_pair: str = "text_pair"
+    label: str = "label"
+    header: bool = True
+    lowest: float = 0.0
+    highest: float = 1.0
+    scale: float = 20.0
+    pooling: str | None = None
+    normalize: bool | None = None
+    main_metric: str | None = None
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.objective not in METRICS:
+            raise ValueError(f"`objective` must be one of {', '.join(METRICS)}. Received: {self.objective!r}.")
+        if self.main_metric is not None:
+            check_main_metric(self.main_metric, METRICS[self.objective])
+        refuse_labels(self.labels, self.kind)
+        if not self.lowest < self.highest:
+            raise ValueError(
+                f"`lowest` must be less than `highest`. Received: {self.lowest} and {self.highest}. Swap them."
+            )
+
+    def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
+        columns = [self.label] if has_labels and self.objective == COSINE else []
+        texts = (self.text, self.text_pair)
+        examples = read_examples(path, texts, columns, self.header, max_examples, self._read_score)
+        if not has_labels or self.objective == COSINE:
+            return examples
+        return [replace(example, label=BELONG) for example in examples]
+
+    def pose(self, item: Any) -> TextExample:
+        """Make an example of a text, or of two."""
+        is_text = isinstance(item, str) or (isinstance(item, Mapping) and set(item) == {"text"})
+        return pose_texts(item, is_pair=not is_text)
+
+    def learn(self, examples: Sequence[TextExample]) -> "SentenceEmbedding":
+        labels = labels_of(examples)
+        if self.objective == COSINE:
+            require_different_scores(labels, examples[0].place)
+        elif len({example.text_pair for example in examples}) < 2:
+            raise ValueError(
+                "A training table of pairs must have at least two different second texts. "
+                f"Received: {len(examples)} examples from {examples[0].place}. Check the columns, or read more rows."
+            )
+        return replace(self, main_metric=self.main_metric or MAIN_METRICS[self.objective])
+
+    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
+        """Make a row of each labelled pair; of what has no label, a row of each text."""
+        texts = [text for example in examples for text in show_texts(example).values()]
+        token_ids = [join_texts(tokenizer, ids, None, sequence_length)[0] for ids in tokenizer.encode_batch(texts)]
+        places = np.arange(len(examples), dtype=np.int32)
+        is_labelled = bool(examples) and are_labelled(examples)
+        return Features(
+            token_ids=token_ids,
+            first_lengths=np.array([len(ids) for ids in token_ids], dtype=np.int32),
+            examples=places if is_labelled else places.repeat([len(show_texts(example)) for example in examples]),
+            labels={"logits": _make_labels(examples, token_ids)} if is_labelled else {},
+            sequences_per_row=2 if is_labelled else 1,
+            keeps_axis=True,
+            sequence_length=sequence_length,
+        )
+
+    def decode(
+        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[TextExample]
+    ) -> list[Prediction]:
+        vectors = _vectors_of(outputs, features)
+        if not features.labels:
+            return _describe(vectors[:, 0], features.examples, len(examples))
+        order = np.argsort(features.examples)
+        vectors, labels = vectors[order], features.labels["logits"][order]
+        if not _belong(examples):
+            return [{"cosine": cosine} for cosine in pair_cosines(vectors).tolist()]
+        found = rank_partners(vectors, labels)
+        columns = (found.cosines, found.ranks, found.nearest, found.nearest_cosines)
+        return [
+            {"cosine": cosine, "rank": rank, "nearest": examples[nearest].text_pair, "nearest_cosine": best}
+            for cosine, rank, nearest, best in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+    def score(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, float]:
+        if _belong(examples):
+            return {name: float(np.mean(_gains(name, predictions))) for name in METRICS[CONTRASTIVE]}
+        metrics = regression_metrics(*_pair_scores(examples, predictions))
+        return {name: metrics[name] for name in METRICS[COSINE]}
+
+    def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
+        """Give every text the same vector: all cosines are 1, and second texts come in the order of the table."""
+        if not _belong(examples):
+            return [{"cosine": 1.0} for _ in examples]
+        texts = [text.encode() for example in examples for text in (example.text, example.text_pair)]
+        numbers = number_texts(texts).reshape(-1, 2)
+        ranks = rank_partners(np.ones((len(examples), 2, 1)), numbers).ranks
+        nearest = examples[0].text_pair
+        return [{"cosine": 1.0, "rank": rank, "nearest": nearest, "nearest_cosine": 1.0} for rank in ranks.tolist()]
+
+    def tabulate(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        return {}
+
+    def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
+        cosine = prediction["cosine"]
+        if example.label is BELONG:
+            if prediction["rank"] == 1:
+                return None
+            said = {"gold": example.text_pair, "predicted": prediction["nearest"]}
+            return {"text": example.text, **said, "distance": prediction["nearest_cosine"] - cosine}
+        if cosine == example.label:
+            return None
+        distance = abs(cosine - example.label)
+        return show_texts(example) | {"gold": example.label, "predicted": cosine, "distance": distance}
+
+    def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
+        """Tell whether one text is nearest to all, or whether cosines keep to a hundredth of the range of scores."""
+        if _belong(examples):
+            second_texts = {example.text_pair for example in examples}
+            return len(second_texts) > 1 and len({prediction["nearest"] for prediction in predictions}) == 1
+        labels, cosines = _pair_scores(examples, predictions)
+        return bool(np.ptp(labels) > 0 and np.ptp(cosines) <= COLLAPSED * np.ptp(labels))
+
+    def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
+        if _belong(examples):
+            return mean_measure(_gains(self.main_metric, predictions))
+        labels, cosines = _pair_scores(examples, predictions)
+        return lambda chosen: regression_metrics(labels[chosen], cosines[chosen])[self.main_metric]
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        chosen = {"pooling": self.pooling, "normalize": self.normalize}
+        options = {name: value for name, value in chosen.items() if value is not None}
+        return {"objective": self.objective, "scale": self.scale} | options
+
+    def measure_loss(self, outputs: Mapping[str, Sequence[Any]], features: Features) -> float:
+        """Return the mean squared error of cosines; of pairs, the cross-entropy among all second texts, not a batch."""
+        vectors, labels = _vectors_of(outputs, features), features.labels["logits"]
+        if labels.ndim == 2:
+            return partner_loss(vectors, labels, self.scale)
+        return float(np.mean((pair_cosines(vectors) - labels) ** 2))
+
+    def _read_score(self, place: str, values: list) -> float:
+        score = read_score(place, self.label, values[0], self.lowest, self.highest)
+        return (score - self.lowest) / (self.highest - self.lowest)
+
+
+def _make_labels(examples: Sequence[TextExample], token_ids: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the scores, float32, (rows,); of pairs that belong together the numbers of their texts, (rows, 2)."""
+    if _belong(examples):
+        return number_texts([ids.tobytes() for ids in token_ids]).reshape(-1, 2)
+    return np.array([example.label for example in examples], dtype=np.float32)
+
+
+def _vectors_of(outputs: Mapping[str, Sequence[Any]], features: Features) -> np.ndarray:
+    """Return what a model answered, float64, (rows, sequences_per_row, hidden)."""
+    vectors = np.asarray(outputs["logits"], dtype=np.float64) if len(features) else np.zeros((0, 1, 1))
+    if vectors.ndim != 3 or vectors.shape[:2] != (len(features), features.sequences_per_row):
+        raise ValueError(
+            f"`logits` must be ({len(features)}, {features.sequences_per_row}, hidden). Received: {vectors.shape}. "
+            "Predict every row with the model of this task."
+        )
+    if not np.isfinite(vectors).all():
+        raise ValueError(
+            "Vectors must be finite. Received: nan or infinity: the fine-tuning diverged. Lower its learning rate."
+        )
+    return vectors
+
+
+def _describe(vectors: np.ndarray, owners: np.ndarray, count: int) -> list[Prediction]:
+    """Return the vector of each example of one text, the cosine of each of two."""
+    rows = [[] for _ in range(count)]
+    for row, owner in enumerate(owners):
+        rows[owner].append(row)
+    return [
+        {"embedding": vectors[texts[0]].astype(np.float32).tolist()}
+        if len(texts) == 1
+        else {"cosine": float(pair_cosines(vectors[texts][None])[0])}
+        for texts in rows
+    ]
+
+
+def _belong(examples: Sequence[TextExample]) -> bool:
+    return labels_of(examples)[0] is BELONG
+
+
+def _gains(metric: str, predictions: Sequence[Prediction]) -> np.ndarray:
+    """Return what each pair contributes to a metric of ranks."""
+    ranks = np.array([prediction["rank"] for prediction in predictions])
+    return (ranks == 1).astype(float) if metric == "accuracy" else (ranks <= DEEPEST) / ranks
+
+
+def _pair_scores(examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(labels_of(examples)), np.array([prediction["cosine"] for prediction in predictions])

@@ -1,0 +1,262 @@
+"""Know the tables of GLUE, and write what its server takes.
+
+A folder of GLUE is named as in `GLUE` and holds train.tsv, the dev files and the test files. The diagnostic table
+(`AX`) is for a model of MNLI. Source: Wang et al. 2019, arXiv:1804.07461, and the files of gluebenchmark.com.
+"""
+
+import math
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.tasks.core.task import Prediction, Task
+from keras_bert_flow.tasks.formats.rows import (
+    abridge,
+    pick_fields,
+    read_objects,
+    read_rows,
+    require_ending,
+    spell_label,
+)
+from keras_bert_flow.tasks.registry import make_task
+
+COLUMNS = ("index", "prediction")
+BINARY = ("0", "1")
+ENTAILMENT = ("entailment", "not_entailment")
+LOWEST, HIGHEST = 0.0, 5.0  # similarity of STS-B
+
+
+@dataclass(frozen=True)
+class GlueTest:
+    """A test table: its file, and how many predictions the server expects of it."""
+
+    file: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """How one task of GLUE is laid out.
+
+    Attributes:
+        texts: columns of the text, and of the second text, in training and dev files.
+        label: column of the label there.
+        metrics: those that GLUE reports, as our `score` names them; the first is the main one.
+        tests: name in a submission → test table. It has a header, also where the others have none.
+        labels: official names of the classes; none for a score.
+        header: training and dev files name their columns.
+        test_texts: columns in test files, where they are others.
+    """
+
+    texts: tuple[str, ...]
+    label: str
+    metrics: tuple[str, ...]
+    tests: Mapping[str, GlueTest]
+    labels: tuple[str, ...] = ()
+    header: bool = True
+    test_texts: tuple[str, ...] = ()
+    dev_files: tuple[str, ...] = ("dev.tsv",)
+
+    @property
+    def kind(self) -> str:
+        return "classification" if self.labels else "regression"
+
+
+GLUE = {
+    "CoLA": GlueTask(
+        texts=("3",),
+        label="1",
+        metrics=("matthews",),
+        tests={"CoLA.tsv": GlueTest("test.tsv", 1063)},
+        labels=BINARY,
+        header=False,
+        test_texts=("sentence",),
+    ),
+    "SST-2": GlueTask(
+        texts=("sentence",),
+        label="label",
+        metrics=("accuracy",),
+        tests={"SST-2.tsv": GlueTest("test.tsv", 1821)},
+        labels=BINARY,
+    ),
+    "MRPC": GlueTask(
+        texts=("#1 String", "#2 String"),
+        label="Quality",
+        metrics=("f1_positive", "accuracy"),
+        tests={"MRPC.tsv": GlueTest("test.tsv", 1725)},
+        labels=BINARY,
+    ),
+    "STS-B": GlueTask(
+        texts=("sentence1", "sentence2"),
+        label="score",
+        metrics=("spearman", "pearson"),
+        tests={"STS-B.tsv": GlueTest("test.tsv", 1379)},
+    ),
+    "QQP": GlueTask(
+        texts=("question1", "question2"),
+        label="is_duplicate",
+        metrics=("f1_positive", "accuracy"),
+        tests={"QQP.tsv": GlueTest("test.tsv", 390_965)},
+        labels=BINARY,
+    ),
+    "MNLI": GlueTask(
+        texts=("sentence1", "sentence2"),
+        label="gold_label",
+        metrics=("accuracy",),
+        tests={
+            "MNLI-m.tsv": GlueTest("test_matched.tsv", 9796),
+            "MNLI-mm.tsv": GlueTest("test_mismatched.tsv", 9847),
+            "AX.tsv": GlueTest("diagnostic.tsv", 1104),
+        },
+        labels=("contradiction", "entailment", "neutral"),
+        dev_files=("dev_matched.tsv", "dev_mismatched.tsv"),
+    ),
+    "QNLI": GlueTask(
+        texts=("question", "sentence"),
+        label="label",
+        metrics=("accuracy",),
+        tests={"QNLI.tsv": GlueTest("test.tsv", 5463)},
+        labels=ENTAILMENT,
+    ),
+    "RTE": GlueTask(
+        texts=("sentence1", "sentence2"),
+        label="label",
+        metrics=("accuracy",),
+        tests={"RTE.tsv": GlueTest("test.tsv", 3000)},
+        labels=ENTAILMENT,
+    ),
+    "WNLI": GlueTask(
+        texts=("sentence1", "sentence2"),
+        label="label",
+        metrics=("accuracy",),
+        tests={"WNLI.tsv": GlueTest("test.tsv", 146)},
+        labels=BINARY,
+    ),
+}
+SUBMISSION = {name: task for task in GLUE.values() for name in task.tests}
+
+
+def glue_task(name: str, test: bool = False) -> Task:
+    """Make the task of a GLUE folder, for its training and dev files, or for its test files, which have no labels."""
+    if name not in GLUE:
+        raise ValueError(f"A GLUE task must be one of its nine. Received: {name!r}. Use one of: {', '.join(GLUE)}.")
+    task = GLUE[name]
+    texts = (test and task.test_texts) or task.texts
+    columns = {"text": texts[0], "text_pair": texts[1] if len(texts) == 2 else None, "label": task.label}
+    known = {"labels": task.labels} if task.labels else {"lowest": LOWEST, "highest": HIGHEST}
+    return make_task(task.kind, **columns, **known, header=test or task.header, main_metric=task.metrics[0])
+
+
+def write_glue_table(path: str | Path, predictions: Iterable[Prediction]) -> None:
+    """Write predictions of classes or of numbers as the table of one test file: index, from 0, and prediction.
+
+    Labels and numbers are written as they are. Which GLUE takes, `write_glue_submission` sees to.
+
+    Raises:
+        ValueError: a label holds a tab or a line end.
+    """
+    values = [str(found["label"] if "label" in found else found["score"]) for found in predictions]
+    for index, value in enumerate(values):
+        if any(mark in value for mark in "\t\r\n"):
+            raise ValueError(
+                f"Prediction {index}: a column holds no tab or line end. Received: {abridge([repr(value)])}. "
+                "Write the predictions as lines of JSON."
+            )
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(_format_table(values))
+
+
+def write_glue_submission(path: str | Path, predictions: Mapping[str, str | Path]) -> tuple[str, ...]:
+    """Write predictions on the test tables as the .zip that the server of GLUE takes.
+
+    Args:
+        path: of the .zip; the same predictions give the same bytes.
+        predictions: name in the submission, such as `CoLA.tsv` → .jsonl of predictions in the order of the test table,
+            or .tsv as `write_glue_table` writes it.
+    Returns:
+        Names of the eleven files of a whole submission that were not given; the server takes a whole one only.
+    Raises:
+        FileNotFoundError: there is no such file of predictions.
+        ValueError: a name is none of the eleven, or a file has not one official prediction for each row of its table.
+    """
+    path = check_local(path)
+    unknown = [name for name in predictions if name not in SUBMISSION]
+    if unknown or not predictions:
+        raise ValueError(
+            f"A submission must be of files that GLUE names. Received: {abridge(unknown) or 'none'}. "
+            f"Use: {', '.join(SUBMISSION)}."
+        )
+    contents = {name: _format_predictions(name, file) for name, file in sorted(predictions.items())}
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with zipfile.ZipFile(partial, "w") as archive:
+        for name, content in contents.items():
+            member = zipfile.ZipInfo(name)  # of no date
+            member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(member, content)
+    os.replace(partial, path)
+    return tuple(name for name in SUBMISSION if name not in predictions)
+
+
+def _format_predictions(name: str, file: str | Path) -> str:
+    task = SUBMISSION[name]
+    lines = list((_read_labels if task.labels else _read_scores)(file, task.labels))
+    if len(lines) != task.tests[name].rows:
+        raise ValueError(
+            f"{name} must have {task.tests[name].rows} predictions. Received: {len(lines)}, from {file}. "
+            f"Predict the whole of {task.tests[name].file}."
+        )
+    return _format_table(lines)
+
+
+def _format_table(values: Iterable[Any]) -> str:
+    header = "\t".join(COLUMNS)
+    return f"{header}\n" + "".join(f"{index}\t{value}\n" for index, value in enumerate(values))
+
+
+def _read_labels(file: str | Path, labels: tuple[str, ...]) -> Iterator[str]:
+    for place, value in _read_values(file, "label"):
+        label = spell_label(value)
+        if label not in labels:
+            raise ValueError(
+                f"{place}: a label must be one of {', '.join(labels)}. "
+                f"Received: {abridge([repr(label)])}. Predict with a model of this task."
+            )
+        yield label
+
+
+def _read_scores(file: str | Path, _: tuple[str, ...]) -> Iterator[float]:
+    for place, score in _read_values(file, "score"):
+        if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) < math.inf:
+            raise ValueError(
+                f"{place}: a score must be a finite number. Received: {abridge([repr(score)])}. "
+                "Predict with a model of this task."
+            )
+        yield min(max(score, LOWEST), HIGHEST)
+
+
+def _read_values(file: str | Path, field: str) -> Iterator[tuple[str, Any]]:
+    """Yield the place of each prediction and its value: a field of an object, or what a table has in its place."""
+    if require_ending(file, (".jsonl", ".tsv")) == ".jsonl":
+        for number, fields in read_objects(file):
+            place = f"{file}, row {number}"
+            yield place, *pick_fields(place, fields, [field])
+        return
+    for count, (number, (index, value)) in enumerate(read_rows(file, list(COLUMNS), header=True, num_labels=0)):
+        place = f"{file}, row {number}"
+        if index != str(count):
+            raise ValueError(
+                f"{place}: the column `index` must count the rows from 0. Received: {abridge([index])}, not {count}. "
+                "Predict the whole test table, in its order."
+            )
+        yield place, _parse_number(value) if field == "score" else value
+
+
+def _parse_number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,185 @@
+"""Read the rows of .tsv, .csv and .jsonl files, also .gz, and pick columns from them, naming the row of every fault."""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.json_documents import parse_json
+from keras_bert_flow.tasks.formats.bounded_reading import GZIP, read_byte_lines
+
+Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
+
+
+def read_rows(path: str | Path, columns: list[str], header: bool, num_labels: int = 1) -> Iterator[Row]:
+    """Yield the values of the named columns, row by row.
+
+    Args:
+        path: the file; its ending names the format.
+        columns: names, or where `header` is False numbers from 0.
+        header: the first line of a .tsv or .csv names the columns.
+        num_labels: so many of the columns, the last ones, are labels: in .jsonl they may be numbers or booleans, which
+            are spelt as the file spells them.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not of its format, or lacks a column.
+    """
+    kind = require_ending(path, (".tsv", ".csv", ".jsonl"))
+    path = str(path)
+    if kind == ".jsonl":
+        return _parse_jsonl(path, columns, len(columns) - num_labels)
+    return _pick_columns(path, _parse_tsv(path) if kind == ".tsv" else _parse_csv(path), columns, header)
+
+
+def read_objects(path: str | Path, packed_as: Sequence[str] = GZIP) -> Iterator[tuple[int, dict]]:
+    """Yield line, from 1, and fields of each object of a .jsonl.
+
+    Args:
+        packed_as: suffixes of packed files that may follow.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no .jsonl, or a line is not one JSON object.
+    """
+    require_ending(path, (".jsonl",), packed_as)
+    for number, line in read_lines(path, packed_as):
+        if line.strip():
+            yield number, parse_object(f"{path}, row {number}", line)
+
+
+def parse_object(place: str, text: str) -> dict:
+    """Return the fields of a JSON object; `place` is named where the text is none."""
+    try:
+        fields = parse_json(text)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise ValueError(f"{place}: this must be one JSON object. Received: {abridge([text])}. Correct it.")
+    return fields
+
+
+def pick_fields(place: str, fields: dict, columns: list[str]) -> list:
+    """Return the values of the named fields of a JSON object."""
+    for column in columns:
+        if column not in fields:
+            raise ValueError(_missing(place, column, fields))
+    return [fields[column] for column in columns]
+
+
+def spell_label(value: Any) -> Any:
+    """Spell a label of 1 or true as JSON does; leave any other value."""
+    return json.dumps(value) if isinstance(value, bool | int | float) else value
+
+
+def require_ending(path: str | Path, endings: tuple[str, ...], packed_as: Sequence[str] = GZIP) -> str:
+    """Return the ending of a file, without that of its packing, where it is one of these.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file has another ending.
+    """
+    packing = next((suffix for suffix in packed_as if str(path).endswith(suffix)), "")
+    ending = Path(str(path).removesuffix(packing)).suffix
+    if ending not in endings:
+        packings = packed_as[0] if len(packed_as) == 1 else f"one of {', '.join(packed_as)}"
+        listed = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
+        raise ValueError(
+            f"A table must end in {listed}, or in {'one of them' if endings[1:] else 'it'} and {packings}. "
+            f"Received: {path}. Rename it."
+        )
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"A table must be a file. Received: {path}, which is none. Check the path.")
+    return ending
+
+
+def read_lines(path: str | Path, packed_as: Sequence[str] = GZIP) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line; only a line feed ends one, as U+2028 and its like occur inside texts."""
+    path = str(path)
+    for number, line in enumerate(read_byte_lines(path, packed_as), 1):
+        yield number, _decode(path, number, line)
+
+
+def abridge(names: Iterable[str], limit: int = 20, width: int = 40) -> str:
+    """List names on one line, cutting long ones, and counting those beyond `limit`."""
+    names = [" ".join(name.split()) for name in names]
+    shown = [name if len(name) <= width else f"{name[:width]}..." for name in names[:limit]]
+    return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def _parse_tsv(path: str) -> Iterator[Row]:
+    for number, line in read_lines(path):
+        if line.strip(" "):
+            yield number, line.split("\t")
+
+
+def _parse_csv(path: str) -> Iterator[Row]:
+    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
+    while True:
+        number = reader.line_num + 1  # a quoted value may run over several lines: name the first
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, row {number}: a .csv must be quoted as in RFC 4180. Received: {error}. "
+                'Write "" for a quote inside quotes, or give a .tsv.'
+            ) from None
+        if len(values) > 1 or "".join(values).strip(" "):
+            yield number, values
+
+
+def _parse_jsonl(path: str, columns: list[str], num_texts: int) -> Iterator[Row]:
+    for number, fields in read_objects(path):
+        values = pick_fields(f"{path}, row {number}", fields, columns)
+        yield number, [*values[:num_texts], *map(spell_label, values[num_texts:])]
+
+
+def _pick_columns(path: str, rows: Iterator[Row], columns: list[str], header: bool) -> Iterator[Row]:
+    number, first = next(rows, (1, []))
+    if not first:
+        return
+    names = [name.strip() for name in first] if header else [str(place) for place in range(len(first))]
+    places = [_find_column(f"{path}, row {number}", column, names, header) for column in columns]
+    if not header:
+        yield number, [first[place] for place in places]
+    for number, values in rows:
+        if len(values) != len(names):
+            raise ValueError(
+                f"{path}, row {number}: a row must have as many columns as the first one. "
+                f"Received: {len(values)}, not {len(names)}. Look for a missing or extra separator."
+            )
+        yield number, [values[place] for place in places]
+
+
+def _find_column(place: str, column: str, names: list[str], header: bool) -> int:
+    if column not in names:
+        remedy = (
+            " Where the first line is an example, turn `header` off." if header else " Without a header give a number."
+        )
+        raise ValueError(_missing(place, column, names) + remedy)
+    if names.count(column) > 1:
+        raise ValueError(
+            f"{place}: a column must be named once. Received: {column!r}, {names.count(column)} times. Rename one."
+        )
+    return names.index(column)
+
+
+def _missing(place: str, column: str, names: Iterable[str]) -> str:
+    return f"{place}: the table must have the columns asked for. Received: {column!r}. Columns here: {abridge(names)}."
+
+
+def _decode(path: str, number: int, line: bytes) -> str:
+    try:
+        decoded = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}, row {number}: a table must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
+            "Convert it, for example with iconv -t utf-8."
+        ) from None
+    if "\0" in decoded:
+        raise ValueError(
+            f"{path}, row {number}: a table must not hold NUL bytes. Received: one at character "
+            f"{decoded.index(chr(0)) + 1}. Copy the file again, or remove them with tr -d '\\000'."
+        )
+    return decoded.removesuffix("\n").removesuffix("\r")

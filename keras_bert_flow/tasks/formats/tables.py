@@ -1,0 +1,205 @@
+"""Read a task's table: texts, perhaps second texts, and labels, from .tsv, .csv or .jsonl, also .gz."""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.tasks.formats.rows import Row, abridge, read_rows
+
+# At most 18 digits: what int64 holds, and far below the length at which int() refuses a text.
+INTEGER = re.compile(r"-?[0-9]{1,18}")
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TaskTable:
+    """Examples of a task, in the order of the file.
+
+    Attributes:
+        path: where the table was read, for messages.
+        texts: text of each example, as written.
+        text_pairs: second text of each example; None where the task has one text.
+        labels: name of each example's class, without surrounding blanks.
+        rows: line of the file on which each example starts, from 1; empty where no file was read.
+    """
+
+    path: str
+    texts: tuple[str, ...]
+    text_pairs: tuple[str, ...] | None
+    labels: tuple[str, ...]
+    rows: tuple[int, ...] = ()
+
+
+def read_table(
+    path: str | Path,
+    text: str = "text",
+    text_pair: str | None = None,
+    label: str = "label",
+    header: bool = True,
+    max_examples: int | None = None,
+) -> TaskTable:
+    """Read a table of texts with labels.
+
+    .tsv is split on the tab and knows no quoting (GLUE's files hold bare quotes); .csv is quoted as in RFC 4180; each
+    line of .jsonl is an object with named fields, whose label may also be a number or a boolean. UTF-8, with or without
+    a byte order mark. Blank lines are skipped.
+
+    Args:
+        path: the file.
+        text: column of the text: its name, or where `header` is False its number from 0.
+        text_pair: column of a second text.
+        label: column of the label.
+        header: the first line of a .tsv or .csv names the columns. A .jsonl always names its own.
+        max_examples: read only the first so many examples.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file, or a row of it, is not such a table; the message names the row.
+    """
+    texts = [text] if text_pair is None else [text, text_pair]
+    examples = []
+    for number, values in read_columns(path, texts, [label], header, max_examples):
+        require_text(f"{path}, row {number}", label, values[-1])
+        examples.append((number, *values))
+    rows, texts, *pairs, labels = zip(*examples, strict=True)
+    labels = trim_labels([f"{path}, row {row}" for row in rows], labels)
+    return TaskTable(str(path), texts, pairs[0] if pairs else None, tuple(labels), rows)
+
+
+def read_columns(
+    path: str | Path, texts: list[str], labels: list[str], header: bool, max_examples: int | None
+) -> Iterator[Row]:
+    """Yield the texts and labels of each row, as `read_table` reads them; the labels are not looked at.
+
+    Raises:
+        FileNotFoundError, ValueError: as `read_table`.
+    """
+    columns = [*texts, *labels]
+    if len(set(columns)) < len(columns):
+        raise ValueError(
+            f"Texts and label must be different columns. Received: {', '.join(columns)}. Name each one once."
+        )
+    for number, values in limit_examples(path, read_rows(path, columns, header, len(labels)), max_examples):
+        for column, value in zip(texts, values, strict=False):  # the labels are not among `texts`
+            require_text(f"{path}, row {number}", column, value)
+        yield number, values
+
+
+def trim_labels(places: Sequence[str], labels: Sequence[Any]) -> list[Any]:
+    """Remove the blanks around names, and around those of tuples, and log one warning where there are any.
+
+    Args:
+        places: file and row of each label.
+        labels: names, tuples of names, which lose repeated ones as well, or anything else, which stays as it is.
+    """
+    trimmed = [_trim(label) for label in labels]
+    changed = [number for number, pair in enumerate(zip(labels, trimmed, strict=True)) if _has_blanks(*pair)]
+    if changed:
+        first = changed[0]
+        _logger.warning(
+            "%s: blanks around labels are removed: %r is read as %r, and so in %d of %d rows.",
+            *(places[first], labels[first], trimmed[first], len(changed), len(labels)),
+        )
+    return trimmed
+
+
+def limit_examples(path: str | Path, examples: Iterator[Any], max_examples: int | None) -> Iterator[Any]:
+    """Yield the first so many examples of a file, all where `max_examples` is None; none at all is an error."""
+    if max_examples is not None and max_examples < 1:
+        raise ValueError(
+            f"`max_examples` must be at least 1. Received: {max_examples}. Leave it out to read every row."
+        )
+    first = next(examples, None)
+    if first is None:
+        raise ValueError(f"A table must hold at least one example. Received: {path}, which holds none.")
+    yield first
+    yield from islice(examples, None if max_examples is None else max_examples - 1)
+
+
+def label_names(train: TaskTable) -> tuple[str, ...]:
+    """Return the classes of a training table, sorted: by value where every name is an integer, else by spelling.
+
+    Raises:
+        ValueError: the table has one class only, so there is nothing to learn.
+    """
+    return class_names(train.labels, train.path)
+
+
+def class_names(labels: Iterable[str], source: str) -> tuple[str, ...]:
+    """Return the classes among labels as `label_names` does; `source` says in its message where they were read."""
+    names = sort_names(labels)
+    if len(names) < 2:
+        received = f"{source}, where all are {names[0]!r}" if names else "none"
+        raise ValueError(
+            f"A training table must have at least two labels. Received: {received}. "
+            "Check the label column, or read more rows."
+        )
+    return names
+
+
+def sort_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return each name once, by value where every name is an integer, else by spelling."""
+    names = sorted(set(names))
+    if all(INTEGER.fullmatch(name) for name in names):
+        names.sort(key=int)
+    return tuple(names)
+
+
+def label_ids(table: TaskTable, names: tuple[str, ...]) -> np.ndarray:
+    """Number the labels of a table by their place in `names`.
+
+    Returns:
+        int32, (examples,).
+    Raises:
+        ValueError: a label is not among `names`: the training table never had it.
+    """
+    rows = table.rows or range(1, len(table.labels) + 1)
+    return number_labels(table.labels, [f"{table.path}, row {row}" for row in rows], names)
+
+
+def number_labels(labels: Iterable[str], places: Iterable[str], names: tuple[str, ...]) -> np.ndarray:
+    """Number labels as `label_ids` does; a label's place stands before a message about it."""
+    numbers = {name: number for number, name in enumerate(names)}
+    ids = []
+    for label, place in zip(labels, places, strict=True):
+        if label not in numbers:
+            raise ValueError(
+                f"{place}: a label must be one that the training table has. Received: {label!r}. "
+                f"Known labels: {abridge(names)}. Correct it, or add such examples to the training table."
+            )
+        ids.append(numbers[label])
+    return np.array(ids, dtype=np.int32)
+
+
+def require_text(place: str, column: str, value: Any) -> None:
+    """Refuse a value that no tokenizer takes, or that is blank."""
+    if not isinstance(value, str) or not value.strip():
+        received = abridge([repr(value)])
+        raise ValueError(f"{place}: column {column!r} must hold text. Received: {received}. Fill it or drop the row.")
+    if "\0" in value:  # JSON can spell it
+        raise ValueError(
+            f"{place}: column {column!r} must not hold NUL. Received: {abridge([repr(value)])}. Remove it."
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON can spell half a surrogate pair
+        received = abridge([ascii(value)])
+        raise ValueError(
+            f"{place}: column {column!r} must be Unicode. Received: {received}. Correct the row."
+        ) from None
+
+
+def _trim(label: Any) -> Any:
+    if isinstance(label, tuple):
+        return tuple(dict.fromkeys(name.strip() for name in label))
+    return label.strip() if isinstance(label, str) else label
+
+
+def _has_blanks(label: Any, trimmed: Any) -> bool:
+    return tuple(dict.fromkeys(label)) != trimmed if isinstance(label, tuple) else label != trimmed

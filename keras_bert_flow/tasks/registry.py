@@ -1,0 +1,73 @@
+"""Make a task of its kind and its fields, which are plain values, and give them back."""
+
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.formats.rows import abridge
+
+# kind → class, loaded when one is made: a task needs no module but its own
+KINDS = {
+    "classification": "keras_bert_flow.tasks.classification.classification:Classification",
+    "regression": "keras_bert_flow.tasks.classification.regression:Regression",
+    "multi_label": "keras_bert_flow.tasks.classification.multi_label:MultiLabel",
+    "multiple_choice": "keras_bert_flow.tasks.choice.multiple_choice:MultipleChoice",
+    "question_answering": "keras_bert_flow.tasks.answering.question_answering:QuestionAnswering",
+    "sentence_embedding": "keras_bert_flow.tasks.embedding.sentence_embedding:SentenceEmbedding",
+    "token_classification": "keras_bert_flow.tasks.tagging.token_classification:TokenClassification",
+}
+
+WORDS = {str: "text", bool: "true or false", int: "an integer", float: "a number", NoneType: "null"}
+
+
+def make_task(kind: str, **values: Any) -> Task:
+    """Make a task; fields that are not given have their defaults.
+
+    Args:
+        kind: one of `KINDS`.
+        values: fields of its class; lists, as JSON has them, stand for tuples.
+    Raises:
+        ValueError: there is no such kind or field, or a value is not of its field's type.
+    """
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"A task must be of a known kind. Received: {kind!r}. Use one of: {', '.join(KINDS)}.")
+    task_class = load_by_name(KINDS[kind])
+    hints, known = get_type_hints(task_class), [field.name for field in fields(task_class)]
+    for field, value in values.items():
+        if field not in known:
+            raise ValueError(
+                f"A field of a {kind} task must be one of its own. Received: {field!r}. Use: {', '.join(known)}."
+            )
+        if not _fits(value, hints[field]):
+            raise ValueError(
+                f"`{field}` of a {kind} task must be {_describe(hints[field])}. Received: {abridge([repr(value)])}."
+            )
+    return task_class(**{field: tuple(v) if isinstance(v, list) else v for field, v in values.items()})
+
+
+def task_fields(task: Task) -> dict[str, Any]:
+    """Return the kind and all fields of a task in plain JSON values: `make_task(**task_fields(task))` equals it."""
+    values = {field.name: getattr(task, field.name) for field in fields(task)}
+    return {"kind": task.kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, UnionType):
+        return any(_fits(value, choice) for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        return isinstance(value, list | tuple) and all(_fits(entry, get_args(hint)[0]) for entry in value)
+    if not isinstance(hint, type):  # the task knows what it takes
+        return True
+    if isinstance(value, bool):  # which is an int to Python
+        return hint is bool
+    return isinstance(value, int | float if hint is float else hint)
+
+
+def _describe(hint: Any) -> str:
+    if isinstance(hint, UnionType):
+        return " or ".join(_describe(choice) for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"a list of {_describe(get_args(hint)[0])}"
+    return WORDS.get(hint, str(hint))

@@ -1,0 +1,1 @@
+"""Tasks on words: reading, schemes of tags, windows, spans and their scores."""

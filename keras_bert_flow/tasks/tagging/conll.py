@@ -1,0 +1,170 @@
+"""Read sentences of tagged words, in columns as at CoNLL or as lines of JSON, and write predictions in columns."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from keras_bert_flow.tasks.formats.rows import abridge, read_lines, read_objects
+from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords
+
+DOCUMENT_MARK = "-DOCSTART-"
+LAST = "last"
+BLANKS = " \t"  # what parts columns; other blanks, such as U+00A0, occur within words
+Token = tuple[int, str, str | None]  # line of the file, from 1; word; tag
+
+
+def read_tagged_words(
+    path: str | Path,
+    word_column: int | str = 0,
+    tag_column: int | str = LAST,
+    has_labels: bool = True,
+    max_examples: int | None = None,
+) -> list[TaggedWords]:
+    """Read sentences of words and their tags.
+
+    A file that ends in .jsonl holds an object a line: {"words": [...], "tags": [...]}. Any other holds a word a line,
+    in columns parted by any number of spaces and tabs; a blank line ends a sentence, and so does one that begins with
+    -DOCSTART-, which is no word. Both may be gzip, ending in .gz. UTF-8, with or without a byte order mark; lines may
+    end in CR LF.
+
+    Args:
+        word_column: number of the column of words, from 0, or "last".
+        tag_column: of the column of tags. A line of JSON has names in the place of numbers.
+        has_labels: the file has tags, which are read.
+        max_examples: read only the first so many sentences.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not such a table; the message names file and row.
+    """
+    path = str(path)
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"A table must be a file. Received: {path}, which is none. Check the path.")
+    if max_examples is not None and max_examples < 1:
+        raise ValueError(
+            f"`max_examples` must be at least 1. Received: {max_examples}. Leave it out to read every row."
+        )
+    if path.removesuffix(".gz").endswith(".jsonl"):
+        sentences = _parse_jsonl(path, has_labels)
+    else:
+        columns = [_column_number("word_column", word_column)]
+        if has_labels:
+            columns.append(_column_number("tag_column", tag_column))
+        sentences = _group(path, _parse_columns(path, columns))
+    examples = list(islice(sentences, max_examples))
+    if not examples:
+        raise ValueError(f"A table must hold at least one sentence. Received: {path}, which holds none.")
+    return examples
+
+
+def write_conll(path: str | Path, examples: Sequence[TaggedWords], predicted: Sequence[Sequence[str]]) -> None:
+    """Write word, tag where there is one, and predicted tag, parted by a space, as conlleval reads them.
+
+    Args:
+        predicted: the tags predicted for each sentence.
+    Raises:
+        ValueError: a word holds a space, a tab or a line end, so that its line could not be read again.
+    """
+    lines = []
+    for example, tags in zip(examples, predicted, strict=True):
+        columns = [example.words, tags] if example.tags is None else [example.words, example.tags, tags]
+        for place, values in enumerate(zip(*columns, strict=True)):
+            if any(re.search(r"[ \t\r\n]", value) for value in values):
+                received = abridge(map(repr, values))
+                raise ValueError(
+                    f"{example.place(place)}: a column holds no space, tab or line end. Received: {received}. "
+                    "Write the predictions as lines of JSON."
+                )
+            lines.append(" ".join(values) + "\n")
+        lines.append("\n")
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)
+
+
+def _column_number(name: str, column: int | str) -> int:
+    if column == LAST:
+        return -1
+    if not re.fullmatch("[0-9]{1,3}", str(column)):
+        raise ValueError(
+            f'`{name}` must be a number from 0, or "{LAST}". Received: {column!r}. The first column is number 0.'
+        )
+    return int(column)
+
+
+def _group(path: str, tokens: Iterator[Token | None]) -> Iterator[TaggedWords]:
+    sentence = []
+    for token in tokens:
+        if token is not None:
+            sentence.append(token)
+        elif sentence:
+            yield _sentence(path, sentence)
+            sentence = []
+    if sentence:
+        yield _sentence(path, sentence)
+
+
+def _sentence(path: str, tokens: list[Token]) -> TaggedWords:
+    rows, words, tags = zip(*tokens, strict=True)
+    return TaggedWords(words, None if tags[0] is None else tags, path, rows)
+
+
+def _parse_columns(path: str, columns: list[int]) -> Iterator[Token | None]:
+    """Yield a token for each word, and None where a sentence ends."""
+    width = 0
+    for number, line in read_lines(path):
+        values = re.split(f"[{BLANKS}]+", line.strip(BLANKS))
+        if values == [""] or values[0] == DOCUMENT_MARK:
+            yield None
+            continue
+        if not width:
+            width = len(values)
+            _require_columns(f"{path}, row {number}", columns, values)
+        if len(values) != width:
+            raise ValueError(
+                f"{path}, row {number}: a row must have as many columns as the first one. "
+                f"Received: {len(values)}, not {width}: {abridge(values)}. Look for a missing tag or an extra blank."
+            )
+        yield number, values[columns[0]], values[columns[1]] if len(columns) > 1 else None
+
+
+def _require_columns(place: str, columns: list[int], values: list[str]) -> None:
+    places = [column % len(values) if column < len(values) else None for column in columns]
+    if None in places:
+        raise ValueError(
+            f"{place}: a row must have the columns asked for. Received: {len(values)} columns, {abridge(values)}, and "
+            f"none of number {columns[places.index(None)]}. The first is number 0."
+        )
+    if len(set(places)) < len(places):
+        raise ValueError(
+            f"{place}: word and tag must stand in different columns. Received: both in number {places[0]} of "
+            f"{len(values)}. Add the missing column, or say that the table has no labels."
+        )
+
+
+def _parse_jsonl(path: str, has_labels: bool) -> Iterator[TaggedWords]:
+    for number, fields in read_objects(path):
+        place = f"{path}, row {number}"
+        words = _strings(place, "words", fields)
+        tags = _strings(place, "tags", fields) if has_labels else None
+        if has_labels and len(tags) != len(words):
+            raise ValueError(
+                f"{place}: each word must have one tag. Received: {len(words)} words, {len(tags)} tags. "
+                "Correct the row."
+            )
+        yield TaggedWords(words, tags, path, (number,) * len(words))
+
+
+def _strings(place: str, name: str, fields: dict) -> tuple[str, ...]:
+    values = fields.get(name)
+    if isinstance(values, list) and values and all(isinstance(value, str) and value for value in values):
+        try:
+            "".join(values).encode()
+            if not any("\0" in value for value in values):
+                return tuple(values)
+        except UnicodeEncodeError:  # JSON can spell half a surrogate pair, which no tokenizer takes
+            pass
+    received = abridge([ascii(values)]) if name in fields else f"only {abridge(fields) or 'nothing'}"
+    raise ValueError(
+        f"{place}: {name!r} must be a list of texts, none of them empty or with NUL. Received: {received}. "
+        "Correct or drop the row."
+    )

@@ -1,0 +1,199 @@
+"""Read spans from the tags of words, and write tags for spans, in the schemes IOB1, IOB2, BIOES and plain."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from keras_bert_flow.tasks.formats.rows import abridge
+
+OUTSIDE = "O"
+PREFIXES = {"IOB1": "BI", "IOB2": "BI", "BIOES": "BIES"}
+PLAIN = "plain"  # each tag is a type, as of parts of speech: a span is a word
+SCHEMES = (*PREFIXES, PLAIN)
+
+
+class Span(NamedTuple):
+    """Words that are one thing of a type: from `first` up to `end`, which is the word after the last."""
+
+    type: str
+    first: int
+    end: int
+
+
+def spans_of(tags: Sequence[str], scheme: str, strict: bool = False) -> list[Span]:
+    """Return the spans of a sentence, from left to right.
+
+    Args:
+        strict: count only spans that are written as the scheme asks, as seqeval's strict mode does. Otherwise an I that
+            nothing begins, or of another type than the word before, begins a span itself, as for conlleval; E and S,
+            which conlleval does not know, are read as in seqeval's default mode.
+    Raises:
+        ValueError: a tag is not one of the scheme.
+    Source: conlleval (E. Tjong Kim Sang), `startOfChunk` and `endOfChunk`; seqeval 1.2.2, metrics and scheme.
+    """
+    if scheme == PLAIN:
+        return [Span(tag, place, place + 1) for place, tag in enumerate(tags) if tag != OUTSIDE]
+    for tag in tags:
+        if not is_tag(tag, scheme):
+            raise ValueError(
+                f"A tag must be one of {describe_scheme(scheme)}. Received: {tag!r}. Correct it, or name its scheme."
+            )
+    return _strict_spans(tags, scheme) if strict else _lenient_spans(tags)
+
+
+def tags_of(spans: Iterable[Span], length: int, scheme: str) -> list[str]:
+    """Return the tags of a sentence of `length` words that has these spans.
+
+    Raises:
+        ValueError: spans overlap, or stand outside the sentence; or the scheme is plain and one has several words.
+    """
+    tags, before = [OUTSIDE] * length, Span("", 0, 0)
+    for span in sorted(spans, key=lambda span: span.first):
+        if not before.end <= span.first < span.end <= length:
+            raise ValueError(
+                f"Spans must stand apart, within their sentence of {length} words. Received: {tuple(span)} after "
+                f"{tuple(before)}. Drop one of them."
+            )
+        tags[span.first : span.end] = _tags_of_span(span, before, scheme)
+        before = span
+    return tags
+
+
+def find_fault(tags: Sequence[str], scheme: str) -> int | None:
+    """Return the first word whose tag the scheme does not allow where it stands; None where all are legal."""
+    legal = tags_of(spans_of(tags, scheme, strict=True), len(tags), scheme)
+    return next((place for place, tag in enumerate(tags) if tag != legal[place]), None)
+
+
+def detect_scheme(sentences: Sequence[Sequence[str]], place: Callable[[int, int], str]) -> str:
+    """Tell in which scheme sentences are tagged.
+
+    Args:
+        sentences: the tags of each.
+        place: says in a message where a word stands, from the numbers of sentence and word.
+    Raises:
+        ValueError: it is plain for some tags and not for others, or no scheme allows every sentence.
+    """
+    tags = {tag for sentence in sentences for tag in sentence}
+    strange = {tag for tag in tags if not is_tag(tag, "BIOES")}
+    if not tags - {OUTSIDE}:
+        raise ValueError(f"Tags must tell words apart. Received: only {abridge(tags) or 'none'}. Check the tag column.")
+    if strange and not any(tag[1:2] == "-" for tag in tags - strange):
+        return PLAIN
+    schemes = ("BIOES",) if any(tag[0] in "ES" for tag in tags) else ("IOB2", "IOB1")
+    faults = {scheme: _find_faults(sentences, strange, scheme) for scheme in schemes}
+    scheme = min(schemes, key=lambda scheme: len(faults[scheme]))  # the first of equals: IOB2
+    if not faults[scheme]:
+        return scheme
+    sentence, word = faults[scheme][0]
+    tags = sentences[sentence]
+    around = " ".join(tags[max(word - 1, 0) : word + 2])
+    raise ValueError(
+        f"{place(sentence, word)}: tags must be legal in a scheme, and these fit {scheme} best. "
+        f"Received: {tags[word]!r} in {around!r}; {len(faults[scheme])} of {len(sentences)} sentences are not legal. "
+        "Correct them, or name the `scheme`: they are then read as conlleval reads them."
+    )
+
+
+def tag_names(tags: Iterable[str], scheme: str) -> tuple[str, ...]:
+    """Return every tag that the scheme has for the types of these tags, O first, though some may not occur here."""
+    if scheme == PLAIN:
+        return tuple(sorted(set(tags)))
+    types = sorted({split_tag(tag)[1] for tag in tags if tag != OUTSIDE})
+    return (OUTSIDE, *(_join(prefix, type_) for type_ in types for prefix in PREFIXES[scheme]))
+
+
+@lru_cache(maxsize=4096)
+def is_tag(tag: str, scheme: str) -> bool:
+    """Tell whether a scheme has such a tag: O, or a letter of the scheme, with a type as in B-PER or alone."""
+    if scheme == PLAIN or tag == OUTSIDE:
+        return True
+    prefix, type_ = split_tag(tag)
+    return prefix in PREFIXES[scheme] and len(prefix) == 1 and tag == _join(prefix, type_)
+
+
+def describe_scheme(scheme: str) -> str:
+    """Say which tags a scheme has."""
+    return "any" if scheme == PLAIN else f"{scheme}: O, {', '.join(f'{letter}-type' for letter in PREFIXES[scheme])}"
+
+
+@lru_cache(maxsize=4096)
+def split_tag(tag: str) -> tuple[str, str]:
+    """Split B-PER into B and PER; a type may hold hyphens, or be empty."""
+    prefix, _, type_ = tag.partition("-")
+    return prefix, type_
+
+
+def _lenient_spans(tags: Sequence[str]) -> list[Span]:
+    spans, first, before, type_before = [], 0, OUTSIDE, ""
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        prefix, type_ = split_tag(tag)
+        begins = prefix in "BSO" or before in "ESO" or type_ != type_before
+        if begins:
+            if before != OUTSIDE:
+                spans.append(Span(type_before, first, place))
+            first = place
+        before, type_before = prefix, type_
+    return spans
+
+
+def _strict_spans(tags: Sequence[str], scheme: str) -> list[Span]:
+    cells = [("O", ""), *map(split_tag, tags), ("O", "")]
+    spans, place = [], 1
+    while place <= len(tags):
+        first = place
+        place += 1
+        if _begins(cells[first - 1], cells[first], scheme):
+            while _continues(cells[place - 1], cells[place], scheme):
+                place += 1
+            if _closes(cells[place - 1], cells[place], scheme):
+                spans.append(Span(cells[first][1], first - 1, place - 1))
+    return spans
+
+
+def _begins(before: tuple[str, str], cell: tuple[str, str], scheme: str) -> bool:
+    if scheme != "IOB1":
+        return cell[0] in "BS"
+    # B parts two spans of one type that touch; elsewhere it has no place. An I after such a B begins anew.
+    touches = before[0] != OUTSIDE and before[1] == cell[1]
+    return touches if cell[0] == "B" else cell[0] == "I" and (not touches or before[0] == "B")
+
+
+def _continues(before: tuple[str, str], cell: tuple[str, str], scheme: str) -> bool:
+    return before[0] in "BI" and before[1] == cell[1] and cell[0] in ("IE" if scheme == "BIOES" else "I")
+
+
+def _closes(last: tuple[str, str], after: tuple[str, str], scheme: str) -> bool:
+    if scheme == "BIOES":
+        return last[0] in "ES"
+    # seqeval has no rule by which a B that follows a B of another type ends it in IOB1: neither of them counts there.
+    return scheme == "IOB2" or not (last[0] == after[0] == "B" and last[1] != after[1])
+
+
+def _tags_of_span(span: Span, before: Span, scheme: str) -> list[str]:
+    length = span.end - span.first
+    if scheme == PLAIN:
+        if length > 1:
+            raise ValueError(f"A plain tag is of one word. Received: {tuple(span)}. Take IOB2 or BIOES.")
+        return [span.type]
+    if scheme == "BIOES":
+        letters = "S" if length == 1 else "B" + "I" * (length - 2) + "E"
+    else:
+        touches = before.end == span.first > 0 and before.type == span.type
+        letters = ("B" if scheme == "IOB2" or touches else "I") + "I" * (length - 1)
+    return [_join(letter, span.type) for letter in letters]
+
+
+def _join(prefix: str, type_: str) -> str:
+    return f"{prefix}-{type_}" if type_ else prefix
+
+
+def _find_faults(sentences: Sequence[Sequence[str]], strange: set[str], scheme: str) -> list[tuple[int, int]]:
+    """Return sentence and word of each sentence's first tag that is not the scheme's, or stands where it must not."""
+    faults = []
+    for number, tags in enumerate(sentences):
+        odd = next((place for place, tag in enumerate(tags) if tag in strange), None)
+        fault = find_fault(tags, scheme) if odd is None else odd
+        if fault is not None:
+            faults.append((number, fault))
+    return faults

@@ -1,0 +1,87 @@
+"""Hold a sentence as words, with a tag for each where somebody gave them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keras_bert_flow.tasks.formats.rows import abridge
+from keras_bert_flow.tasks.tagging.tag_schemes import Span
+from keras_bert_flow.tasks.tagging.word_splitting import split_words
+
+
+@dataclass(frozen=True)
+class TaggedWords:
+    """A sentence in words.
+
+    Attributes:
+        words: as written.
+        tags: one a word; None where nobody has tagged the sentence.
+        path: where it was read, for messages.
+        rows: line of the file on which each word stands, from 1; empty where no file was read.
+        text: what was written, where the words were split from a text.
+        offsets: first character of each word in `text`, and the one after its last; empty where there is no `text`.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+    path: str = ""
+    rows: tuple[int, ...] = ()
+    text: str | None = None
+    offsets: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def from_text(cls, text: str) -> "TaggedWords":
+        """Split a text into words without tags, which remember where they stood."""
+        words = split_words(text)
+        return cls(
+            words=tuple(word.text for word in words),
+            text=text,
+            offsets=tuple((word.start, word.end) for word in words),
+        )
+
+    def place(self, word: int) -> str:
+        """Say in a message where a word stands."""
+        if self.rows:
+            return f"{self.path}, row {self.rows[word]}"
+        return f"{self.path or 'sentence'} {' '.join(self.words[:5])!r}, word {word + 1}"
+
+    def written(self) -> tuple[str, tuple[tuple[int, int], ...]]:
+        """Return the text and where its words stand in it; words without a text are joined by single spaces."""
+        if self.text is not None:
+            return self.text, self.offsets
+        offsets, start = [], 0
+        for word in self.words:
+            offsets.append((start, start + len(word)))
+            start += len(word) + 1
+        return " ".join(self.words), tuple(offsets)
+
+    def show_spans(self, spans: Iterable[Span]) -> list[dict[str, Any]]:
+        """Say of each span its type, where it stands in words and in characters, and its text."""
+        text, offsets = self.written()
+        places = [(span, offsets[span.first][0], offsets[span.end - 1][1]) for span in spans]
+        return [
+            {
+                "type": span.type,
+                "first_word": span.first,
+                "end_word": span.end,
+                "start": start,
+                "end": end,
+                "text": text[start:end],
+            }
+            for span, start, end in places
+        ]
+
+
+def gold_tags(examples: Sequence[TaggedWords]) -> list[tuple[str, ...]]:
+    """Return the tags of each sentence.
+
+    Raises:
+        ValueError: nobody has tagged one.
+    """
+    for example in examples:
+        if example.tags is None:
+            raise ValueError(
+                f"A sentence must have tags here. Received: {abridge([' '.join(example.words)])!r}, without. "
+                "Read the table with labels."
+            )
+    return [example.tags for example in examples]

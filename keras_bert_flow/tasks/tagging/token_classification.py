@@ -1,0 +1,256 @@
+"""Tag words: named entities, parts of speech, chunks."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_bert_flow.tasks.core.features import IGNORED, Features
+from keras_bert_flow.tasks.core.metrics import has_collapsed
+from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.formats.rows import abridge
+from keras_bert_flow.tasks.tagging.conll import LAST, read_tagged_words
+from keras_bert_flow.tasks.tagging.span_metrics import (
+    SPAN_METRICS,
+    count_sentences,
+    measure_sentences,
+    span_metrics,
+    span_table,
+)
+from keras_bert_flow.tasks.tagging.tag_alignment import count_hidden_words
+from keras_bert_flow.tasks.tagging.tag_schemes import (
+    PLAIN,
+    SCHEMES,
+    describe_scheme,
+    detect_scheme,
+    is_tag,
+    spans_of,
+    tag_names,
+)
+from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords, gold_tags
+from keras_bert_flow.tasks.tagging.word_windows import PiecesOfWords, cut_windows, window_size
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+
+OUTPUT = "logits"
+
+
+@dataclass(frozen=True)
+class TokenClassification(Task):
+    """Give each word of a sentence a tag. A word is tagged at its first piece, as in the paper.
+
+    Attributes:
+        word_column: column of the words, from 0, or "last". A .jsonl has the fields `words` and `tags`.
+        tag_column: column of the tags.
+        scheme: IOB1, IOB2, BIOES, or plain where a tag says nothing of its neighbours; None: `learn` finds out, and
+            refuses training tables that are legal in none. Named, tags that are not legal are read as by conlleval.
+        stride: sentences that are too long are cut into windows; at most so many pieces from one to the next. None:
+            half a window.
+        strict: predictions and labels are read as in seqeval's strict mode, for spans and for the score.
+        main_metric: precision, recall, f1 or accuracy; `learn` makes it accuracy for plain tags.
+        labels: the tags, as `learn` found them.
+    Source: Devlin et al. 2019, section 5.3; arXiv:1810.04805.
+    """
+
+    kind: ClassVar[str] = "token_classification"
+    baseline: ClassVar[str] = "commonest tag"
+
+    word_column: int | str = 0
+    tag_column: int | str = LAST
+    scheme: str | None = None
+    stride: int | None = None
+    strict: bool = False
+    main_metric: str = "f1"
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        for name, value, valid in (
+            ("scheme", self.scheme, (None, *SCHEMES)),
+            ("main_metric", self.main_metric, SPAN_METRICS),
+        ):
+            if value not in valid:
+                raise ValueError(f"`{name}` must be one of {', '.join(map(str, valid))}. Received: {value!r}.")
+        if self.stride is not None and self.stride < 1:
+            raise ValueError(f"`stride` must be at least 1. Received: {self.stride}. Leave it out for half a window.")
+
+    def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> Sequence[TaggedWords]:
+        return read_tagged_words(path, self.word_column, self.tag_column, has_labels, max_examples)
+
+    def pose(self, item: Any) -> TaggedWords:
+        """Make an example of a text, which is split into words, or of a list of words."""
+        if isinstance(item, str):
+            return TaggedWords.from_text(item)
+        if not isinstance(item, list | tuple) or not all(isinstance(word, str) and word.strip() for word in item):
+            raise ValueError(
+                f"An item for this task must be a text or a list of words. Received: {abridge([repr(item)])}. "
+                "Give one of them."
+            )
+        return TaggedWords(tuple(item))
+
+    def learn(self, examples: Sequence[TaggedWords]) -> "TokenClassification":
+        """Return this task with a scheme and its tags: every one that the scheme has for the types of the examples."""
+        sentences = gold_tags(examples)
+        scheme = self.scheme or detect_scheme(sentences, lambda sentence, word: examples[sentence].place(word))
+        for example in examples:
+            for place, tag in enumerate(example.tags):
+                if not is_tag(tag, scheme):
+                    raise ValueError(
+                        f"{example.place(place)}: a tag must be one of {describe_scheme(scheme)}. "
+                        f"Received: {tag!r}. Correct the row."
+                    )
+        labels = tag_names(chain.from_iterable(sentences), scheme)
+        if len(labels) < 2:
+            raise ValueError(
+                f"A training table must have at least two tags. Received: only {abridge(labels) or 'none'}. "
+                "Check the tag column, or read more rows."
+            )
+        return replace(
+            self, scheme=scheme, labels=labels, main_metric="accuracy" if scheme == PLAIN else self.main_metric
+        )
+
+    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], sequence_length: int) -> Features:
+        """Turn sentences into rows: [CLS], the pieces of words, [SEP]; several windows where they are too long.
+
+        A word that is longer than a window is shown by its first pieces. In windows that overlap each word has its
+        label once, where its answer is taken from, so that none counts more than another.
+        """
+        room, stride = window_size(sequence_length, self.stride)
+        pieces_of, ids = PiecesOfWords(tokenizer), {name: number for number, name in enumerate(self.labels)}
+        tagged = any(example.tags is not None for example in examples)
+        token_ids, labels, numbers, windows = [], [], [], []
+        for number, example in enumerate(examples):
+            pieces = [pieces_of[word][:room] for word in example.words]
+            tags = np.array(self._tag_ids(ids, example), dtype=np.int32) if tagged else None
+            for window in cut_windows(np.fromiter(map(len, pieces), dtype=np.int64), room, stride):
+                shown = chain.from_iterable(pieces[window.first : window.end])
+                token_ids.append(np.array([tokenizer.cls_id, *shown, tokenizer.sep_id], dtype=np.int32))
+                numbers.append(number)
+                windows.append(window)
+                if tagged:
+                    labels.append(np.full(len(token_ids[-1]), IGNORED, dtype=np.int32))
+                    labels[-1][window.positions] = tags[window.answered]
+        return Features(
+            token_ids=token_ids,
+            first_lengths=np.fromiter(map(len, token_ids), dtype=np.int32),
+            examples=np.array(numbers, dtype=np.int32),
+            labels={OUTPUT: labels} if tagged else {},
+            details=windows,
+            sequence_length=sequence_length,
+        )
+
+    def count_unreachable(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], features: Features
+    ) -> dict[str, dict[str, int]]:
+        return count_hidden_words(tokenizer, examples, features, self._known_scheme(), self.strict)
+
+    def decode(
+        self, outputs: Mapping[str, Sequence[np.ndarray]], features: Features, examples: Sequence[TaggedWords]
+    ) -> list[Prediction]:
+        """Turn logits into tags and spans.
+
+        Returns:
+            For each sentence: words; tags, one a word; probabilities, of these tags; spans, of which each has its type,
+            first_word, end_word (the one after its last), start and end (its first character in the text, and the one
+            after its last) and text. The text is that which the words were split from, or the words joined by spaces.
+        """
+        borders = np.cumsum([0, *(len(example.words) for example in examples)])
+        chosen, probabilities = np.zeros(borders[-1], dtype=np.int64), np.zeros(borders[-1])
+        if borders[-1]:
+            rows = zip(outputs[OUTPUT], features.details, strict=True)
+            logits = np.concatenate([np.asarray(row)[window.positions] for row, window in rows]).astype(np.float64)
+            self._check_logits(logits)
+            answered = zip(borders[features.examples], features.details, strict=True)
+            places = np.concatenate([border + window.answered for border, window in answered])
+            chosen[places] = logits.argmax(axis=-1)
+            logits -= logits.max(axis=-1, keepdims=True)  # of the tag chosen it is 0 now, and exp(0) is 1
+            probabilities[places] = 1 / np.exp(logits).sum(axis=-1)
+        return [
+            self._predict(example, [self.labels[tag] for tag in chosen[first:end]], probabilities[first:end].tolist())
+            for example, first, end in zip(examples, borders[:-1], borders[1:], strict=True)
+        ]
+
+    def score(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> dict[str, float]:
+        """Measure spans and tags: precision, recall, f1 (over all types) and accuracy (of words), 0 to 1."""
+        return span_metrics(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
+
+    def guess(self, training: Sequence[TaggedWords], examples: Sequence[TaggedWords]) -> list[Prediction]:
+        """Give each word the commonest tag of training, with its share there for a probability."""
+        counts = Counter(chain.from_iterable(gold_tags(training)))
+        if not counts:
+            raise ValueError(
+                "The commonest tag needs at least one word. Received: none. Read the training table first."
+            )
+        tag = min(counts, key=lambda tag: (-counts[tag], tag))
+        share = counts[tag] / counts.total()
+        return [
+            self._predict(example, [tag] * len(example.words), [share] * len(example.words)) for example in examples
+        ]
+
+    def tabulate(
+        self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]
+    ) -> dict[str, dict[str, float | int]]:
+        """Measure each type: precision, recall, f1, and the counts gold, predicted and correct."""
+        return span_table(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
+
+    def review(self, example: TaggedWords, prediction: Prediction) -> dict[str, Any] | None:
+        """Return the words with a wrong tag, each as word/tag, and the probability of the surest of those tags."""
+        tagged = zip(example.words, example.tags, prediction["tags"], prediction["probabilities"], strict=True)
+        wrong = [row for row in tagged if row[1] != row[2]]
+        if not wrong:
+            return None
+        return {
+            "text": example.written()[0],
+            "gold": [f"{word}/{tag}" for word, tag, _, _ in wrong],
+            "predicted": [f"{word}/{answer}" for word, _, answer, _ in wrong],
+            "probability": max(probability for *_, probability in wrong),
+        }
+
+    def is_collapsed(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> bool:
+        """Tell whether every word has the same tag, such as O."""
+        return has_collapsed(*map(chain.from_iterable, (gold_tags(examples), _tags(predictions))))
+
+    def make_measure(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> Measure:
+        counts = count_sentences(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
+        return lambda chosen: measure_sentences(counts[chosen])[self.main_metric]
+
+    def _predict(self, example: TaggedWords, tags: list[str], probabilities: list[float]) -> Prediction:
+        spans = example.show_spans(spans_of(tags, self._known_scheme(), self.strict))
+        return {"words": list(example.words), "tags": tags, "probabilities": probabilities, "spans": spans}
+
+    def _tag_ids(self, ids: Mapping[str, int], example: TaggedWords) -> list[int]:
+        if example.tags is None:
+            raise ValueError(
+                f"{example.place(0)}: all sentences must have tags, or none. Received: one without. "
+                "Read it with labels."
+            )
+        for place, tag in enumerate(example.tags):
+            if tag not in ids:
+                raise ValueError(
+                    f"{example.place(place)}: a tag must be one that the training table has. Received: {tag!r}. "
+                    f"Known tags: {abridge(self.labels)}. Correct it, or add such sentences to the training table."
+                )
+        return [ids[tag] for tag in example.tags]
+
+    def _check_logits(self, logits: np.ndarray) -> None:
+        if logits.shape != (len(logits), len(self.labels)):
+            raise ValueError(
+                f"`{OUTPUT}` must have a number for each tag, (length, {len(self.labels)}). "
+                f"Received: shape {logits.shape}. Decode with the task that the model was trained on."
+            )
+        if not np.isfinite(logits).all():
+            raise ValueError(
+                f"`{OUTPUT}` must be finite. Received: nan or infinity: the fine-tuning diverged. Lower its learning "
+                "rate."
+            )
+
+    def _known_scheme(self) -> str:
+        if self.scheme is None:
+            raise ValueError("Tags are read in a scheme. Received: None. Learn from the training table first.")
+        return self.scheme
+
+
+def _tags(predictions: Sequence[Prediction]) -> list[list[str]]:
+    return [prediction["tags"] for prediction in predictions]

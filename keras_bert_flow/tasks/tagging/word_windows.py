@@ -1,0 +1,100 @@
+"""Cut sentences that are too long for a model into windows that overlap, at the borders of words."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+
+
+@dataclass(frozen=True)
+class Window:
+    """Words that a model reads in one row, and those of them whose answer counts.
+
+    Attributes:
+        first: first word read.
+        end: word after the last one read.
+        answered: words of the sentence whose answer is taken from this window, int, (answers,).
+        positions: place of the first piece of each of these among the tokens of the row, int, (answers,).
+    """
+
+    first: int
+    end: int
+    answered: np.ndarray
+    positions: np.ndarray
+
+
+class PiecesOfWords(dict):
+    """The pieces of each word met, never none: a word of which nothing is left, as of controls only, is [UNK]."""
+
+    def __init__(self, tokenizer: WordPieceTokenizer):
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        self[word] = pieces = tuple(self._tokenizer.encode(word).tolist()) or (self._tokenizer.unk_id,)
+        return pieces
+
+
+def window_size(sequence_length: int, stride: int | None) -> tuple[int, int]:
+    """Return how many pieces a row has room for, and the stride; None becomes half a window.
+
+    Raises:
+        ValueError: there is no room, or the stride is longer than it.
+    """
+    room = sequence_length - 2  # [CLS], [SEP]
+    if room < 1:
+        raise ValueError(f"`sequence_length` must be at least 3. Received: {sequence_length}. Take 128.")
+    stride = stride or max(room // 2, 1)
+    if stride > room:
+        raise ValueError(
+            f"`stride` must be at most `sequence_length` - 2, or words would fall between windows. Received: "
+            f"stride={stride}, sequence_length={sequence_length}. Try stride={max(room // 2, 1)}."
+        )
+    return room, stride
+
+
+def cut_windows(lengths: np.ndarray, room: int, stride: int) -> list[Window]:
+    """Cut a sentence into windows, of which each word has its answer from the one that shows most around it.
+
+    Most is: more pieces on the side that has fewer; then more on both; then the earlier window. A word stands in a
+    window whole.
+
+    Args:
+        lengths: pieces of each word, from 1 to `room`, int, (words,).
+        room: pieces in a window.
+        stride: at most so many pieces from the start of a window to the start of the next, but at least a word. Not
+            more than `room`.
+    Source: google-research/bert, run_squad.py, `_check_is_max_context`, where the second rule is 0.01 of the length of
+        the window; that would prefer a long window to one that shows more.
+    """
+    starts = np.concatenate([[0], np.cumsum(lengths)])  # (words + 1,); of pieces
+    if starts[-1] <= room:
+        words = np.arange(len(lengths))
+        return [Window(0, len(lengths), words, 1 + starts[:-1])]
+    ranges = _ranges(starts, room, stride)
+    context = np.stack([_context(starts, first, end) for first, end in ranges])  # (windows, words)
+    best = context.argmax(axis=0)  # the first of equals
+    windows = []
+    for number, (first, end) in enumerate(ranges):
+        answered = np.flatnonzero(best == number)
+        windows.append(Window(first, end, answered, 1 + starts[answered] - starts[first]))
+    return windows
+
+
+def _ranges(starts: np.ndarray, room: int, stride: int) -> list[tuple[int, int]]:
+    ranges, first, words = [], 0, len(starts) - 1
+    while not ranges or ranges[-1][1] < words:
+        end = int(np.searchsorted(starts, starts[first] + room, side="right")) - 1
+        if not ranges or end > ranges[-1][1]:  # it shows a word that none has shown yet
+            ranges.append((first, end))
+        first = max(first + 1, int(np.searchsorted(starts, starts[first] + stride, side="right")) - 1)
+    return ranges
+
+
+def _context(starts: np.ndarray, first: int, end: int) -> np.ndarray:
+    """Rank how much a window shows around each word, int, (words,); -1 for words that are not in it."""
+    before, after = starts[first:end] - starts[first], starts[end] - starts[first + 1 : end + 1]
+    ranks = np.full(len(starts) - 1, -1)
+    ranks[first:end] = np.minimum(before, after) * 2 * starts[-1] + before + after
+    return ranks

@@ -1,0 +1,125 @@
+"""Find the files of a corpus and open them, whatever their format and packing."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
+from keras_bert_flow.text.corpus.unpacking import PACKED_SUFFIXES, unpack
+
+PARQUET = ".parquet"  # packs its columns itself
+LINE_SUFFIXES = (".txt", ".jsonl")
+DAMAGED_ERRORS = (EOFError, OSError, ValueError)  # raised when reading; pyarrow's are kinds of OSError and ValueError
+SUFFIXES = (*(line + packed for line in LINE_SUFFIXES for packed in ("", *PACKED_SUFFIXES)), PARQUET)
+
+
+def find_inputs(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
+    """Expand files, folders and globs into a sorted list of corpus files.
+
+    Raises:
+        FileNotFoundError: a pattern matches nothing, or a folder holds no corpus file.
+        ValueError: a file is of another kind, or its place cannot be reached.
+    """
+    paths = sorted({path for pattern in patterns for path in _expand(pattern, storage)})
+    found = sorted({_identity(path): path for path in paths}.values())  # each file once, however it was named
+    for path in found:
+        if not path.endswith(SUFFIXES):
+            raise ValueError(
+                f"A corpus file must end in one of {', '.join(SUFFIXES)}. Received: {path}. Rename or convert it."
+            )
+    return found
+
+
+def find_ignored(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
+    """Return the files in the folders of a corpus that are not read because of how they end, but no hidden ones."""
+    ignored = {
+        path
+        for pattern in patterns
+        for path in {*storage.find(pattern, ("",))} - {*storage.find(pattern, SUFFIXES)}
+        if not any(part.startswith((".", "_")) for part in path.removeprefix(pattern).split("/"))
+    }
+    return sorted(ignored)
+
+
+def check_inputs(patterns: Sequence[str], storage: Storage = LOCAL, skip_bad_inputs: bool = False) -> list[str]:
+    """Find the files of a corpus as `find_inputs` does, and open each, unless those that cannot be are skipped.
+
+    Raises:
+        FileNotFoundError, ValueError: as `find_inputs` and `open_packed` do.
+    """
+    paths = find_inputs(patterns, storage)
+    if not skip_bad_inputs:
+        for path in paths:
+            open_packed(path, storage).close()
+    return paths
+
+
+def packages_for(paths: Sequence[str]) -> list[str]:
+    """Return the packages that reading corpus files takes besides the standard library."""
+    needed = {".zst": "zstandard", PARQUET: "pyarrow"}
+    return sorted({package for ending, package in needed.items() if any(path.endswith(ending) for path in paths)})
+
+
+def open_input(path: str, storage: Storage = LOCAL) -> BinaryIO:
+    """Open a corpus file for reading bytes, unpacked.
+
+    Raises:
+        ValueError: it cannot be opened; the message is one line that names it.
+    """
+    file = open_packed(path, storage)
+    suffix = os.path.splitext(path)[1]
+    return unpack(file, suffix) if suffix in PACKED_SUFFIXES else file
+
+
+def open_packed(path: str, storage: Storage = LOCAL) -> BinaryIO:
+    """Open a corpus file for reading bytes as they lie there; raises as `open_input` does."""
+    try:
+        return storage.open(path)
+    except OSError as error:
+        raise ValueError(
+            f"A corpus file must be there and readable. Received: {path}: {error.strerror or error}. "
+            "Mend it, or leave it out by --skip-bad-inputs."
+        ) from None
+
+
+@contextmanager
+def whole_file(path: str) -> Iterator[None]:
+    """Turn an error of reading a file that was opened into one line that names it."""
+    try:
+        yield
+    except DAMAGED_ERRORS as error:
+        raise describe_damage(path, error) from error
+
+
+def describe_damage(path: str, error: Exception) -> ValueError:
+    """Return an error whose one line names a file that cannot be read to its end."""
+    reason = " ".join(str(error).split()).rstrip(".")
+    return ValueError(
+        f"A corpus file must be whole. Received: {path}, damaged: {reason}. Restore the file, or leave it out by "
+        "--skip-bad-inputs."
+    )
+
+
+def input_format(path: str) -> str:
+    """Return what of a file's name says how its bytes are read, such as `.jsonl.gz`."""
+    return next(suffix for suffix in sorted(SUFFIXES, key=len, reverse=True) if path.endswith(suffix))
+
+
+def is_jsonl(path: str) -> bool:
+    """Tell whether each line of a corpus file is a document in JSON."""
+    return input_format(path).startswith(".jsonl")
+
+
+def _expand(pattern: str, storage: Storage) -> list[str]:
+    matches = storage.find(pattern, SUFFIXES) if pattern else []
+    if not matches:
+        raise FileNotFoundError(
+            f"An input must be a file, a folder or a glob that matches. Received: {pattern or repr(pattern)}. "
+            "Check the path."
+        )
+    return matches
+
+
+def _identity(path: str) -> str:
+    return path if is_remote(path) else os.path.realpath(path)

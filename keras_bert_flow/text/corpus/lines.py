@@ -1,0 +1,154 @@
+"""Read the texts of a corpus file one at a time, each with its number: lines of text or JSON, rows of Parquet.
+
+Every line and row, and its bytes, is counted once as read, and once as used, blank, or rejected for a reason: the
+totals add up.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from keras_bert_flow.json_documents import parse_json
+from keras_bert_flow.text.corpus.inputs import DAMAGED_ERRORS, describe_damage
+from keras_bert_flow.text.corpus.parquet import read_column
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_COUNTER_NAMES = {what: (f"lines_{what}", f"bytes_{what}") for what in ("read", "used", "blank")}
+_AROUND_BYTES = len(BYTE_ORDER_MARK) + len(b"\r\n")  # what a line may have around its text
+
+
+@dataclass(frozen=True)
+class ReadingRule:
+    """How the lines of a corpus are read.
+
+    Attributes:
+        text_field: field of a JSON line, or column of a Parquet file, that holds the text.
+        split_lines: a line is a paragraph to be split into sentences; otherwise it is one sentence.
+        max_line_bytes: longer lines and rows are rejected.
+        strict: raise at the first rejected line.
+    """
+
+    text_field: str = "text"
+    split_lines: bool = True
+    max_line_bytes: int = 1_000_000
+    strict: bool = False
+
+
+class LineReader:
+    """Read the texts of one file.
+
+    Args:
+        file: open, unpacked.
+        path: its name, for messages.
+        rule: how lines are read.
+        counts: to which `lines_<what>` and `bytes_<what>` are added for each line or row: `read`, and one of `used`,
+            `blank` and `rejected_<reason>`. The bytes of a line are those of the unpacked file, its end included; of a
+            row, those of the value.
+    """
+
+    def __init__(self, file: BinaryIO, path: str, rule: ReadingRule, counts: Counter):
+        self._file, self._path, self._rule, self._counts = file, path, rule, counts
+
+    def read_text(self) -> Iterator[str]:
+        """Emit every line of a text file that can be used; a blank one is an empty string."""
+        for _, line, size in self._decoded(self._lines()):
+            if line == "\n":  # as many as documents
+                self._add("blank", size)
+                yield ""
+            else:
+                yield self._tell_blank(line, size)
+
+    def read_jsonl(self) -> Iterator[str]:
+        """Emit the text of every line of JSON that has one."""
+        for number, line, size in self._decoded(self._lines()):
+            if not line.strip():
+                self._add("blank", size)
+                continue
+            try:
+                text = parse_json(line)[self._rule.text_field]
+                if not isinstance(text, str):
+                    raise TypeError
+                text.encode()  # half of a surrogate pair, which JSON can write and UTF-8 cannot, is no text
+            except (ValueError, TypeError, KeyError):
+                wanted = f"hold a JSON object with the text field `{self._rule.text_field}`"
+                self._reject("not_json_with_text", wanted, number, size)
+                continue
+            if text := self._tell_blank(text, size):
+                yield text
+
+    def read_parquet(self) -> Iterator[str]:
+        """Emit the text of every row that has one."""
+        for _, text, size in self._decoded(self._rows()):
+            if text := self._tell_blank(text, size):
+                yield text
+
+    def _tell_blank(self, text: str, size: int) -> str:
+        blank = not text.strip()
+        self._add("blank" if blank else "used", size)
+        return "" if blank else text
+
+    def _decoded(self, lines: Iterator[tuple[int, bytes, int]]) -> Iterator[tuple[int, str, int]]:
+        most = self._rule.max_line_bytes
+        for number, line, size in lines:
+            if len(line) > most and len(line.removesuffix(b"\n").removesuffix(b"\r")) > most:
+                self._reject("too_long", f"have at most {most:,} bytes", number, size)
+                continue
+            try:
+                yield number, line.decode("utf-8"), size
+            except UnicodeDecodeError:
+                self._reject("not_utf8", "be UTF-8", number, size)
+
+    def _lines(self) -> Iterator[tuple[int, bytes, int]]:
+        """Emit the number, the text and the bytes in the file of each line that holds no NUL byte."""
+        number, counts = 0, self._counts
+        while (found := self._read_line())[1]:
+            number += 1
+            line, size, has_nul = found
+            counts["lines_read"] += 1
+            counts["bytes_read"] += size
+            if has_nul:
+                self._reject("nul", "hold no NUL byte, as binary files and UTF-16 do", number, size)
+            else:
+                yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line, size
+
+    def _read_line(self) -> tuple[bytes, int, bool]:
+        """Read one line with its end and return it, its bytes, and whether one of them is NUL.
+
+        After the last line it is empty; one that is too long comes cut, but still too long.
+        """
+        most = self._rule.max_line_bytes + _AROUND_BYTES
+        try:
+            line = rest = self._file.readline(most)
+            size, has_nul = len(line), b"\0" in line
+            if size < most:  # it ends here
+                return line, size, has_nul
+            while rest and not rest.endswith(b"\n"):
+                rest = self._file.readline(most)
+                size += len(rest)
+                has_nul = has_nul or b"\0" in rest
+            return line, size, has_nul
+        except DAMAGED_ERRORS as error:  # `whole_file` would cost as much as the reading
+            raise describe_damage(self._path, error) from error
+
+    def _rows(self) -> Iterator[tuple[int, bytes, int]]:
+        for number, value in enumerate(read_column(self._file, self._path, self._rule.text_field), 1):
+            size = len(value or b"")
+            self._add("read", size)
+            if value is None:
+                self._reject("null", f"hold text in the column `{self._rule.text_field}`", number, size)
+            else:
+                yield number, value, size
+
+    def _reject(self, reason: str, wanted: str, number: int, size: int) -> None:
+        if self._rule.strict:
+            raise ValueError(
+                f"A line of the corpus must {wanted}. Received: line {number} of {self._path}. "
+                "Mend it or drop --strict."
+            )
+        self._add(f"rejected_{reason}", size)
+
+    def _add(self, what: str, size: int) -> None:
+        lines, total = _COUNTER_NAMES.get(what) or (f"lines_{what}", f"bytes_{what}")
+        self._counts[lines] += 1
+        self._counts[total] += size

@@ -1,0 +1,124 @@
+"""Find where in a text, as it was written, each of its pieces stands."""
+
+import re
+from functools import lru_cache
+from itertools import accumulate, chain
+from operator import itemgetter
+
+import numpy as np
+
+from keras_bert_flow.text.tokenizers.normalization import MAX_REMEMBERED_CODES, clean_text, normalize_text
+from keras_bert_flow.text.tokenizers.wordpiece import (
+    MAX_REMEMBERED_CHARACTERS,
+    MAX_REMEMBERED_WORDS,
+    WordPieceTokenizer,
+)
+from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION
+
+# What stands between two spaces. `clean_text` drops these controls, which `\s` takes for spaces, and joins what they
+# stand between.
+CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
+
+Spans = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # ids, starts and ends of a chunk's pieces
+
+
+def encode_with_offsets(tokenizer: WordPieceTokenizer, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the ids of a text and where in it, as it was written, each piece begins and ends.
+
+    `text[start:end]` is what a piece was made of: as written, with its accents, also those that are characters of their
+    own, and with whatever was dropped inside of it; what was dropped between two pieces is in neither. Where a
+    character gives several pieces, as a Hangul syllable that is folded into letters, each has the whole character. The
+    marks of one letter are taken in the order written, though Unicode's canonical order may be another.
+
+    Returns:
+        The ids, just those of `tokenizer.encode(text)`, the starts and the ends, in characters of `text`; int32,
+        (pieces,) each. Neither starts nor ends ever decrease.
+    """
+    matches = list(CHUNK.finditer(text))
+    chunk_spans = _remember_spans(tokenizer)
+    spans = [chunk_spans[match.group()] for match in matches]
+    ids, starts, ends = (
+        np.fromiter(chain.from_iterable(map(itemgetter(part), spans)), dtype=np.int32) for part in range(3)
+    )
+    places = np.array([match.start() for match in matches], dtype=np.int32)
+    places = places.repeat([len(span[0]) for span in spans])  # (pieces,)
+    return ids, starts + places, ends + places
+
+
+def find_pieces(starts: np.ndarray, ends: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """Return the first and the last piece that have a character of `text[start:end]`, or None where no piece has."""
+    first = int(np.searchsorted(ends, start, side="right"))
+    last = int(np.searchsorted(starts, end, side="left")) - 1
+    return (first, last) if first <= last else None
+
+
+@lru_cache(maxsize=4)
+def _remember_spans(tokenizer: WordPieceTokenizer) -> "_ChunkSpans":
+    return _ChunkSpans(tokenizer)
+
+
+class _ChunkSpans(dict):
+    """The pieces of what stands between two spaces, worked out when it is first met."""
+
+    def __init__(self, tokenizer: WordPieceTokenizer):
+        super().__init__()
+        self._tokenizer = tokenizer
+        self._lengths = [len(piece.removeprefix(CONTINUATION)) for piece in tokenizer.pieces]
+        self._kept = _KeptCharacters(tokenizer.cased)
+
+    def __missing__(self, chunk: str) -> Spans:
+        ids = tuple(self._tokenizer.encode(chunk).tolist())
+        firsts, lasts = self._trace(chunk)
+        ends = list(accumulate(self._measure(chunk, ids)))  # in characters of the normalised chunk, without spaces
+        starts = [0, *ends[:-1]]
+        spans = ids, tuple(firsts[start] for start in starts[: len(ids)]), tuple(lasts[end - 1] for end in ends)
+        if len(chunk) <= MAX_REMEMBERED_CHARACTERS and len(self) < MAX_REMEMBERED_WORDS:
+            self[chunk] = spans
+        return spans
+
+    def _measure(self, chunk: str, ids: tuple[int, ...]) -> list[int]:
+        """Return the characters of each piece; of [UNK], which stands for a whole word, those of the word."""
+        tokenizer = self._tokenizer
+        lengths = [self._lengths[piece_id] for piece_id in ids]
+        if tokenizer.unk_id in ids:
+            words = iter(normalize_text(chunk, tokenizer.cased).split())
+            for place, piece_id in enumerate(ids):
+                word = next(words) if tokenizer.starts_word[piece_id] else ""
+                if piece_id == tokenizer.unk_id:
+                    lengths[place] = len(word)
+        return lengths
+
+    def _trace(self, chunk: str) -> tuple[list[int] | range, list[int] | range]:
+        """Return the begin and end in a chunk of what each character of the normalised chunk was made of."""
+        if chunk.isascii() and chunk.isprintable():  # nothing is dropped, and each character gives one
+            return range(len(chunk)), range(1, len(chunk) + 1)
+        firsts: list[int] = []
+        lasts: list[int] = []
+        for place, character in enumerate(chunk):
+            count = self._kept[character]
+            if count > 0:
+                firsts += [place] * count
+                lasts += [place + 1] * count
+            elif count < 0 and lasts:
+                lasts[-1] = place + 1
+        return firsts, lasts
+
+
+class _KeptCharacters(dict):
+    """How many characters normalisation makes of one: 0 of what it cleans away, -1 of an accent that it strips.
+
+    A character's neighbours do not change that: they choose between two forms of the small sigma, and the order of
+    marks.
+    """
+
+    def __init__(self, cased: bool):
+        super().__init__()
+        self._cased = cased
+
+    def __missing__(self, character: str) -> int:
+        count = len(normalize_text(character, self._cased).replace(" ", ""))
+        if count == 0 and clean_text(character):
+            count = -1
+        if len(self) < MAX_REMEMBERED_CODES:
+            self[character] = count
+        return count

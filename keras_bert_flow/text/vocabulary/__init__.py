@@ -1,0 +1,1 @@
+"""Vocabularies: the file, and the learner that makes one from word counts."""
