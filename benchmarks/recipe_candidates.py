@@ -27,7 +27,7 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.defaults import TokenLoss
 from keras_bert_flow.models.pretraining.bag_of_words import WORDS, BagOfWordsPretrainer
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
-from keras_bert_flow.training.optimizers.schedules import CONSTANT, WarmupDecay
+from keras_bert_flow.training.optimizers.schedules import LINEAR, TRAPEZOID, WarmupDecay
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.pretraining.initial_tokens import set_initial_tokens
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
@@ -49,7 +49,7 @@ class Candidate:
         parts: (share of the tokens, sequences of a batch, masked fraction or None), one after another.
         optimizer: its name.
         peak: highest learning rate.
-        fall_share: last share of the steps, in which the rate falls; None: it falls from the warm-up on.
+        decay: how the rate falls; see `WarmupDecay`.
         z_weight: of the squared log-normaliser in the loss.
         averaging: of an exponential average of the weights, which is measured in place of the last ones.
         bag_of_words: its weight.
@@ -60,7 +60,7 @@ class Candidate:
     parts: tuple[tuple[float, int, float | None], ...] = ((1.0, BATCH, None),)
     optimizer: str = "muon"
     peak: float = PEAK
-    fall_share: float | None = None
+    decay: str = LINEAR
     z_weight: float = 0.0
     averaging: float = 0.0
     bag_of_words: float = 0.0
@@ -77,7 +77,7 @@ CANDIDATES = {
     "batches rise": Candidate(
         "batches of 16, 32, then 64 (Smith et al. 2018)", parts=tuple((1 / 3, size, None) for size in (16, 32, 64))
     ),
-    "trapezoid": Candidate("a constant rate that falls in the last fifth (Hägele et al. 2024)", fall_share=0.2),
+    "trapezoid": Candidate("a constant rate that falls in the last fifth (Hägele et al. 2024)", decay=TRAPEZOID),
     "z-loss": Candidate("1e-4 log² Z added to the loss (Chowdhery et al. 2022)", z_weight=1e-4),
     "averaging": Candidate("an average of the weights, decay 0.99 (Izmailov et al. 2018)", averaging=0.99),
     "halves first": Candidate("sequences cut in two for half of the steps (Press et al. 2021)", halves=0.5),
@@ -95,18 +95,6 @@ class ZLoss(TokenLoss):
 
     def call(self, y_true, y_pred):
         return super().call(y_true, y_pred) + self.weight * ops.square(ops.logsumexp(y_pred, axis=-1))
-
-
-class Trapezoid(WarmupDecay):
-    """A rate that stays at its peak and falls to 0 in the last steps."""
-
-    def __init__(self, peak, warmup_steps, total_steps, fall_steps):
-        super().__init__(peak, warmup_steps, total_steps, CONSTANT)
-        self.fall_steps = fall_steps
-
-    def __call__(self, step):
-        left = (self.total_steps - ops.cast(step, "float32")) / self.fall_steps
-        return super().__call__(step) * ops.clip(left, 0.0, 1.0)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -178,10 +166,7 @@ def make_model(arguments: argparse.Namespace, records: PretrainingRecords, candi
     trained = BagOfWordsPretrainer(model, candidate.bag_of_words) if candidate.bag_of_words else model
     start_tokens(trained, records, config.pretraining, seed)
     warmup = max(1, round(WARMUP_SHARE * steps))
-    if candidate.fall_share is None:
-        schedule = WarmupDecay(candidate.peak, warmup, steps)
-    else:
-        schedule = Trapezoid(candidate.peak, warmup, steps, round(candidate.fall_share * steps))
+    schedule = WarmupDecay(candidate.peak, warmup, steps, candidate.decay)
     muon = {"matrices": model.backbone.list_matrices(), "matrix_rate_factor": MATRIX_PEAK / PEAK}
     muon["product_type"] = "bfloat16" if arguments.precision == "mixed_bfloat16" else "float32"
     optimizer = make_guarded_optimizer(candidate.optimizer, schedule, precision=arguments.precision, muon_options=muon)

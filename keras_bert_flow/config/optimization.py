@@ -16,8 +16,11 @@ AccumulateBatches = Annotated[
 WarmupSteps = Annotated[int, Field(ge=0, description="Steps in which the learning rate rises from 0.")]
 LearningRate = Annotated[float, Field(gt=0, description="Highest learning rate.")]
 Decay = Annotated[
-    Literal["linear", "cosine", "constant"],
-    Field(description="How the learning rate falls to 0 at the last step; `constant`: it stays."),
+    Literal["linear", "cosine", "trapezoid", "constant"],
+    Field(
+        description="How the learning rate falls to 0 at the last step; `trapezoid`: in the last fifth of the steps; "
+        "`constant`: it stays."
+    ),
 ]
 DecayFrom = Annotated[
     Literal["warmup", "start"],

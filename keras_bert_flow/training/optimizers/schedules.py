@@ -5,7 +5,8 @@ import math
 import keras
 from keras import ops
 
-LINEAR, COSINE, CONSTANT = "linear", "cosine", "constant"
+LINEAR, COSINE, TRAPEZOID, CONSTANT = DECAYS = "linear", "cosine", "trapezoid", "constant"
+LAST_SHARE = 0.2  # of the steps, in which a trapezoid falls: Hägele et al. 2024, section 4
 WARMUP, START = "warmup", "start"
 
 
@@ -21,14 +22,15 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: steps in which the rate rises.
         total_steps: step from which the rate is 0; of no meaning to `constant`.
         decay: `linear` (Devlin et al. 2019, appendix A.2), `cosine` (half a wave; Loshchilov and Hutter 2017,
-            equation 5, without restarts) or `constant`.
+            equation 5, without restarts), `trapezoid` (it stays, then falls linearly in the last fifth of the steps;
+            Hägele et al. 2024, arXiv:2405.18392) or `constant`.
         decay_from: where the fall is measured from: the end of the `warmup`, or the `start` (google-research/bert,
-            optimization.py, `create_optimizer`).
+            optimization.py, `create_optimizer`). Of no meaning to `trapezoid` and `constant`.
     """
 
     def __init__(self, peak, warmup_steps, total_steps, decay=LINEAR, decay_from=WARMUP):
-        if decay not in (LINEAR, COSINE, CONSTANT):
-            raise ValueError(f"`decay` must be one of {LINEAR}, {COSINE}, {CONSTANT}. Received: decay={decay!r}.")
+        if decay not in DECAYS:
+            raise ValueError(f"`decay` must be one of {', '.join(DECAYS)}. Received: decay={decay!r}.")
         if decay_from not in (WARMUP, START):
             raise ValueError(f"`decay_from` must be one of {WARMUP}, {START}. Received: decay_from={decay_from!r}.")
         self.peak = peak
@@ -45,10 +47,13 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def _fall(self, step):
         if self.decay == CONSTANT:
             return ops.ones_like(step)
-        first_step = self.warmup_steps if self.decay_from == WARMUP else 0
-        left = (self.total_steps - step) / max(1, self.total_steps - first_step)
-        left = ops.clip(left, 0.0, 1.0)
-        return left if self.decay == LINEAR else 0.5 - 0.5 * ops.cos(math.pi * left)
+        left = ops.clip((self.total_steps - step) / self._count_falling(), 0.0, 1.0)
+        return 0.5 - 0.5 * ops.cos(math.pi * left) if self.decay == COSINE else left
+
+    def _count_falling(self):
+        if self.decay == TRAPEZOID:
+            return max(1, round(LAST_SHARE * self.total_steps))
+        return max(1, self.total_steps - (self.warmup_steps if self.decay_from == WARMUP else 0))
 
     def get_config(self):
         names = ("peak", "warmup_steps", "total_steps", "decay", "decay_from")
