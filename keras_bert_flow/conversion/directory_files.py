@@ -34,14 +34,27 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 def check_fast_tokenizer(path: Path, vocabulary_size: int) -> None:
-    """Raise ValueError unless `tokenizer.json` has an id for each piece of the model."""
-    model = read_json(path).get("model")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocabulary, dict) and len(vocabulary) != vocabulary_size:
+    """Raise ValueError unless each piece of `tokenizer.json` has a row of the model, and in WordPiece each row one."""
+    content = read_json(path)
+    names, is_exact = _list_pieces(content), _take_model(content).get("type") == "WordPiece"
+    if names and (len(names) > vocabulary_size or is_exact and len(names) < vocabulary_size):
         raise ValueError(
-            f"{path}: must have as many pieces as the model. Received: {len(vocabulary)} pieces, "
+            f"{path}: must have as many pieces as the model. Received: {len(names)} pieces, "
             f"vocabulary_size={vocabulary_size}. Use the tokenizer that the model was made with."
         )
+
+
+def _take_model(content: dict[str, Any]) -> dict[str, Any]:
+    return content["model"] if isinstance(content.get("model"), dict) else {}
+
+
+def _list_pieces(content: dict[str, Any]) -> set[str]:
+    """Return the pieces of a `tokenizer.json`: a Unigram model has a list of pairs, others numbers by name."""
+    vocabulary, added = _take_model(content).get("vocab"), content.get("added_tokens")
+    entries = vocabulary if isinstance(vocabulary, dict | list) else ()
+    pieces = [entry[0] if isinstance(entry, list) and entry else entry for entry in entries]
+    pieces += [token.get("content") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    return {piece for piece in pieces if isinstance(piece, str)}
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -6,24 +6,24 @@ from typing import Any
 
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.terminal import abridge
+from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, LoadedTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_FILE, check_vocabulary
 
-FAST_TOKENIZER = "tokenizer.json"
 
-
-def read_tokenizer(model: Path) -> WordPieceTokenizer:
-    """Return the tokenizer of a model directory: `vocab.txt`, or without it `tokenizer.json`, if that is BERT's.
+def read_tokenizer(model: Path) -> Tokenizer:
+    """Return the tokenizer of a model directory: of `vocab.txt`, or without it of `tokenizer.json`.
 
     `tokenizer_config.json` says whether a `vocab.txt` keeps case; `tokenizer.json` says it itself.
 
     Raises:
         FileNotFoundError: the directory has neither file.
-        ValueError: a file is damaged, or `tokenizer.json` is of another tokenizer.
+        ValueError: a file is damaged, or `tokenizer.json` is of a tokenizer that joins texts in another way.
     """
     fast = model / FAST_TOKENIZER
     if not (model / VOCABULARY_FILE).is_file() and fast.is_file():
-        return _read_fast_tokenizer(fast)
+        return _read_bert_tokenizer(fast) if _is_wordpiece(fast) else LoadedTokenizer.from_folder(model)
     settings = model / "tokenizer_config.json"
     values = read_json_object(settings) if settings.is_file() else {}
     lower_case = values.get("do_lower_case", True)
@@ -32,12 +32,15 @@ def read_tokenizer(model: Path) -> WordPieceTokenizer:
     return WordPieceTokenizer.from_file(model / VOCABULARY_FILE, cased=not lower_case)
 
 
-def _read_fast_tokenizer(path: Path) -> WordPieceTokenizer:
+def _is_wordpiece(path: Path) -> bool:
+    return _take(read_json_object(path), "model").get("type") == "WordPiece"
+
+
+def _read_bert_tokenizer(path: Path) -> Tokenizer:
     content = read_json_object(path)
     model, normalizer = (_take(content, name) for name in ("model", "normalizer"))
     lower_case = normalizer.get("lowercase")
     expected = {
-        "model.type": (model.get("type"), ("WordPiece",)),
         "model.continuing_subword_prefix": (model.get("continuing_subword_prefix"), (CONTINUATION,)),
         "normalizer.type": (normalizer.get("type"), ("BertNormalizer",)),
         "normalizer.lowercase": (lower_case, (True, False)),

@@ -18,6 +18,7 @@ from keras_bert_flow.text.cutting import check_cutting, count_sequences, cut_rec
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives.registry import DEFAULT
 from keras_bert_flow.text.randomness import keyed_generator
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 
@@ -125,7 +126,7 @@ class PretrainingRecords:
             return rule
         return with_fraction(rule, masked_fraction or rule.masked_fraction, self.sequence_length)
 
-    def read_tokenizer(self) -> WordPieceTokenizer:
+    def read_tokenizer(self) -> Tokenizer:
         """Return the tokenizer that the records were made with."""
         return WordPieceTokenizer.from_file(self._folder / VOCABULARY_FILE, self.manifest.config.get("cased", False))
 

@@ -12,7 +12,7 @@ from keras_bert_flow.text.corpus.documents import ReadingRule, make_document, re
 from keras_bert_flow.text.corpus.inputs import find_inputs
 from keras_bert_flow.text.corpus.rejected import advise, describe_rejected, rejected_bytes, rejected_share
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 HISTOGRAMS = {
     "sentences_per_document": "sentences of a document",
@@ -28,7 +28,7 @@ _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
 class CorpusCounts:
     """What is counted while a corpus streams by; memory is bounded, the longest document aside."""
 
-    def __init__(self, cased: bool, tokenizer: WordPieceTokenizer | None = None):
+    def __init__(self, cased: bool, tokenizer: Tokenizer | None = None):
         self._cased = cased
         self._tokenizer = tokenizer
         self.totals: Counter = Counter()
@@ -68,7 +68,7 @@ class CorpusCounts:
 
 
 def examine_corpus(
-    path: str, corpus: CorpusConfig, cased: bool = False, tokenizer: WordPieceTokenizer | None = None
+    path: str, corpus: CorpusConfig, cased: bool = False, tokenizer: Tokenizer | None = None
 ) -> Diagnosis:
     """Read all of a corpus once.
 
@@ -199,7 +199,7 @@ def _judge_content(counts: CorpusCounts, max_rejected_share: float) -> list[Find
     ]
 
 
-def _judge_tokens(counts: CorpusCounts, tokenizer: WordPieceTokenizer | None) -> list[Finding]:
+def _judge_tokens(counts: CorpusCounts, tokenizer: Tokenizer | None) -> list[Finding]:
     if tokenizer is None:
         return []
     unknown = share(counts.totals["unknown_tokens"], counts.totals["tokens"])
@@ -220,7 +220,7 @@ def _judge_tokens(counts: CorpusCounts, tokenizer: WordPieceTokenizer | None) ->
     ]
 
 
-def _numbers(paths: Sequence[str], counts: CorpusCounts, tokenizer: WordPieceTokenizer | None) -> dict:
+def _numbers(paths: Sequence[str], counts: CorpusCounts, tokenizer: Tokenizer | None) -> dict:
     totals = counts.totals
     numbers = {
         "files": len(paths),

@@ -16,10 +16,7 @@ from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.tasks.core.features import Features, join_texts
 from keras_bert_flow.tasks.core.texts import take_texts
 from keras_bert_flow.tasks.formats.rows import abridge
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION
-
-MASK = "[MASK]"
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 Fill = dict[str, Any]
 Choice = tuple[list[int], list[float]]  # token ids of a mask and their probabilities, the likeliest first
@@ -84,14 +81,15 @@ class MaskFiller(AskedModel):
             ValueError: the item is no such text, or one of its masks stands beyond what the model reads.
         """
         (text,) = take_texts(item, ("text",))
-        count = text.count(MASK)
+        mask = self.tokenizer.mask_token
+        count = text.count(mask)
         if not count:
-            raise ValueError(f"A text must hold {MASK}. Received: {abridge([repr(text)])}. Write it where a word is.")
+            raise ValueError(f"A text must hold {mask}. Received: {abridge([repr(text)])}. Write it where a word is.")
         token_ids = encode_masked(self.tokenizer, text, self.sequence_length)
         positions = np.flatnonzero(token_ids == self.tokenizer.mask_id)
         if len(positions) < count:
             raise ValueError(
-                f"Each {MASK} must be among the first {self.sequence_length} tokens, [CLS] and [SEP] included. "
+                f"Each {mask} must be among the first {self.sequence_length} tokens, [CLS] and [SEP] included. "
                 f"Received: {count} of them, {len(positions)} there: {abridge([repr(text)])}. Shorten the text."
             )
         return MaskedText(text, token_ids, positions)
@@ -117,25 +115,23 @@ class MaskFiller(AskedModel):
         return [self._fill(example.text, found) for example, found in zip(examples, choices, strict=True)]
 
     def _fill(self, text: str, choices: Iterable[Choice]) -> list[list[Fill]]:
-        parts = text.split(MASK)
+        tokenizer, parts = self.tokenizer, text.split(self.tokenizer.mask_token)
         return [
             [
-                {"score": score, "token": token, "token_str": piece, "sequence": put(parts, place, piece)}
-                for token, score, piece in zip(
-                    tokens, scores, map(self.tokenizer.pieces.__getitem__, tokens), strict=True
-                )
+                {"score": score, "token": token, "token_str": piece, "sequence": put(tokenizer, parts, place, piece)}
+                for token, score, piece in zip(tokens, scores, map(tokenizer.pieces.__getitem__, tokens), strict=True)
             ]
             for place, (tokens, scores) in enumerate(choices)
         ]
 
 
-def encode_masked(tokenizer: WordPieceTokenizer, text: str, sequence_length: int) -> np.ndarray:
+def encode_masked(tokenizer: Tokenizer, text: str, sequence_length: int) -> np.ndarray:
     """Return the ids of a text with [CLS] and [SEP], int32, (length,), in which [MASK] is one token.
 
     The tokenizer itself knows no special pieces in texts.
     """
     mask = np.array([tokenizer.mask_id], dtype=np.int32)
-    ids = [part for words in text.split(MASK) for part in (mask, tokenizer.encode(words))][1:]
+    ids = [part for words in text.split(tokenizer.mask_token) for part in (mask, tokenizer.encode(words))][1:]
     return join_texts(tokenizer, np.concatenate(ids), None, sequence_length)[0]
 
 
@@ -165,9 +161,7 @@ def choose_tokens(logits: np.ndarray, top_k: int) -> Choice:
     return chosen.tolist(), np.exp(logits[chosen] - logsumexp(logits)).tolist()
 
 
-def put(parts: Sequence[str], place: int, piece: str) -> str:
-    """Join the parts of a text with [MASK] between them, but a piece at one place; a continuation joins its word."""
-    before, after = MASK.join(parts[: place + 1]), MASK.join(parts[place + 1 :])
-    if piece.startswith(CONTINUATION):
-        before, piece = before.rstrip(), piece.removeprefix(CONTINUATION)
-    return before + piece + after
+def put(tokenizer: Tokenizer, parts: Sequence[str], place: int, piece: str) -> str:
+    """Join the parts of a text with masks between them, but a piece at one place; a continuation joins its word."""
+    mask = tokenizer.mask_token
+    return tokenizer.append(mask.join(parts[: place + 1]), piece) + mask.join(parts[place + 1 :])

@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_bert_flow.tasks.formats.bounded_reading import ANY_PACKING
 from keras_bert_flow.tasks.formats.rows import abridge, read_objects
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 NUM_SPECIAL = 2  # [CLS] and [SEP]
 _GOOD, _BAD, _PHENOMENON = "sentence_good", "sentence_bad", "UID"
@@ -77,7 +77,7 @@ def read_minimal_pairs(path: str | Path, limit: int | None = None) -> list[Minim
     return pairs
 
 
-def encode_pairs(tokenizer: WordPieceTokenizer, pairs: Sequence[MinimalPair], max_positions: int) -> EncodedPairs:
+def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[MinimalPair], max_positions: int) -> EncodedPairs:
     """Encode both sentences of each pair.
 
     Args:

@@ -47,8 +47,8 @@ def spoil(path, *names, value):
 @pytest.mark.parametrize(
     ("names", "value", "message"),
     [
-        (("model", "type"), "BPE", "BERT's tokenizer. Received: `model.type` = 'BPE'"),
-        (("model",), None, "Received: `model.type` = None"),
+        (("model", "type"), "BPE", "no tokenizer \\("),
+        (("model",), None, "no tokenizer \\("),
         (("model", "vocab"), {"[PAD]": 0, "a": 2}, "must number its pieces from 0"),
         (("model", "vocab"), ["a"], "must number its pieces from 0"),
         (("model", "vocab"), {"a": 0, "b": 1}, r"without \[PAD\]"),
@@ -75,6 +75,6 @@ def test_model_with_a_fast_tokenizer_is_fine_tuned(tmp_path):
     published = tmp_path / "out/pretrained/seed-1/model"
     assert (published / "vocab.txt").read_text() == pieces
     assert read_tokenizer(published).pieces == read_tokenizer(model).pieces
-    spoil(model / "tokenizer.json", "model", "vocab", value={"[PAD]": 0})
-    with pytest.raises(ValueError, match="as many pieces as the model. Received: 1 pieces"):
+    spoil(model / "tokenizer.json", "model", "vocab", value={"[PAD]": 0})  # four more are added tokens
+    with pytest.raises(ValueError, match="as many pieces as the model. Received: 5 pieces"):
         check_directory(model)

@@ -16,9 +16,10 @@ def filler(tmp_path_factory):
 
 def test_sequence_is_the_text_as_written():
     parts = ["Paris, ", "  the ", " of"]
-    assert put(parts, 0, "is") == "Paris, is  the [MASK] of"
-    assert put(parts, 1, "cat") == "Paris, [MASK]  the cat of"
-    assert put(parts, 1, "##s") == "Paris, [MASK]  thes of"  # a continuation joins its word
+    tokenizer = WordPieceTokenizer(PIECES)
+    assert put(tokenizer, parts, 0, "is") == "Paris, is  the [MASK] of"
+    assert put(tokenizer, parts, 1, "cat") == "Paris, [MASK]  the cat of"
+    assert put(tokenizer, parts, 1, "##s") == "Paris, [MASK]  thes of"  # a continuation joins its word
 
 
 def test_only_the_mask_is_special_in_a_text():
@@ -41,7 +42,7 @@ def test_fills_are_named_in_plain_values(filler):
     for fill in fills:
         assert set(fill) == {"score", "token", "token_str", "sequence"}
         assert fill["token_str"] == PIECES[fill["token"]]
-        assert fill["sequence"] == put(["Paris is the ", "."], 0, fill["token_str"])
+        assert fill["sequence"] == put(filler.tokenizer, ["Paris is the ", "."], 0, fill["token_str"])
         assert type(fill["score"]) is float and type(fill["token"]) is int
     assert 1 > fills[0]["score"] > fills[1]["score"] > fills[2]["score"] > 0
 

@@ -42,13 +42,13 @@ def write_tiny_model(folder):
     return folder / "model"
 
 
-def finetune_case(model, folder, name, report=lambda line: None, seeds=(1,), rows=ROWS, **changes):
+def finetune_case(model, folder, name, report=lambda line: None, seeds=(1,), rows=ROWS, tokenizer=TOKENIZER, **changes):
     """Fine-tune on a case, once per seed; return the weights of each run, and the losses of the first."""
     case, table = make_case(name, rows), str(model / "config.json")  # as good as any: examples are drawn, not read
     values = {"task": {"name": name, "train": table, "dev": table}, "finetuning": SETTINGS | changes}
-    train, dev = (case.task.encode(TOKENIZER, examples, LENGTH) for examples in (case.training, case.dev))
+    train, dev = (case.task.encode(tokenizer, examples, LENGTH) for examples in (case.training, case.dev))
     config = make_config(PipelineConfig, values, "task")
-    runs = TaskRuns(config, model, TOKENIZER, TaskData(case.task, train, case.dev, dev), report, ())
+    runs = TaskRuns(config, model, tokenizer, TaskData(case.task, train, case.dev, dev), report, ())
     for seed in seeds:
         runs.finish(folder / PRETRAINED / f"seed-{seed}", PRETRAINED, seed)
     folders = [folder / PRETRAINED / f"seed-{seed}" for seed in seeds]

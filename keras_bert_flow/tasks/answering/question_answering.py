@@ -18,8 +18,7 @@ from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.metrics import has_collapsed, mean_measure
 from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
 from keras_bert_flow.tasks.core.texts import take_texts
-from keras_bert_flow.text.tokenizers.offsets import encode_with_offsets
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 @final
@@ -76,18 +75,16 @@ class QuestionAnswering(Task):
             return replace(self, null_threshold=0.0)
         return self
 
-    def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[ContextQuestion], sequence_length: int
-    ) -> Features:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[ContextQuestion], sequence_length: int) -> Features:
         """Turn questions into rows, one for each window of the context; the first right answer is the label."""
         contexts: dict[str, tuple[np.ndarray, ...]] = {}  # one context has several questions
         rows, owners, labels, windows = [], [], [], []
         for number, example in enumerate(examples):
             if example.context not in contexts:
-                contexts[example.context] = encode_with_offsets(tokenizer, example.context)
+                contexts[example.context] = tokenizer.encode_with_offsets(example.context)
             ids, starts, ends = contexts[example.context]
             question = tokenizer.encode(example.question)[: self.max_question_tokens]
-            head = np.concatenate([[tokenizer.cls_id], question, [tokenizer.sep_id]])
+            head = np.concatenate([[tokenizer.cls_id], question, [tokenizer.sep_id] * tokenizer.separators])
             gold = find_gold(example, starts, ends)
             room = sequence_length - len(head) - 1
             require_room(example, room, sequence_length)
@@ -106,7 +103,7 @@ class QuestionAnswering(Task):
         )
 
     def count_unreachable(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[ContextQuestion], features: Features
+        self, tokenizer: Tokenizer, examples: Sequence[ContextQuestion], features: Features
     ) -> dict[str, dict[str, int]]:
         return count_unreachable_answers(examples, features, self.max_answer_tokens)
 

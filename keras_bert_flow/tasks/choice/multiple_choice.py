@@ -15,7 +15,7 @@ from keras_bert_flow.tasks.core.metrics import classification_metrics, has_colla
 from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
 from keras_bert_flow.tasks.core.texts import are_labelled, labels_of, take_texts
 from keras_bert_flow.tasks.formats.rows import abridge
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 @final
@@ -79,9 +79,7 @@ class MultipleChoice(Task):
         labels_of(examples)
         return self
 
-    def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[ChoiceExample], sequence_length: int
-    ) -> Features:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[ChoiceExample], sequence_length: int) -> Features:
         joined = []
         for example in examples:
             context = tokenizer.encode(example.context)

@@ -30,7 +30,7 @@ from keras_bert_flow.tasks.core.texts import (
     show_texts,
 )
 from keras_bert_flow.tasks.formats.tables import class_names, number_labels, require_text
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 @final
@@ -78,7 +78,7 @@ class Classification(Task):
         self._label_ids(examples)
         return self
 
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
         labels = {"logits": self._label_ids(examples)} if are_labelled(examples) else {}
         return encode_examples(tokenizer, examples, sequence_length, labels)
 

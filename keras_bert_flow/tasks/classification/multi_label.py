@@ -25,7 +25,7 @@ from keras_bert_flow.tasks.core.texts import (
 )
 from keras_bert_flow.tasks.formats.rows import abridge, spell_label
 from keras_bert_flow.tasks.formats.tables import number_labels, require_text, sort_names
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # As spread-sheets, JSON and data frames spell them.
 MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
@@ -100,7 +100,7 @@ class MultiLabel(Task):
             )
         return replace(self, labels=labels)
 
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
         labels = {"logits": self._mark(examples).astype(np.float32)} if are_labelled(examples) else {}
         return encode_examples(tokenizer, examples, sequence_length, labels)
 

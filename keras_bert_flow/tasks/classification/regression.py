@@ -22,7 +22,7 @@ from keras_bert_flow.tasks.core.texts import (
     show_texts,
 )
 from keras_bert_flow.tasks.formats.scores import read_score, require_different_scores
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 COLLAPSED = 0.01  # share of a range; no two numbers that a model says are quite the same
 
@@ -74,7 +74,7 @@ class Regression(Task):
         require_different_scores(scores, examples[0].place)
         return self
 
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
         scores = [example.label for example in examples]
         labels = {"logits": np.array(scores, dtype=np.float32)} if are_labelled(examples) else {}
         return encode_examples(tokenizer, examples, sequence_length, labels)

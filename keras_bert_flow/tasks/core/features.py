@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 IGNORED = -1  # a label that is no label: of [CLS], of a continuation, of filler; its weight is 0
 
@@ -59,9 +59,11 @@ class Features:
 
 
 def join_texts(
-    tokenizer: WordPieceTokenizer, first: np.ndarray, second: np.ndarray | None, sequence_length: int
+    tokenizer: Tokenizer, first: np.ndarray, second: np.ndarray | None, sequence_length: int
 ) -> tuple[np.ndarray, int]:
     """Make [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; what is too long loses the end of its longer part.
+
+    Some families have two [SEP] between A and B: `Tokenizer.separators`.
 
     Returns:
         The token ids, int32, (length,), and how many of them are of segment 0.
@@ -69,17 +71,18 @@ def join_texts(
         ValueError: there is no room for the special tokens.
     Source: google-research/bert, run_classifier.py, `convert_single_example`.
     """
-    num_special = 2 if second is None else 3
+    between = [tokenizer.sep_id] * tokenizer.separators
+    num_special = 2 if second is None else 2 + len(between)
     if sequence_length < num_special:
         raise ValueError(
-            f"`sequence_length` must be at least {num_special}, for [CLS] and a [SEP] behind each text. "
+            f"`sequence_length` must be at least {num_special}, for the special tokens around texts. "
             f"Received: {sequence_length}. Give more."
         )
     if second is None:
         token_ids = np.concatenate([[tokenizer.cls_id], first[: sequence_length - 2], [tokenizer.sep_id]])
         return token_ids.astype(np.int32), len(token_ids)
     lengths = [len(first), len(second)]
-    while sum(lengths) > sequence_length - 3:
+    while sum(lengths) > sequence_length - num_special:
         lengths[lengths[0] <= lengths[1]] -= 1
-    parts = ([tokenizer.cls_id], first[: lengths[0]], [tokenizer.sep_id], second[: lengths[1]], [tokenizer.sep_id])
-    return np.concatenate(parts).astype(np.int32), lengths[0] + 2
+    parts = ([tokenizer.cls_id], first[: lengths[0]], between, second[: lengths[1]], [tokenizer.sep_id])
+    return np.concatenate(parts).astype(np.int32), lengths[0] + 1 + len(between)

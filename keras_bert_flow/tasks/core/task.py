@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.losses import mean_loss
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 Prediction = Mapping[str, Any]  # plain JSON values, so that it can be written as a line
 Measure = Callable[[np.ndarray], float]  # places of examples, int, (any number,), some perhaps twice → their score
@@ -62,7 +62,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[Any], sequence_length: int) -> Features:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[Any], sequence_length: int) -> Features:
         """Turn examples into rows of at most `sequence_length` tokens, with labels where the examples have them.
 
         Raises:
@@ -120,7 +120,7 @@ class Task(ABC):
         """Return the `main_metric` as a function of the examples that count, made to be called a thousand times."""
 
     def count_unreachable(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[Any], features: Features
+        self, tokenizer: Tokenizer, examples: Sequence[Any], features: Features
     ) -> dict[str, dict[str, int]]:
         """Count the labels that no model can give, or can only guess, because of the encoding.
 

@@ -10,7 +10,7 @@ import numpy as np
 from keras_bert_flow.tasks.core.features import Features, join_texts
 from keras_bert_flow.tasks.formats.rows import abridge
 from keras_bert_flow.tasks.formats.tables import read_columns, trim_labels
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def take_texts(item: Any, fields: Sequence[str]) -> list[str]:
 
 
 def encode_examples(
-    tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int, labels: dict[str, np.ndarray]
+    tokenizer: Tokenizer, examples: Sequence[TextExample], sequence_length: int, labels: dict[str, np.ndarray]
 ) -> Features:
     """Make one row of each example: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] where it has a second text."""
     firsts = tokenizer.encode_batch([example.text for example in examples])

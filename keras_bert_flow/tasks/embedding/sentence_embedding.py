@@ -14,7 +14,7 @@ from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
 from keras_bert_flow.tasks.core.texts import TextExample, are_labelled, labels_of, pose_texts, read_examples, show_texts
 from keras_bert_flow.tasks.embedding.partners import number_texts, pair_cosines, partner_loss, rank_partners
 from keras_bert_flow.tasks.formats.scores import read_score, require_different_scores
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 CONTRASTIVE, COSINE = "contrastive", "cosine"
 BELONG = True  # the label of two texts that belong together
@@ -104,7 +104,7 @@ class SentenceEmbedding(Task):
             )
         return replace(self, main_metric=self.main_metric or MAIN_METRICS[self.objective])
 
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
         """Make a row of each labelled pair; of what has no label, a row of each text."""
         texts = [text for example in examples for text in show_texts(example).values()]
         token_ids = [join_texts(tokenizer, ids, None, sequence_length)[0] for ids in tokenizer.encode_batch(texts)]

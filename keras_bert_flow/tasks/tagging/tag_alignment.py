@@ -7,11 +7,11 @@ from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.tagging.tag_schemes import spans_of
 from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords
 from keras_bert_flow.tasks.tagging.word_windows import Window
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 def count_hidden_words(
-    tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], features: Features, scheme: str, strict: bool
+    tokenizer: Tokenizer, examples: Sequence[TaggedWords], features: Features, scheme: str, strict: bool
 ) -> dict[str, dict[str, int]]:
     """Count words and spans whose tags must be given without seeing all of their text.
 
@@ -35,7 +35,7 @@ def count_hidden_words(
 class _Reasons(dict):
     """Why a word is not shown as it is written, worked out when it is first met; None if it is."""
 
-    def __init__(self, tokenizer: WordPieceTokenizer, room: int):
+    def __init__(self, tokenizer: Tokenizer, room: int):
         super().__init__()
         self._tokenizer, self._room = tokenizer, room
 

@@ -33,7 +33,7 @@ from keras_bert_flow.tasks.tagging.tag_schemes import (
 )
 from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords, gold_tags
 from keras_bert_flow.tasks.tagging.word_windows import PiecesOfWords, cut_windows, window_size
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 OUTPUT = "logits"
 
@@ -111,7 +111,7 @@ class TokenClassification(Task):
             self, scheme=scheme, labels=labels, main_metric="accuracy" if scheme == PLAIN else self.main_metric
         )
 
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], sequence_length: int) -> Features:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[TaggedWords], sequence_length: int) -> Features:
         """Turn sentences into rows: [CLS], the pieces of words, [SEP]; several windows where they are too long.
 
         A word that is longer than a window is shown by its first pieces. In windows that overlap each word has its
@@ -142,7 +142,7 @@ class TokenClassification(Task):
         )
 
     def count_unreachable(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], features: Features
+        self, tokenizer: Tokenizer, examples: Sequence[TaggedWords], features: Features
     ) -> dict[str, dict[str, int]]:
         return count_hidden_words(tokenizer, examples, features, self._known_scheme(), self.strict)
 

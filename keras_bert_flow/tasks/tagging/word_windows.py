@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Window:
 class PiecesOfWords(dict):
     """The pieces of each word met, never none: a word of which nothing is left, as of controls only, is [UNK]."""
 
-    def __init__(self, tokenizer: WordPieceTokenizer):
+    def __init__(self, tokenizer: Tokenizer):
         super().__init__()
         self._tokenizer = tokenizer
 
     def __missing__(self, word: str) -> tuple[int, ...]:
-        self[word] = pieces = tuple(self._tokenizer.encode(word).tolist()) or (self._tokenizer.unk_id,)
+        self[word] = pieces = tuple(self._tokenizer.encode_word(word).tolist()) or (self._tokenizer.unk_id,)
         return pieces
 
 

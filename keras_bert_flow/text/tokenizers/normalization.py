@@ -15,6 +15,8 @@ HAN_RANGES = (
     (0x2F800, 0x2FA1F),
 )
 MAX_REMEMBERED_CODES = 1 << 16  # of each table, about 10 MB; text in all the scripts of the world has fewer
+MAX_REMEMBERED_WORDS = 20_000  # of each kind; about 8 MB together, and most of the words of a text
+MAX_REMEMBERED_CHARACTERS = 50  # longer ones, such as a sentence of Chinese, hardly ever come again
 
 
 def normalize_text(text: str, cased: bool) -> str:

@@ -7,12 +7,14 @@ from operator import itemgetter
 
 import numpy as np
 
-from keras_bert_flow.text.tokenizers.normalization import MAX_REMEMBERED_CODES, clean_text, normalize_text
-from keras_bert_flow.text.tokenizers.wordpiece import (
+from keras_bert_flow.text.tokenizers.normalization import (
     MAX_REMEMBERED_CHARACTERS,
+    MAX_REMEMBERED_CODES,
     MAX_REMEMBERED_WORDS,
-    WordPieceTokenizer,
+    clean_text,
+    normalize_text,
 )
+from keras_bert_flow.text.tokenizers.tokenizer import Offsets, Tokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION
 
 # What stands between two spaces. `clean_text` drops these controls, which `\s` takes for spaces, and joins what they
@@ -22,7 +24,7 @@ CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
 Spans = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # ids, starts and ends of a chunk's pieces
 
 
-def encode_with_offsets(tokenizer: WordPieceTokenizer, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def encode_with_offsets(tokenizer: Tokenizer, text: str) -> Offsets:
     """Return the ids of a text and where in it, as it was written, each piece begins and ends.
 
     `text[start:end]` is what a piece was made of: as written, with its accents, also those that are characters of their
@@ -53,14 +55,14 @@ def find_pieces(starts: np.ndarray, ends: np.ndarray, start: int, end: int) -> t
 
 
 @lru_cache(maxsize=4)
-def _remember_spans(tokenizer: WordPieceTokenizer) -> "_ChunkSpans":
+def _remember_spans(tokenizer: Tokenizer) -> "_ChunkSpans":
     return _ChunkSpans(tokenizer)
 
 
 class _ChunkSpans(dict):
     """The pieces of what stands between two spaces, worked out when it is first met."""
 
-    def __init__(self, tokenizer: WordPieceTokenizer):
+    def __init__(self, tokenizer: Tokenizer):
         super().__init__()
         self._tokenizer = tokenizer
         self._lengths = [len(piece.removeprefix(CONTINUATION)) for piece in tokenizer.pieces]

@@ -9,12 +9,24 @@ from pathlib import Path
 import numpy as np
 from tokenizers.models import WordPiece
 
-from keras_bert_flow.text.tokenizers.normalization import clean_text, normalize_text
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, check_vocabulary, read_vocabulary
+from keras_bert_flow.text.tokenizers.normalization import (
+    MAX_REMEMBERED_CHARACTERS,
+    MAX_REMEMBERED_WORDS,
+    clean_text,
+    normalize_text,
+)
+from keras_bert_flow.text.tokenizers.offsets import encode_with_offsets
+from keras_bert_flow.text.tokenizers.tokenizer import Offsets
+from keras_bert_flow.text.vocabulary.vocab_file import (
+    CONTINUATION,
+    SPECIAL_PIECES,
+    VOCABULARY_FILE,
+    check_vocabulary,
+    read_vocabulary,
+    write_vocabulary,
+)
 
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]: google-research/bert `WordpieceTokenizer`; others use 100
-MAX_REMEMBERED_WORDS = 20_000  # of each kind; about 8 MB together, and most of the words of a text
-MAX_REMEMBERED_CHARACTERS = 50  # longer ones, such as a sentence of Chinese, hardly ever come again
 
 
 class WordPieceTokenizer:
@@ -30,6 +42,9 @@ class WordPieceTokenizer:
         ValueError: `pieces` is no vocabulary.
     Source: google-research/bert, tokenization.py, `FullTokenizer`.
     """
+
+    separators = 1
+    mask_token = "[MASK]"
 
     def __init__(self, pieces: Iterable[str], cased: bool = False):
         self.pieces = tuple(pieces)
@@ -67,6 +82,22 @@ class WordPieceTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text."""
         return [self.encode(text) for text in texts]
+
+    def encode_word(self, word: str) -> np.ndarray:
+        """Return the ids of a word; what stands before it makes no difference."""
+        return self.encode(word)
+
+    def encode_with_offsets(self, text: str) -> Offsets:
+        """Return the ids of a text and where in it each piece begins and ends; see `offsets.encode_with_offsets`."""
+        return encode_with_offsets(self, text)
+
+    def append(self, text: str, piece: str) -> str:
+        """Return a text with a piece behind it; a continuation joins the word before."""
+        return text.rstrip() + piece.removeprefix(CONTINUATION) if piece.startswith(CONTINUATION) else text + piece
+
+    def write(self, folder: Path) -> None:
+        """Write `vocab.txt`."""
+        write_vocabulary(folder / VOCABULARY_FILE, self.pieces)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """Join pieces into words, words by spaces. Case, accents and spacing are not to be had back."""

@@ -11,7 +11,7 @@ from typing import Any
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.training.finetuning.task_data import TaskData
 from keras_bert_flow.training.finetuning.task_runs import MODEL, RUN_FILE, TaskRuns
 from keras_bert_flow.training.state.logs import read_log
@@ -39,7 +39,7 @@ def with_labels(config: PipelineConfig, count: int, rows: int) -> PipelineConfig
 
 def train_label_counts(
     starts: Mapping[str, PipelineConfig],
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     data: TaskData,
     work: Path,
     make_runs: MakeRuns,

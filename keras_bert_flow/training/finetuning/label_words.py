@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 def check_label_words(words: Mapping[str, Sequence[str]] | None, labels: Sequence[str]) -> None:
@@ -15,7 +15,7 @@ def check_label_words(words: Mapping[str, Sequence[str]] | None, labels: Sequenc
 
 
 def find_label_words(
-    words: Mapping[str, Sequence[str]] | None, labels: Sequence[str], tokenizer: WordPieceTokenizer
+    words: Mapping[str, Sequence[str]] | None, labels: Sequence[str], tokenizer: Tokenizer
 ) -> list[list[int]]:
     """Return the token ids of the words of each class, in the order of the classes; none where there are no words.
 
@@ -37,7 +37,7 @@ def find_label_words(
     return found
 
 
-def describe_left_out(words: Mapping[str, Sequence[str]] | None, tokenizer: WordPieceTokenizer) -> str | None:
+def describe_left_out(words: Mapping[str, Sequence[str]] | None, tokenizer: Tokenizer) -> str | None:
     """Say in one line which words `find_label_words` leaves out; None where it takes all."""
     left_out = [word for each in (words or {}).values() for word in each if not _find_whole([word], tokenizer)]
     if not left_out:
@@ -45,6 +45,6 @@ def describe_left_out(words: Mapping[str, Sequence[str]] | None, tokenizer: Word
     return f"`finetuning.label_words`: {', '.join(left_out)}: not whole in the vocabulary, so not used."
 
 
-def _find_whole(words: Sequence[str], tokenizer: WordPieceTokenizer) -> list[int]:
+def _find_whole(words: Sequence[str], tokenizer: Tokenizer) -> list[int]:
     encoded = [tokenizer.encode(word) for word in words]
     return [int(ids[0]) for ids in encoded if len(ids) == 1 and ids[0] != tokenizer.unk_id]

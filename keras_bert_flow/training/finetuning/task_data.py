@@ -15,6 +15,7 @@ from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.core.unreachable import Unreachable, describe_unreachable
 from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from keras_bert_flow.training.finetuning.label_words import check_label_words, describe_left_out, find_label_words
@@ -83,7 +84,7 @@ def check_task_files(config: PipelineConfig) -> TaskFiles:
     return files
 
 
-def read_task_data(config: PipelineConfig, tokenizer: WordPieceTokenizer) -> TaskData:
+def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
     """Read and encode all files; errors as of `check_task_files`.
 
     Which labels no model can give, and which `label_words` the vocabulary does not have whole, is logged.

@@ -16,8 +16,8 @@ from keras_bert_flow.data.task_batches import read_batches
 from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.tasks.core.stored import write_task
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, write_vocabulary
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
 from keras_bert_flow.training.finetuning.early_stopping import StopWithoutGain
 from keras_bert_flow.training.finetuning.label_words import find_label_words
@@ -56,7 +56,7 @@ class TaskRuns:
         self,
         config: PipelineConfig,
         model: Path,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         data: TaskData,
         report: Callable[[Mapping[str, Any]], None],
         callbacks: Sequence[keras.callbacks.Callback],
@@ -96,11 +96,11 @@ class TaskRuns:
         return _read_run(folder)
 
     def _save(self, folder: Path) -> None:
-        vocabulary, length = self._model / VOCABULARY_FILE, self._settings.sequence_length
-        if not vocabulary.is_file():  # the model has a `tokenizer.json` only
-            folder.mkdir(parents=True, exist_ok=True)
-            vocabulary = folder / VOCABULARY_FILE
-            write_vocabulary(vocabulary, self._tokenizer.pieces)
+        length = self._settings.sequence_length
+        folder.mkdir(parents=True, exist_ok=True)
+        self._tokenizer.write(folder)
+        vocabulary = folder / VOCABULARY_FILE
+        vocabulary = vocabulary if vocabulary.is_file() else None  # else a `tokenizer.json`
         save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, max_tokens=length)
         write_task(folder, self._data.task, length)
 

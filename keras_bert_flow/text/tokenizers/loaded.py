@@ -1,0 +1,139 @@
+"""A tokenizer of another family: byte-level BPE, Unigram, or whatever else a `tokenizer.json` holds."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.text.tokenizers.tokenizer import Offsets
+
+FAST_TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+# BERT's names of the special tokens → what they may be called; the first that the vocabulary has is taken.
+SPECIAL_NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+WORD_MARKS = ("Ġ", "▁")  # of byte-level BPE and of SentencePiece: a space before the piece
+
+
+class LoadedTokenizer:
+    """Encode text as `tokenizers` does by a `tokenizer.json`; see `Tokenizer`.
+
+    Args:
+        content: of `tokenizer.json`.
+        settings: of `tokenizer_config.json`, which may name the special tokens.
+        source: of the former, for messages.
+    Raises:
+        ValueError: the content is damaged, ids leave gaps, a special token is missing, or texts are not joined as
+            [CLS] A [SEP] B [SEP] with one or more [SEP] in the middle.
+    """
+
+    cased = True  # its own normalizer decides
+
+    def __init__(self, content: str, settings: Mapping[str, object] | None = None, source: str = FAST_TOKENIZER):
+        self._content, self._settings, self._source = content, dict(settings or {}), source
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(content)
+        except Exception as error:  # the library raises no other class
+            raise ValueError(f"{source}: no tokenizer ({error}). Copy or save it again.") from None
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.pieces = tuple(sorted(ids, key=ids.__getitem__))
+        if sorted(ids.values()) != list(range(len(ids))):
+            raise ValueError(f"{source}: must number its pieces from 0, each once. Copy or save it again.")
+        found = {name: self._find_special(name, ids) for name in SPECIAL_NAMES}
+        self.special_ids = tuple(ids[token] for token in found.values())
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
+        self.mask_token = found["mask"]
+        self.separators = self._count_separators()
+        marks = any(piece.startswith(WORD_MARKS) for piece in self.pieces)
+        self.starts_word = np.array(
+            [piece.startswith(WORD_MARKS) if marks else not piece.startswith("##") for piece in self.pieces]
+        )
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "LoadedTokenizer":
+        """Read the `tokenizer.json` of a model directory."""
+        path, settings = folder / FAST_TOKENIZER, folder / SETTINGS
+        named = read_json_object(settings) if settings.is_file() else {}
+        return cls(path.read_text(encoding="utf-8"), named, str(path))
+
+    def __reduce__(self):
+        return LoadedTokenizer, (self._content, self._settings, self._source)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return len(self.pieces)
+
+    def encode(self, text: str) -> np.ndarray:
+        return self._take_ids(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [self._take_ids(encoding) for encoding in found]
+
+    def encode_word(self, word: str) -> np.ndarray:
+        return self.encode(f" {word}")
+
+    def encode_with_offsets(self, text: str) -> Offsets:
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+        for place, (start, end) in enumerate(offsets):  # a piece may have the space before its word
+            piece = text[start:end]
+            offsets[place, 0] = end - len(piece.lstrip()) if piece.strip() else start
+        return self._take_ids(encoding), offsets[:, 0], offsets[:, 1]
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        skipped = self.special_ids if skip_special else ()
+        return self._tokenizer.decode([int(i) for i in ids if i not in skipped], skip_special_tokens=False)
+
+    def append(self, text: str, piece: str) -> str:
+        if piece.startswith(WORD_MARKS):
+            return f"{text.rstrip()} {piece[1:]}".lstrip()
+        return text.rstrip() + piece.removeprefix("##") if text else piece
+
+    def write(self, folder: Path) -> None:
+        (folder / FAST_TOKENIZER).write_text(self._content, encoding="utf-8")
+        names = dict(zip(SPECIAL_NAMES, (self.pieces[i] for i in self.special_ids), strict=True))
+        settings = self._settings or {f"{name}_token": token for name, token in names.items()}
+        (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def _take_ids(self, encoding: tokenizers.Encoding) -> np.ndarray:
+        """Return the ids; a special token that a Unigram model finds in a text is [UNK]."""
+        ids = np.array(encoding.ids, dtype=np.int32)
+        ids[np.isin(ids, self.special_ids)] = self.unk_id
+        return ids
+
+    def _find_special(self, name: str, ids: Mapping[str, int]) -> str:
+        given = self._settings.get(f"{name}_token")
+        given = given.get("content") if isinstance(given, dict) else given
+        known = [token for token in (given, *SPECIAL_NAMES[name]) if isinstance(token, str)]
+        token = next((token for token in known if token in ids), None)
+        if token is None:
+            raise ValueError(
+                f"{self._source}: must have a token for {name}, such as {' or '.join(SPECIAL_NAMES[name])}. Received: "
+                f"none of them. Name it as `{name}_token` in {SETTINGS}."
+            )
+        return token
+
+    def _count_separators(self) -> int:
+        encoding = self._tokenizer.encode("a", "a")
+        texts = [place for place, text in enumerate(encoding.sequence_ids) if text is not None]
+        middle = [place for place in range(texts[0], texts[-1]) if encoding.sequence_ids[place] is None]
+        ids = encoding.ids
+        around = (*ids[: texts[0]], *ids[texts[-1] + 1 :])
+        if around != (self.cls_id, self.sep_id) or not middle or {ids[place] for place in middle} != {self.sep_id}:
+            joined = " ".join(encoding.tokens)
+            raise ValueError(
+                f"{self._source}: must join two texts as [CLS] A [SEP] B [SEP]. Received: {joined}. It is of another "
+                "kind of model."
+            )
+        return len(middle)

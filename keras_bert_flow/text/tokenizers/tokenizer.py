@@ -1,0 +1,59 @@
+"""What tasks and models ask of a tokenizer, whichever family it is of."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+Offsets = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class Tokenizer(Protocol):
+    """Turn text into token ids and back. Special tokens written out in a text are text like any other.
+
+    Attributes:
+        pieces: the vocabulary, in the order of ids.
+        cased: whether case and accents are kept.
+        pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens, by BERT's names for them.
+        special_ids: these five.
+        separators: how many `sep_id` stand between two texts of one row.
+        mask_token: what stands for a masked word in a text.
+        starts_word: bool, (vocabulary,). Whether a piece begins a word.
+    """
+
+    pieces: tuple[str, ...]
+    cased: bool
+    pad_id: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    special_ids: tuple[int, ...]
+    separators: int
+    mask_token: str
+    starts_word: np.ndarray
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    def encode(self, text: str) -> np.ndarray:
+        """Return the ids of a text, int32, (tokens,), without special tokens."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the ids of each text."""
+
+    def encode_word(self, word: str) -> np.ndarray:
+        """Return the ids of a word as it stands in a text, behind a space."""
+
+    def encode_with_offsets(self, text: str) -> Offsets:
+        """Return the ids of a text and where in it each piece begins and ends, in characters; int32, (tokens,) each."""
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """Return a text of some ids; what was normalised away is not to be had back."""
+
+    def append(self, text: str, piece: str) -> str:
+        """Return a text with a piece behind it: a new word, or the rest of its last one."""
+
+    def write(self, folder: Path) -> None:
+        """Write the files that the tokenizer is read from."""
