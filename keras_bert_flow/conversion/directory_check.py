@@ -55,7 +55,7 @@ def check_masked_lm(folder: str | Path) -> dict[str, Any]:
     """
     config, tensors = open_directory(Path(folder))
     source = str(Path(folder) / "config.json")
-    shape, names = read_shape(config, source), find_table_of(config, source).name_heads(MASKED_LM_HEAD)
+    shape, names = read_shape(config, source), find_table_of(config, source).name_heads(MASKED_LM_HEAD, "ForMaskedLM")
     for layer, parts in _MASKED_LM_SIZES.items():
         for part, sizes in parts.items():
             name = f"{names[layer]}.{part}"

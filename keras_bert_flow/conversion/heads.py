@@ -32,6 +32,7 @@ def has_head(saved: SavedAs, config: dict[str, Any], tensors: StoredTensors, tab
         return False
     if saved.problem_type is not None and config.get("problem_type") not in (None, saved.problem_type):
         return False
-    kernels = [f"{name}.weight" for name in table.name_heads(saved.head).values()]
+    names = table.name_heads(saved.head, saved.architecture)
+    kernels = [f"{names[layer]}.weight" for layer in saved.head]
     fewest, most = saved.outputs
     return all(fewest <= (*tensors.shapes.get(kernel, ()), 0)[0] <= most for kernel in kernels)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_bert_flow.conversion.tables.registry import find_table, find_table_of
+from keras_bert_flow.conversion.tables.table import Setting
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.poolings import TEXT_POOLINGS
@@ -31,7 +32,8 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
     """
     table = find_table(settings["family"])
     config = {"architectures": [table.class_prefix + architecture], "model_type": table.family}
-    config |= {hf_name: settings[name] for name, hf_name, _ in table.fields}
+    extra = {"max_positions": table.count_extra_positions(settings)}
+    config |= {setting.theirs: settings[setting.ours] + extra.get(setting.ours, 0) for setting in table.settings}
     return config | {"hidden_act": HF_ACTIVATIONS[settings["hidden_act"]], **table.written}
 
 
@@ -47,7 +49,8 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     for name, known in table.fixed.items():
         _refuse(config, name, known, source)
     _check_head_fields(config, source)
-    settings = {name: _number(config, hf_name, default, source) for name, hf_name, default in table.fields}
+    settings = {setting.ours: _number(config, setting, source) for setting in table.settings}
+    settings["max_positions"] -= table.count_extra_positions(settings)
     hidden_act = config.get("hidden_act", "gelu")
     if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
         raise ValueError(
@@ -119,13 +122,14 @@ def number_labels(count: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{index}" for index in range(count))
 
 
-def _number(config: dict[str, Any], name: str, default: float | None, source: str) -> float:
-    value = config.get(name, default)
-    whole = default is None or isinstance(default, int)
+def _number(config: dict[str, Any], setting: Setting, source: str) -> float:
+    value = config.get(setting.theirs, setting.default)
+    whole = setting.default is None or isinstance(setting.default, int)
     is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not is_number or not int(whole) <= value < MAX_NUMBER:
-        rule = "a positive whole number" if whole else "a number"
-        raise ValueError(f"{source}: `{name}` must be {rule}. Received: {name}={_quote(value)}.")
+    if not is_number or not (setting.least if whole else 0) <= value < MAX_NUMBER:
+        rule = "a whole number, not negative" if whole and setting.least == 0 else "a positive whole number"
+        rule = rule if whole else "a number"
+        raise ValueError(f"{source}: `{setting.theirs}` must be {rule}. Received: {setting.theirs}={_quote(value)}.")
     return value
 
 

@@ -46,7 +46,7 @@ def save_model_directory(
     folder = check_local(path)
     saved = find_saved_as(model)
     backbone = getattr(model, "backbone", model)
-    tensors = export_tensors(model, backbone, saved.head)
+    tensors = export_tensors(model, backbone, saved)
     config = make_hf_config(backbone.get_config(), saved.architecture) | _describe_head(model, saved, labels)
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary_path is not None:
@@ -126,8 +126,9 @@ def load_backbone(path, kind: type[Backbone] = Backbone, **overrides) -> Backbon
     """
     check_overrides(overrides)
     folder, config, tensors = read_directory(path)
-    backbone = make_backbone(folder, config, kind, **overrides, use_pooler=has_pooler(config["model_type"], tensors))
-    import_tensors(backbone, backbone, {}, tensors, folder)
+    use_pooler = has_pooler(config["model_type"], kind.saved_as, tensors)
+    backbone = make_backbone(folder, config, kind, **overrides, use_pooler=use_pooler)
+    import_tensors(backbone, backbone, kind.saved_as, tensors, folder)
     return backbone
 
 
@@ -149,9 +150,8 @@ def load_pretrainer(
     backbone = make_backbone(folder, config, **shared, use_pooler=saved.use_pooler)
     model = model_class(backbone, **{name: value for name, value in overrides.items() if name == "name"})
     model = BagOfWordsPretrainer(model, bag_of_words) if bag_of_words else model
-    heads = model.saved_as.head
-    new_layers = list_missing(model, heads, tensors) if may_be_new else ()
-    import_tensors(model, backbone, heads, tensors, folder, new_layers)
+    new_layers = list_missing(model, model.saved_as, tensors) if may_be_new else ()
+    import_tensors(model, backbone, model.saved_as, tensors, folder, new_layers)
     return model, new_layers
 
 

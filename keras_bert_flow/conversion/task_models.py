@@ -58,8 +58,8 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     if set(POOLING) <= set(saved.options):
         arguments = read_sentence_files(folder) | arguments
     model = model_class(backbone, **arguments)
-    new_layers = [*(saved.head if is_new else ()), *(() if has_pooler(table.family, tensors) else table.pooler)]
-    import_tensors(model, backbone, model.saved_as.head, tensors, folder, new_layers)
+    new_layers = [*(saved.head if is_new else ()), *(() if has_pooler(table.family, saved, tensors) else table.pooler)]
+    import_tensors(model, backbone, model.saved_as, tensors, folder, new_layers)
     return model, is_new
 
 
@@ -103,7 +103,7 @@ def _choose_classes(
             f"id2label={list(stored)}. {NEW_HEAD_ADVICE}"
         )
     labels = stored if labels is None else labels
-    kernel = f"{find_table(backbone.family).name_heads(CLASSIFIER_HEAD)['classifier']}.weight"
+    kernel = f"{find_table(backbone.family).name_heads(CLASSIFIER_HEAD, saved.architecture)['classifier']}.weight"
     stored_classes, *width = tensors.shapes[kernel]
     if width != [backbone.hidden_dim]:
         raise ValueError(

@@ -8,12 +8,12 @@ import numpy as np
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.tables.registry import find_table
-from keras_bert_flow.conversion.tables.table import POOLER
 from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.models.backbone import Backbone
+from keras_bert_flow.models.saved_as import SavedAs
 
 
-def export_tensors(model, backbone: Backbone, heads: dict[str, str]) -> dict[str, np.ndarray]:
+def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.ndarray]:
     """Return the tensors of a model.
 
     Raises:
@@ -21,8 +21,9 @@ def export_tensors(model, backbone: Backbone, heads: dict[str, str]) -> dict[str
     """
     table = find_table(backbone.family)
     names = table.name_encoder(backbone.num_layers)
-    if heads:  # a bare encoder has bare names
-        names = {ours: table.prefix + theirs for ours, theirs in names.items()} | table.name_heads(heads)
+    if saved.head:  # a bare encoder has bare names
+        names = {ours: table.prefix + theirs for ours, theirs in names.items()}
+        names |= table.name_heads(saved.head, saved.architecture)
     tensors = {}
     for variable in model.weights:
         value = read_variable(variable).astype("float32")
@@ -38,7 +39,7 @@ def export_tensors(model, backbone: Backbone, heads: dict[str, str]) -> dict[str
 def import_tensors(
     model,
     backbone: Backbone,
-    heads: dict[str, str],
+    saved: SavedAs,
     tensors: StoredTensors,
     folder: Path,
     new_layers: Collection[str] = (),
@@ -49,7 +50,7 @@ def import_tensors(
         ValueError: a tensor is missing or has another shape.
     """
     table = find_table(backbone.family)
-    known = table.name_encoder(backbone.num_layers) | table.name_heads(heads)
+    known = table.name_encoder(backbone.num_layers) | table.name_heads(saved.head, saved.architecture)
     source = folder / "model.safetensors"
     for variable in model.weights:
         if variable.path.rpartition("/")[0] in new_layers:
@@ -68,15 +69,16 @@ def import_tensors(
         variable.assign(hf.import_variable(variable.path, arrays, backbone.num_heads))
 
 
-def has_pooler(family: str, tensors: StoredTensors) -> bool:
-    """Say whether a directory holds a pooler, which a masked LM does not."""
-    return f"{find_table(family).pooler[POOLER].name}.weight" in tensors
+def has_pooler(family: str, saved: SavedAs, tensors: StoredTensors) -> bool:
+    """Say whether a directory holds the pooler of a kind of model, which a masked LM does not."""
+    return f"{find_table(family).name_pooler(saved.architecture)}.weight" in tensors
 
 
-def list_missing(model, heads: dict[str, str], tensors: StoredTensors) -> tuple[str, ...]:
+def list_missing(model, saved: SavedAs, tensors: StoredTensors) -> tuple[str, ...]:
     """Return the layers of the pooler and of heads for which there is no tensor, in the order of the model."""
     table = find_table(model.backbone.family)
-    names = {ours: found.name for ours, found in table.pooler.items()} | table.name_heads(heads)
+    names = {ours: found.name for ours, found in table.pooler.items()}
+    names |= table.name_heads(saved.head, saved.architecture)
     missing = {}  # an ordered set
     for variable in model.weights:
         layer = variable.path.rpartition("/")[0]

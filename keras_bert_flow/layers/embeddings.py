@@ -30,7 +30,7 @@ class BertEmbeddings(ShapedLayer):
     def build(self, token_embeddings_shape, segment_ids_shape=None):
         hidden_dim = token_embeddings_shape[-1]
         self.position_embedding = self.add_weight(
-            shape=(self.shape.max_positions, hidden_dim),
+            shape=(self.shape.num_position_rows, hidden_dim),
             initializer=truncated_normal(self.shape.initializer_range),
             name="position_embedding",
         )
@@ -50,11 +50,13 @@ class BertEmbeddings(ShapedLayer):
                 f"max_positions={self.shape.max_positions}. Cut the sequence or build the model with more positions."
             )
         # A product with one-hot rows, since the gradient of a gather would add thousands of rows into two.
-        segments = ops.one_hot(
-            segment_ids, self.shape.num_segments, dtype=self.compute_dtype
-        )  # (batch, length, segments)
+        if self.shape.num_segments == 1:  # all tokens are of it, whatever text they are of
+            segment_ids = ops.zeros_like(segment_ids)
+        # (batch, length, segments)
+        segments = ops.one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
         hidden = token_embeddings + matmul(segments, self.segment_embedding)
-        hidden = hidden + self.position_embedding[: ops.shape(token_embeddings)[1]]
+        first = self.shape.position_offset
+        hidden = hidden + self.position_embedding[first : first + ops.shape(token_embeddings)[1]]
         return self.dropout(self.layer_norm(hidden), training=training)
 
     def compute_output_shape(self, token_embeddings_shape, segment_ids_shape=None):

@@ -50,6 +50,15 @@ class EncoderShape:
         return self.hidden_dim
 
     @property
+    def position_offset(self) -> int:
+        """Row of the position embeddings that the first token has."""
+        return 0
+
+    @property
+    def num_position_rows(self) -> int:
+        return self.max_positions + self.position_offset
+
+    @property
     def head_dim(self) -> int:
         return self.hidden_dim // self.num_heads
 

@@ -11,6 +11,7 @@ from keras_bert_flow.preflight.stages import (
     check_minimal_pairs,
     check_model,
     check_names,
+    check_objectives,
     check_pattern,
     check_pooling,
     check_predictions,
@@ -46,6 +47,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
         check_pattern(config.runs)
     if "pretraining" in stages:
         check_model(config)
+        check_objectives(config)
     if "vocabulary" in stages and config.vocabulary.file is not None:
         verify(config.vocabulary.file)
         read_vocabulary(config.vocabulary.file)

@@ -12,6 +12,7 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.distribution.batches import check_devices
 from keras_bert_flow.extras import check_backend, check_installed
+from keras_bert_flow.models.families.registry import check_objective
 from keras_bert_flow.models.poolings import BAG_OF_WORDS
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.os_errors import shorten_path
@@ -26,7 +27,7 @@ from keras_bert_flow.text.corpus.inputs import check_inputs, packages_for
 from keras_bert_flow.text.corpus.storage import is_remote
 from keras_bert_flow.text.cutting import check_cutting
 from keras_bert_flow.text.masking import count_masks
-from keras_bert_flow.text.objectives.registry import DEFAULT
+from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
 from keras_bert_flow.training.finetuning.task_data import (
@@ -116,9 +117,11 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
     check_output(output)
     check_model(config)
     made = check_records(records).config
+    objective = made.get("objective", DEFAULT)
+    check_objective(config.model.family, objective, find_objective(objective).has_pairs)
     if isinstance(record_length := made.get("sequence_length"), int):
         length = config.pretraining.sequence_length or record_length
-        check_cutting(made.get("objective", DEFAULT), record_length, length)
+        check_cutting(objective, record_length, length)
         check_positions(length, config.model.max_positions)
     vocabulary = initial_model and initial_model / VOCABULARY_FILE
     if initial_model is not None:
@@ -188,6 +191,12 @@ def check_model(config: PipelineConfig) -> None:
     check_backend(config.backend)
     resolve_shape(config.model, config.vocabulary.size)  # raises where the sizes contradict each other
     check_devices(config, config.backend)
+
+
+def check_objectives(config: PipelineConfig) -> None:
+    """Check that the family of the encoder is pre-trained with the objective of each phase."""
+    for phase in config.phases:
+        check_objective(config.model.family, phase.records.objective, find_objective(phase.records.objective).has_pairs)
 
 
 def check_pooling(config: PipelineConfig) -> None:

@@ -3,24 +3,24 @@
 Source: transformers 5, models/bert/configuration_bert.py and modeling_bert.py.
 """
 
-from keras_bert_flow.conversion.tables.table import POOLER, FamilyTable, dense, norm, rows
+from keras_bert_flow.conversion.tables.table import POOLER, FamilyTable, Setting, dense, norm, rows
 
 TABLE = FamilyTable(
     family="bert",
     class_prefix="Bert",
     prefix="bert.",
-    fields=(
-        ("vocabulary_size", "vocab_size", None),
-        ("num_layers", "num_hidden_layers", None),
-        ("num_heads", "num_attention_heads", None),
-        ("hidden_dim", "hidden_size", None),
-        ("intermediate_dim", "intermediate_size", None),
-        ("max_positions", "max_position_embeddings", 512),
-        ("num_segments", "type_vocab_size", 2),
-        ("dropout_rate", "hidden_dropout_prob", 0.1),
-        ("attention_dropout_rate", "attention_probs_dropout_prob", 0.1),
-        ("layer_norm_epsilon", "layer_norm_eps", 1e-12),
-        ("initializer_range", "initializer_range", 0.02),
+    settings=(
+        Setting("vocabulary_size", "vocab_size"),
+        Setting("num_layers", "num_hidden_layers"),
+        Setting("num_heads", "num_attention_heads"),
+        Setting("hidden_dim", "hidden_size"),
+        Setting("intermediate_dim", "intermediate_size"),
+        Setting("max_positions", "max_position_embeddings", 512),
+        Setting("num_segments", "type_vocab_size", 2),
+        Setting("dropout_rate", "hidden_dropout_prob", 0.1),
+        Setting("attention_dropout_rate", "attention_probs_dropout_prob", 0.1),
+        Setting("layer_norm_epsilon", "layer_norm_eps", 1e-12),
+        Setting("initializer_range", "initializer_range", 0.02),
     ),
     fixed={"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)},
     # None of it varies here; it is written because readers older than transformers 5 look for it.
@@ -34,7 +34,7 @@ TABLE = FamilyTable(
     },
     embeddings={
         "token_embedding": rows("embeddings.word_embeddings", "vocabulary_size", "hidden_dim"),
-        "embeddings/position_embedding": rows("embeddings.position_embeddings", "max_positions", "hidden_dim"),
+        "embeddings/position_embedding": rows("embeddings.position_embeddings", "num_position_rows", "hidden_dim"),
         "embeddings/segment_embedding": rows("embeddings.token_type_embeddings", "num_segments", "hidden_dim"),
         "embeddings/layer_norm": norm("embeddings.LayerNorm", "hidden_dim"),
     },

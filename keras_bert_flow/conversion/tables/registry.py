@@ -8,7 +8,9 @@ from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.terminal import abridge
 
 # family, `model_type` of Hugging Face → table, loaded when it is asked for
-TABLES = {"bert": "keras_bert_flow.conversion.tables.bert:TABLE"}
+TABLES = {
+    "bert": "keras_bert_flow.conversion.tables.bert:TABLE",
+}
 
 
 def find_table(family: str) -> FamilyTable:

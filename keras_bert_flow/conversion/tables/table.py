@@ -1,6 +1,6 @@
 """The form of a table: what Hugging Face calls the settings and tensors of a family."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,21 @@ def rows(name: str, count: str, size: str) -> Tensors:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """A field of the shape of an encoder and the field of `config.json` that holds it.
+
+    Attributes:
+        default: Hugging Face's; None where a checkpoint must say it.
+        least: least value of a whole number.
+    """
+
+    ours: str
+    theirs: str
+    default: Any = None
+    least: int = 1
+
+
+@dataclass(frozen=True)
 class FamilyTable:
     """What Hugging Face calls a family.
 
@@ -45,26 +60,29 @@ class FamilyTable:
         family: our name, which is `model_type` there.
         class_prefix: of the classes of `transformers`: `Bert`, which `ForMaskedLM` follows.
         prefix: of the tensors of the encoder where there is a head beside it.
-        fields: ours, Hugging Face's, and Hugging Face's default; None where a checkpoint must say it.
+        settings: of `config.json`, in its order.
         fixed: fields that must have one of some values, of which the first is the default.
         written: further fields of `config.json`, the same for each model.
         embeddings, pooler: our layers and variables → tensors.
         block: the same within a block.
         block_name: of a block, with braces for its number.
-        heads: names of heads that are others here than in BERT: BERT's → this family's.
+        heads: architecture → names of layers that are others here than in BERT: BERT's → this family's. Those of the
+            architecture `""` hold for each.
+        count_extra_positions: rows of the position embeddings beyond `max_positions`, from the arguments of a backbone.
     """
 
     family: str
     class_prefix: str
     prefix: str
-    fields: tuple[tuple[str, str, Any], ...]
+    settings: tuple[Setting, ...]
     embeddings: Mapping[str, Tensors]
     block: Mapping[str, Tensors]
     pooler: Mapping[str, Tensors]
     block_name: str = "encoder.layer.{}."
     fixed: Mapping[str, tuple] = field(default_factory=dict)
     written: Mapping[str, Any] = field(default_factory=dict)
-    heads: Mapping[str, str] = field(default_factory=dict)
+    heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    count_extra_positions: Callable[[Mapping[str, Any]], int] = lambda settings: 0
 
     def name_encoder(self, num_layers: int) -> dict[str, str]:
         """Map our layers and variables of an encoder to Hugging Face's, without the prefix."""
@@ -84,9 +102,19 @@ class FamilyTable:
         for index in range(num_layers):
             yield from size_tensors(self.block, self.block_name.format(index))
 
-    def name_heads(self, heads: Mapping[str, str]) -> dict[str, str]:
-        """Return what the layers of heads are called in this family, from what they are called in BERT."""
-        return {ours: self.heads.get(theirs, theirs) for ours, theirs in heads.items()}
+    def name_heads(self, heads: Mapping[str, str], architecture: str) -> dict[str, str]:
+        """Return what the layers of heads are called in this family, from what they are called in BERT.
+
+        Args:
+            architecture: as `SavedAs` has it.
+        """
+        others = {**self.heads.get("", {}), **self.heads.get(architecture, {})}
+        pooler = {POOLER: others[POOLER]} if POOLER in others else {}
+        return pooler | {ours: others.get(theirs, theirs) for ours, theirs in heads.items()}
+
+    def name_pooler(self, architecture: str) -> str:
+        """Return what the pooler is called in an architecture, which may count it to its head."""
+        return self.heads.get(architecture, {}).get(POOLER, self.pooler[POOLER].name)
 
     def normalise_name(self, name: str) -> str:
         """Bring the spellings of old and prefixed checkpoints to one: no prefix, and layer norms as of today."""

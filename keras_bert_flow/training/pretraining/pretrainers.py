@@ -5,10 +5,11 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.defaults import token_loss
+from keras_bert_flow.models.families.registry import check_objective
 from keras_bert_flow.models.pretraining.registry import find_pretrainer
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.models.with_head import ModelWithHead
-from keras_bert_flow.text.objectives.registry import DEFAULT
+from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
 from keras_bert_flow.training.loop.finite_means import keep_metrics_finite
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.layer_rates import find_rate_factors
@@ -18,6 +19,7 @@ from keras_bert_flow.training.optimizers.schedules import WarmupDecay
 def make_pretrainer(shape: ModelConfig, vocabulary_size: int, objective: str = DEFAULT) -> ModelWithHead:
     """Build a model with new weights from its configuration, with the heads that the objective trains."""
     sizes = resolve_shape(shape, vocabulary_size).describe()
+    check_objective(shape.family, objective, find_objective(objective).has_pairs)
     kind = find_pretrainer(objective)
     return kind(Backbone(shape.family, use_pooler=kind.saved_as.use_pooler, **sizes))
 
