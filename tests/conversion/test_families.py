@@ -1,0 +1,155 @@
+"""Every family travels to `transformers` and back with all heads, the same numbers, and no key too many or too few."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_flow as kbf
+from keras_bert_flow.conversion.model_directory import load_task_model
+from tests.oracles import numpy_bert
+from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
+from tests.oracles.task_models import CASES, call, make_task_inputs
+
+torch = pytest.importorskip("torch", reason="the reference needs torch")
+transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
+
+FAMILIES = {"roberta": "Roberta"}
+HEADS = {
+    "classification": "ForSequenceClassification",
+    "regression": "ForSequenceClassification",
+    "multi_label": "ForSequenceClassification",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+}
+TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of up to 40 terms
+PAD = 0  # no id of the inputs below may be it: `transformers` counts positions by it
+
+
+def make_ids(inputs):
+    """Return the inputs with tokens other than the padding token, and the padding token where there is no token."""
+    ids = np.where(inputs["padding_mask"] == 1, 1 + inputs["token_ids"] % 49, PAD)
+    return inputs | {"token_ids": ids.astype("int32")}
+
+
+def run_reference(model, inputs):
+    with torch.no_grad():
+        return model.eval()(
+            input_ids=torch.tensor(inputs["token_ids"]).long(),
+            attention_mask=torch.tensor(inputs["padding_mask"]).long(),
+        )
+
+
+def load_reference(family, head, folder, **options):
+    kind = getattr(transformers, FAMILIES[family] + head)
+    model, report = kind.from_pretrained(folder, output_loading_info=True, **options)
+    assert {name: list(found) for name, found in report.items() if found} == {}
+    return model
+
+
+def make_backbone(family, **settings):
+    return kbf.Backbone(family, **SMALL | settings)
+
+
+def randomised(model, seed=1):
+    numpy_bert.randomise_weights(model, seed)
+    return model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_encoder_travels_both_ways(tmp_path, family):
+    model, inputs = randomised(make_backbone(family)), make_ids(make_inputs())
+    model.save_to_preset(tmp_path / "ours")
+    reference = load_reference(family, "Model", tmp_path / "ours")
+    theirs, ours = run_reference(reference, inputs), model(inputs)
+    real = np.array(LENGTHS) > 0
+    mask = inputs["padding_mask"].astype(bool)
+    sequence, pooled = (keras.ops.convert_to_numpy(ours[name]) for name in ("sequence_output", "pooled_output"))
+    np.testing.assert_allclose(sequence[mask], theirs.last_hidden_state.numpy()[mask], atol=TOLERANCE)
+    np.testing.assert_allclose(pooled[real], theirs.pooler_output.numpy()[real], atol=TOLERANCE)
+    reference.save_pretrained(tmp_path / "theirs")
+    again = kbf.Backbone.from_preset(tmp_path / "theirs")
+    assert again.get_config() == model.get_config()
+    for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_masked_lm_travels_both_ways(tmp_path, family):
+    model, inputs = randomised(kbf.MaskedLM(make_backbone(family, use_pooler=False))), make_inputs(masks_per_sequence=3)
+    inputs = make_ids(inputs)
+    model.save_to_preset(tmp_path / "ours")
+    reference = load_reference(family, "ForMaskedLM", tmp_path / "ours")
+    logits = run_reference(reference, inputs).logits.numpy()
+    positions, real = inputs["mask_positions"], np.array(LENGTHS)[:, None] > inputs["mask_positions"]
+    expected = np.take_along_axis(logits, positions[..., None], axis=1)
+    found = keras.ops.convert_to_numpy(model(inputs)["mlm"])
+    assert real.any()
+    np.testing.assert_allclose(found[real], expected[real], atol=TOLERANCE)
+    reference.save_pretrained(tmp_path / "theirs")
+    for one, other in zip(
+        model.get_weights(), kbf.MaskedLM.from_preset(tmp_path / "theirs").get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", HEADS)
+def test_task_model_travels_both_ways(tmp_path, family, kind):
+    case = CASES[kind]
+    model = randomised(case.make(make_backbone(family, use_pooler=case.use_pooler)))
+    model.save_to_preset(tmp_path / "ours")
+    reference = load_reference(family, HEADS[kind], tmp_path / "ours")
+    inputs = make_ids(make_task_inputs(kind))
+    outputs, mask = run_reference(reference, inputs), inputs["padding_mask"]
+    spans = {
+        name: getattr(outputs, f"{name}_logits").numpy()
+        for name in ("start", "end")
+        if hasattr(outputs, f"{name}_logits")
+    }
+    is_token = kind in ("token_classification", "question_answering")
+    real = mask.astype(bool) if is_token else mask.any(axis=-1)
+    for name, value in call(model, inputs).items():
+        expected = spans[name] if spans else outputs.logits.numpy()
+        value = value[:, None] if kind == "regression" else value
+        np.testing.assert_allclose(value[real], expected[real], atol=TOLERANCE)
+    reference.save_pretrained(tmp_path / "theirs")
+    again = load_task_model(kind, tmp_path / "theirs", needs_head=True)
+    for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_head_of_a_task_goes_on_from_an_encoder(tmp_path, family):
+    encoder = randomised(make_backbone(family, use_pooler=False))
+    encoder.save_to_preset(tmp_path)
+    model = kbf.TextClassifier.from_preset(tmp_path, num_classes=2)
+    assert model.backbone.family == family
+    weights = {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
+    for weight in encoder.weights:
+        np.testing.assert_array_equal(weights[weight.path], keras.ops.convert_to_numpy(weight))
+
+
+def test_released_roberta_counts_its_positions_from_2(tmp_path):
+    config = transformers.RobertaConfig(
+        vocab_size=50,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        hidden_size=24,
+        intermediate_size=40,
+        max_position_embeddings=18,
+        type_vocab_size=1,
+    )
+    reference = transformers.RobertaModel(config).eval()
+    reference.save_pretrained(tmp_path)
+    model = kbf.Backbone.from_preset(tmp_path)
+    assert (model.max_positions, model.shape.position_offset, model.pad_token_id) == (16, 2, 1)
+    ids = np.arange(2, 18, dtype="int32")[None]  # as long as can be, no padding token among them
+    inputs = {"token_ids": ids, "segment_ids": np.ones_like(ids), "padding_mask": np.ones_like(ids)}
+    expected = run_reference(reference, inputs).last_hidden_state.numpy()
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(model(inputs)["sequence_output"]), expected, atol=TOLERANCE)
+    model.save_to_preset(tmp_path / "again")
+    written = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert (written["max_position_embeddings"], written["pad_token_id"]) == (18, 1)

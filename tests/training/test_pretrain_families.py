@@ -1,0 +1,46 @@
+"""Every family is pre-trained from records, published, asked and fine-tuned further, without a line for it."""
+
+import json
+
+import numpy as np
+import pytest
+
+import keras_bert_flow as kbf
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.training.pretraining.pretrain import pretrain
+from keras_bert_flow.training.state.logs import read_log
+from tests.oracles.objective_records import write_objective_records
+from tests.oracles.tiny_records import make_tiny_config
+from tests.training.finetune_cases import LENGTH, finetune_case
+from tests.training.test_objectives import SETTINGS, SHAPE
+
+FAMILIES = {"roberta": "Roberta"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family_is_pretrained_and_fine_tuned(tmp_path, family):
+    records = write_objective_records(tmp_path / "records", "mlm")
+    settings = SETTINGS | {"optimizer": "muon", "output_bias": "unigram", "learning_rate": 0.01}
+    config = make_tiny_config(model=SHAPE | {"family": family, "max_positions": LENGTH}, masking="dynamic", **settings)
+    output = pretrain(config, records, tmp_path / "out", lambda line: None)
+    losses = [line["loss"] for line in read_log(output)]
+    assert losses[-1] < losses[0] - 0.3
+    model = output / "model"
+    written = json.loads((model / "config.json").read_text())
+    assert (written["architectures"], written["model_type"]) == ([f"{FAMILIES[family]}ForMaskedLM"], family)
+    pieces = (records / "vocab.txt").read_text().split("\n")
+    ((fills,),) = kbf.load(model, task="fill_mask", top_k=3).predict([f"{pieces[9]} [MASK] {pieces[10]}"])
+    assert len(fills) == 3 and all(np.isfinite(fill["score"]) for fill in fills)
+    weights, losses = finetune_case(
+        model, tmp_path / "tuned", "regression", tokenizer=read_tokenizer(model), layer_decay=0.9
+    )
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family_without_a_sentence_task_is_refused_one(tmp_path, family):
+    records = write_objective_records(tmp_path / "records", "mlm_sop")
+    config = make_tiny_config(model=SHAPE | {"family": family}, **SETTINGS)
+    with pytest.raises(ValueError, match=f"no sentence task for the family {family}. Received: mlm_sop. Use mlm"):
+        pretrain(config, records, tmp_path / "out", lambda line: None)
