@@ -92,7 +92,7 @@ def _check_sizes(shape: EncoderShape, table: FamilyTable, tensors: StoredTensors
     """Raise ValueError unless every tensor of the encoder is there and has the sizes of `config.json`."""
     for name, sizes in table.list_sizes(shape.num_layers):
         if name not in tensors:
-            count = f" of {shape.num_layers} layers" if name.startswith("encoder.") else ""
+            count = f" of {shape.num_layers} layers" if name.startswith(table.block_name.partition("{")[0]) else ""
             title = find_family(table.family).title
             raise ValueError(
                 f"{tensors.path}: there is no tensor `{name}`. Is it a {title}{count}, as config.json says?"

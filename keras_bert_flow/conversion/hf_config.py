@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_bert_flow.conversion.tables.registry import find_table, find_table_of
-from keras_bert_flow.conversion.tables.table import Setting
+from keras_bert_flow.conversion.tables.table import FamilyTable, Setting
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.poolings import TEXT_POOLINGS
@@ -34,7 +34,7 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
     config = {"architectures": [table.class_prefix + architecture], "model_type": table.family}
     extra = {"max_positions": table.count_extra_positions(settings)}
     config |= {setting.theirs: settings[setting.ours] + extra.get(setting.ours, 0) for setting in table.settings}
-    return config | {"hidden_act": HF_ACTIVATIONS[settings["hidden_act"]], **table.written}
+    return config | {table.activation: HF_ACTIVATIONS[settings["hidden_act"]], **table.written}
 
 
 def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
@@ -48,14 +48,14 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     table = find_table_of(config, source)
     for name, known in table.fixed.items():
         _refuse(config, name, known, source)
-    _check_head_fields(config, source)
+    _check_head_fields(config, table, source)
     settings = {setting.ours: _number(config, setting, source) for setting in table.settings}
     settings["max_positions"] -= table.count_extra_positions(settings)
-    hidden_act = config.get("hidden_act", "gelu")
+    hidden_act = config.get(table.activation, "gelu")
     if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
         raise ValueError(
-            f"{source}: `hidden_act` must be one of {', '.join(ACTIVATIONS)}. "
-            f"Received: hidden_act={_quote(hidden_act)}."
+            f"{source}: `{table.activation}` must be one of {', '.join(ACTIVATIONS)}. "
+            f"Received: {table.activation}={_quote(hidden_act)}."
         )
     return settings | {"family": table.family, "hidden_act": ACTIVATIONS[hidden_act]}
 
@@ -69,14 +69,14 @@ def read_shape(config: dict[str, Any], source: str) -> EncoderShape:
         raise ValueError(f"{source}: {error}") from None
 
 
-def _check_head_fields(config: dict[str, Any], source: str) -> None:
+def _check_head_fields(config: dict[str, Any], table: FamilyTable, source: str) -> None:
     """Raise ValueError unless the fields that describe the head have their types, where they are given."""
-    architectures, rate = config.get("architectures"), config.get("classifier_dropout")
+    architectures, rate = config.get("architectures"), config.get(table.classifier_dropout)
     count = config.get("num_labels")
     rules = {
         "architectures": (architectures is None or _are_texts(architectures), "a list of names"),
         "problem_type": (isinstance(config.get("problem_type"), str | None), "a text"),
-        "classifier_dropout": (rate is None or _is_number(rate) and 0 <= rate < 1, "a number from 0 to below 1"),
+        table.classifier_dropout: (rate is None or _is_number(rate) and 0 <= rate < 1, "a number from 0 to below 1"),
         POOLING_FIELD: (config.get(POOLING_FIELD) in (None, *TEXT_POOLINGS), f"one of {', '.join(TEXT_POOLINGS)}"),
         "num_labels": (count is None or type(count) is int and 0 < count <= MAX_LABELS, "a positive whole number"),
     }

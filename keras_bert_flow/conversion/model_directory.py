@@ -10,6 +10,7 @@ from keras_bert_flow.conversion.heads import find_saved_as
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, make_hf_config, make_label_fields, number_labels
 from keras_bert_flow.conversion.reading import check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import write_sentence_files
+from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.conversion.task_models import load_with_head
 from keras_bert_flow.conversion.tensor_file import write_tensors
 from keras_bert_flow.conversion.weights import export_tensors, has_pooler, import_tensors, list_missing
@@ -159,7 +160,7 @@ def _describe_head(model, saved: SavedAs, labels) -> dict[str, Any]:
     """Return the fields of `config.json` that say what the head is for."""
     if not saved.head.keys() >= CLASSIFIER_HEAD.keys():
         return {}
-    fields = {"classifier_dropout": model.dropout_rate}
+    fields: dict[str, Any] = {find_table(model.backbone.family).classifier_dropout: model.dropout_rate}
     if saved.problem_type is not None:
         fields["problem_type"] = saved.problem_type
     if set(TEXT_POOLING) <= set(saved.options) and model.pooling != CLS:

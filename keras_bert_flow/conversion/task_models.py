@@ -52,7 +52,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
             folder, backbone, config, tensors, saved, is_new, overrides.get("num_classes"), overrides.get("labels")
         )
     if saved.head == CLASSIFIER_HEAD:
-        stored_rate = config.get("classifier_dropout")
+        stored_rate = config.get(table.classifier_dropout)
         is_given = "dropout_rate" in overrides or stored_rate is None
         arguments["dropout_rate"] = backbone.dropout_rate if is_given else stored_rate
     if set(POOLING) <= set(saved.options):

@@ -34,11 +34,12 @@ class BertEmbeddings(ShapedLayer):
             initializer=truncated_normal(self.shape.initializer_range),
             name="position_embedding",
         )
-        self.segment_embedding = self.add_weight(
-            shape=(self.shape.num_segments, hidden_dim),
-            initializer=truncated_normal(self.shape.initializer_range),
-            name="segment_embedding",
-        )
+        if self.shape.num_segments:
+            self.segment_embedding = self.add_weight(
+                shape=(self.shape.num_segments, hidden_dim),
+                initializer=truncated_normal(self.shape.initializer_range),
+                name="segment_embedding",
+            )
         self.layer_norm.build(token_embeddings_shape)
         self.dropout.build(token_embeddings_shape)
 
@@ -49,15 +50,22 @@ class BertEmbeddings(ShapedLayer):
                 f"A sequence must be at most `max_positions` long. Received: length={length}, "
                 f"max_positions={self.shape.max_positions}. Cut the sequence or build the model with more positions."
             )
-        # A product with one-hot rows, since the gradient of a gather would add thousands of rows into two.
+        hidden = token_embeddings
+        if self.shape.num_segments:
+            hidden = hidden + self._embed_segments(segment_ids)
+        first = self.shape.position_offset
+        hidden = hidden + self.position_embedding[first : first + ops.shape(token_embeddings)[1]]
+        return self.dropout(self.layer_norm(hidden), training=training)
+
+    def _embed_segments(self, segment_ids):
+        """Return a vector for each token by a product with one-hot rows: the gradient of a gather would add thousands
+        of rows into two.
+        """
         if self.shape.num_segments == 1:  # all tokens are of it, whatever text they are of
             segment_ids = ops.zeros_like(segment_ids)
         # (batch, length, segments)
         segments = ops.one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
-        hidden = token_embeddings + matmul(segments, self.segment_embedding)
-        first = self.shape.position_offset
-        hidden = hidden + self.position_embedding[first : first + ops.shape(token_embeddings)[1]]
-        return self.dropout(self.layer_norm(hidden), training=training)
+        return matmul(segments, self.segment_embedding)
 
     def compute_output_shape(self, token_embeddings_shape, segment_ids_shape=None):
         return token_embeddings_shape

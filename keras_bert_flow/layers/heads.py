@@ -27,14 +27,14 @@ def gather_positions(sequence, positions):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class Pooler(ShapedLayer):
-    """Summarise a sequence by its first token: dense, then tanh.
+    """Summarise a sequence by its first token: dense, then an activation, in BERT tanh.
 
     Source: google-research/bert, modeling.py, `BertModel`, scope "pooler".
     """
 
     def __init__(self, shape, **kwargs):
         super().__init__(shape, **kwargs)
-        self.dense = self.make_dense(self.shape.hidden_dim, "dense", "tanh")
+        self.dense = self.make_dense(self.shape.hidden_dim, "dense", self.shape.pooler_act)
 
     def build(self, sequence_shape):
         self.dense.build((sequence_shape[0], sequence_shape[-1]))

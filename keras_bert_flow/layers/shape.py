@@ -19,7 +19,7 @@ class EncoderShape:
 
     Attributes:
         max_positions: longest sequence, tokens.
-        num_segments: 2 as in the released checkpoints; google-research's code defaults to 16.
+        num_segments: 2 as in the released checkpoints; google-research's code defaults to 16. 0: there are none.
         hidden_act: `gelu` (erf, the 2018 checkpoints) or `gelu_tanh` (google-research's later code).
         dropout_rate: after the embeddings and after each sublayer.
         attention_dropout_rate: on the attention probabilities.
@@ -53,6 +53,11 @@ class EncoderShape:
     def position_offset(self) -> int:
         """Row of the position embeddings that the first token has."""
         return 0
+
+    @property
+    def pooler_act(self) -> str:
+        """Activation of the pooler, a name of Keras."""
+        return "tanh"
 
     @property
     def num_position_rows(self) -> int:

@@ -26,7 +26,7 @@ class Backbone(keras.Model):
 
     Args:
         family: the name of a file of `models.families`; by default `bert`.
-        use_pooler: whether there is a `pooled_output`; a masked LM needs none.
+        use_pooler: whether there is a `pooled_output`; a masked LM needs none. By default as an encoder of the family.
         dtype: a Keras dtype policy, such as "mixed_bfloat16"; by default the global one.
         sizes: fields of the family's shape: see `layers.shape.EncoderShape`. They are attributes of the backbone.
     Raises:
@@ -37,7 +37,7 @@ class Backbone(keras.Model):
 
     only_family = None  # of a class that has no other
 
-    def __init__(self, family=None, use_pooler=True, dtype=None, name=None, **sizes):
+    def __init__(self, family=None, use_pooler=None, dtype=None, name=None, **sizes):
         family = family or self.only_family or DEFAULT
         if self.only_family not in (None, family):
             raise ValueError(
@@ -45,7 +45,7 @@ class Backbone(keras.Model):
                 "Use Backbone."
             )
         parts = find_family(family)
-        shape = parts.shape(**sizes)
+        shape, use_pooler = parts.shape(**sizes), parts.has_pooler if use_pooler is None else use_pooler
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         token_embedding = keras.layers.ReversibleEmbedding(
             shape.vocabulary_size,

@@ -39,7 +39,7 @@ TABLE = FamilyTable(
         "embeddings/layer_norm": norm("embeddings.LayerNorm", "hidden_dim"),
     },
     block={
-        "attention/query_key_value": dense("attention.self.*", "hidden_dim", "hidden_dim"),
+        "attention/query_key_value": dense("attention.self.{query,key,value}", "hidden_dim", "hidden_dim"),
         "attention/output": dense("attention.output.dense", "hidden_dim", "hidden_dim"),
         "attention_layer_norm": norm("attention.output.LayerNorm", "hidden_dim"),
         "intermediate": dense("intermediate.dense", "intermediate_dim", "hidden_dim"),

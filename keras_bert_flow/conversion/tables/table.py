@@ -14,7 +14,7 @@ class Tensors:
     """The tensors of one of our layers, or the one tensor of a variable.
 
     Attributes:
-        name: without `.weight` and `.bias`; a star stands for query, key and value, which are one layer here.
+        name: without `.weight` and `.bias`; braces hold the names of query, key and value, which are one layer here.
         weight: sizes of the weight there, as fields of the shape of an encoder.
         bias: sizes of the bias; empty where there is none.
     """
@@ -68,6 +68,7 @@ class FamilyTable:
         block_name: of a block, with braces for its number.
         heads: architecture → names of layers that are others here than in BERT: BERT's → this family's. Those of the
             architecture `""` hold for each.
+        activation, classifier_dropout: fields of `config.json` that say them.
         count_extra_positions: rows of the position embeddings beyond `max_positions`, from the arguments of a backbone.
     """
 
@@ -82,6 +83,8 @@ class FamilyTable:
     fixed: Mapping[str, tuple] = field(default_factory=dict)
     written: Mapping[str, Any] = field(default_factory=dict)
     heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    activation: str = "hidden_act"
+    classifier_dropout: str = "classifier_dropout"
     count_extra_positions: Callable[[Mapping[str, Any]], int] = lambda settings: 0
 
     def name_encoder(self, num_layers: int) -> dict[str, str]:
@@ -132,5 +135,7 @@ def size_tensors(parts: Mapping[str, Tensors], prefix: str = "") -> Iterator[tup
 
 
 def split_fused(name: str) -> list[str]:
-    """Return the layers that a name stands for: query, key and value for a star."""
-    return [name.replace("*", part) for part in ("query", "key", "value")] if "*" in name else [name]
+    """Return the layers that a name stands for: `a.b` and `a.c` for `a.{b,c}`."""
+    before, brace, rest = name.partition("{")
+    parts, _, after = rest.partition("}")
+    return [before + part + after for part in parts.split(",")] if brace else [name]

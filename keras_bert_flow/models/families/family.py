@@ -35,6 +35,7 @@ class Family:
         blocks: a function of the shape, the dtype and a name that returns a block for each layer, one behind the other;
             the same block twice shares its weights.
         pooler: a layer made from the shape; maps (batch, length, hidden) to (batch, hidden).
+        has_pooler: whether an encoder without a head has one.
         has_sentence_task: whether it is pre-trained on pairs of sentences, too.
         cuts: how the weights of a block are cut over devices: path in the block → axes.
     """
@@ -46,4 +47,5 @@ class Family:
     blocks: str = "keras_bert_flow.layers.encoder:make_blocks"
     pooler: str = "keras_bert_flow.layers.heads:Pooler"
     has_sentence_task: bool = True
+    has_pooler: bool = True
     cuts: Mapping[str, tuple] = field(default_factory=lambda: ENCODER_CUTS)
