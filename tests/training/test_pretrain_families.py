@@ -14,7 +14,7 @@ from tests.oracles.tiny_records import make_tiny_config
 from tests.training.finetune_cases import LENGTH, finetune_case
 from tests.training.test_objectives import SETTINGS, SHAPE
 
-FAMILIES = {"roberta": "Roberta"}
+FAMILIES = {"distilbert": "DistilBert", "roberta": "Roberta"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

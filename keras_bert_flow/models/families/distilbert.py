@@ -1,0 +1,23 @@
+"""DistilBERT: BERT without segments and without a pooler, as it comes out of distillation.
+
+Source: Sanh et al. 2019, section 3; arXiv:1910.01108.
+"""
+
+from dataclasses import dataclass
+
+from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.models.families.family import Family
+
+
+@dataclass(frozen=True)
+class DistilBertShape(EncoderShape):
+    """That of BERT without segments; heads for whole texts have a dense layer with a ReLU for a pooler."""
+
+    num_segments: int = 0
+
+    @property
+    def pooler_act(self) -> str:
+        return "relu"
+
+
+FAMILY = Family("distilbert", "DistilBERT", DistilBertShape, has_pooler=False, has_sentence_task=False)
