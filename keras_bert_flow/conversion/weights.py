@@ -20,7 +20,7 @@ def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.nd
         ValueError: a weight is NaN or infinite.
     """
     table = find_table(backbone.family)
-    names = table.name_encoder(backbone.num_layers)
+    names = table.name_encoder(backbone.shape.num_blocks)
     if saved.head:  # a bare encoder has bare names
         names = {ours: table.prefix + theirs for ours, theirs in names.items()}
         names |= table.name_heads(saved.head, saved.architecture)
@@ -50,7 +50,7 @@ def import_tensors(
         ValueError: a tensor is missing or has another shape.
     """
     table = find_table(backbone.family)
-    known = table.name_encoder(backbone.num_layers) | table.name_heads(saved.head, saved.architecture)
+    known = table.name_encoder(backbone.shape.num_blocks) | table.name_heads(saved.head, saved.architecture)
     source = folder / "model.safetensors"
     for variable in model.weights:
         if variable.path.rpartition("/")[0] in new_layers:

@@ -10,12 +10,12 @@ from keras_bert_flow.layers.shaped import ShapedLayer
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class BertEmbeddings(ShapedLayer):
-    """Add segment and position embeddings to token embeddings, normalise, drop out.
+    """Add segment and position embeddings to token embeddings, normalise, drop out, and widen where blocks are wider.
 
     The token table is a layer of its own, because the masked-LM head projects through it as well.
 
     Call arguments:
-        token_embeddings: float, (batch, length, hidden).
+        token_embeddings: float, (batch, length, embedding).
         segment_ids: int, (batch, length).
     Returns:
         float, (batch, length, hidden).
@@ -26,6 +26,9 @@ class BertEmbeddings(ShapedLayer):
         super().__init__(shape, **kwargs)
         self.layer_norm = self.make_layer_norm("layer_norm")
         self.dropout = self.make_dropout("dropout")
+        self.widening = None
+        if self.shape.widens_embeddings:
+            self.widening = self.make_dense(self.shape.hidden_dim, "widening")
 
     def build(self, token_embeddings_shape, segment_ids_shape=None):
         hidden_dim = token_embeddings_shape[-1]
@@ -42,6 +45,8 @@ class BertEmbeddings(ShapedLayer):
             )
         self.layer_norm.build(token_embeddings_shape)
         self.dropout.build(token_embeddings_shape)
+        if self.widening is not None:
+            self.widening.build(token_embeddings_shape)
 
     def call(self, token_embeddings, segment_ids, training=None):
         length = token_embeddings.shape[1]
@@ -55,7 +60,8 @@ class BertEmbeddings(ShapedLayer):
             hidden = hidden + self._embed_segments(segment_ids)
         first = self.shape.position_offset
         hidden = hidden + self.position_embedding[first : first + ops.shape(token_embeddings)[1]]
-        return self.dropout(self.layer_norm(hidden), training=training)
+        hidden = self.dropout(self.layer_norm(hidden), training=training)
+        return hidden if self.widening is None else self.widening(hidden)
 
     def _embed_segments(self, segment_ids):
         """Return a vector for each token by a product with one-hot rows: the gradient of a gather would add thousands
@@ -68,4 +74,4 @@ class BertEmbeddings(ShapedLayer):
         return matmul(segments, self.segment_embedding)
 
     def compute_output_shape(self, token_embeddings_shape, segment_ids_shape=None):
-        return token_embeddings_shape
+        return (*token_embeddings_shape[:-1], self.shape.hidden_dim) if self.widening else token_embeddings_shape

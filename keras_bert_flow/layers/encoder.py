@@ -70,9 +70,11 @@ class EncoderBlock(ShapedLayer):
 
 
 def make_blocks(shape, dtype, name):
-    """Return a new block for each layer of an encoder.
+    """Return a block for each layer of an encoder, in order. Where `shape.num_blocks` are fewer than the layers, layers
+    that follow each other share one.
 
     Args:
         name: of the blocks, which their numbers follow.
     """
-    return [EncoderBlock(shape, dtype=dtype, name=f"{name}{index}") for index in range(shape.num_layers)]
+    blocks = [EncoderBlock(shape, dtype=dtype, name=f"{name}{index}") for index in range(shape.num_blocks)]
+    return [blocks[index * shape.num_blocks // shape.num_layers] for index in range(shape.num_layers)]

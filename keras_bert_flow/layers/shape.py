@@ -46,7 +46,7 @@ class EncoderShape:
 
     @property
     def embedding_dim(self) -> int:
-        """Width of a row of the token embeddings."""
+        """Width of the embeddings; a family may have a field for it."""
         return self.hidden_dim
 
     @property
@@ -62,6 +62,16 @@ class EncoderShape:
     @property
     def num_position_rows(self) -> int:
         return self.max_positions + self.position_offset
+
+    @property
+    def widens_embeddings(self) -> bool:
+        """Whether a dense layer takes the embeddings to the width of the blocks."""
+        return self.embedding_dim != self.hidden_dim
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks with weights of their own."""
+        return self.num_layers
 
     @property
     def head_dim(self) -> int:

@@ -87,22 +87,22 @@ class FamilyTable:
     classifier_dropout: str = "classifier_dropout"
     count_extra_positions: Callable[[Mapping[str, Any]], int] = lambda settings: 0
 
-    def name_encoder(self, num_layers: int) -> dict[str, str]:
+    def name_encoder(self, num_blocks: int) -> dict[str, str]:
         """Map our layers and variables of an encoder to Hugging Face's, without the prefix."""
         blocks = {
             f"{BLOCK}{index}/{ours}": self.block_name.format(index) + tensors.name
-            for index in range(num_layers)
+            for index in range(num_blocks)
             for ours, tensors in self.block.items()
         }
         others = {ours: tensors.name for ours, tensors in (*self.embeddings.items(), *self.pooler.items())}
         return others | blocks
 
-    def list_sizes(self, num_layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def list_sizes(self, num_blocks: int) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield the tensors of an encoder without its pooler, and their sizes, one by one: a damaged `config.json` may
         speak of a thousand million layers.
         """
         yield from size_tensors(self.embeddings)
-        for index in range(num_layers):
+        for index in range(num_blocks):
             yield from size_tensors(self.block, self.block_name.format(index))
 
     def name_heads(self, heads: Mapping[str, str], architecture: str) -> dict[str, str]:
