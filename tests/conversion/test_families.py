@@ -15,7 +15,7 @@ from tests.oracles.task_models import CASES, call, make_task_inputs
 torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
 
-FAMILIES = {"distilbert": "DistilBert", "roberta": "Roberta"}
+FAMILIES = {"albert": "Albert", "distilbert": "DistilBert", "roberta": "Roberta"}
 HEADS = {
     "classification": "ForSequenceClassification",
     "regression": "ForSequenceClassification",
@@ -29,9 +29,9 @@ PAD = 0  # no id of the inputs below may be it: `transformers` counts positions 
 
 
 def make_ids(inputs):
-    """Return the inputs with tokens other than the padding token, and the padding token where there is no token."""
+    """Return the inputs in one segment, with the padding token where there is no token and nowhere else."""
     ids = np.where(inputs["padding_mask"] == 1, 1 + inputs["token_ids"] % 49, PAD)
-    return inputs | {"token_ids": ids.astype("int32")}
+    return inputs | {"token_ids": ids.astype("int32"), "segment_ids": np.zeros_like(inputs["segment_ids"])}
 
 
 def run_reference(model, inputs):
@@ -132,6 +132,66 @@ def test_a_head_of_a_task_goes_on_from_an_encoder(tmp_path, family):
     weights = {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
     for weight in encoder.weights:
         np.testing.assert_array_equal(weights[weight.path], keras.ops.convert_to_numpy(weight))
+
+
+def test_albert_travels_with_both_heads_of_pretraining(tmp_path):
+    model, inputs = (
+        randomised(kbf.BertPretrainer(make_backbone("albert", embedding_dim=9))),
+        make_inputs(masks_per_sequence=3),
+    )
+    model.save_to_preset(tmp_path / "ours")
+    reference = load_reference("albert", "ForPreTraining", tmp_path / "ours")
+    with torch.no_grad():
+        outputs = reference.eval()(
+            input_ids=torch.tensor(inputs["token_ids"]).long(),
+            attention_mask=torch.tensor(inputs["padding_mask"]).long(),
+            token_type_ids=torch.tensor(inputs["segment_ids"]).long(),
+        )
+    ours, real = model(inputs), np.array(LENGTHS) > 0
+    found = keras.ops.convert_to_numpy(ours["nsp"])
+    np.testing.assert_allclose(found[real], outputs.sop_logits.numpy()[real], atol=TOLERANCE)
+    reference.save_pretrained(tmp_path / "theirs")
+    again = kbf.BertPretrainer.from_preset(tmp_path / "theirs")
+    for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+ALBERT_SIZES = {"base": (12, 12, 768, 3072), "large": (24, 16, 1024, 4096), "xxlarge": (12, 64, 4096, 16384)}
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("size", ["base", "large", pytest.param("xxlarge", marks=pytest.mark.slow)])
+def test_published_alberts_have_as_many_weights(size):
+    num_layers, num_heads, hidden_dim, intermediate_dim = ALBERT_SIZES[size]
+    config = transformers.AlbertConfig(
+        num_hidden_layers=num_layers,
+        num_attention_heads=num_heads,
+        hidden_size=hidden_dim,
+        intermediate_size=intermediate_dim,
+    )
+    with torch.device("meta"):
+        reference = transformers.AlbertModel(config)
+    sizes = {"num_layers": num_layers, "num_heads": num_heads, "hidden_dim": hidden_dim}
+    model = kbf.Backbone("albert", vocabulary_size=30000, intermediate_dim=intermediate_dim, **sizes)
+    assert model.count_params() == sum(value.numel() for value in reference.parameters())
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_layers_of_albert_share_weights_by_groups(tmp_path, groups):
+    model, inputs = randomised(make_backbone("albert", num_layers=3, num_groups=groups)), make_ids(make_inputs())
+    assert len(model.list_blocks()) == groups and max(model.find_depths().values()) == groups
+    model.save_to_preset(tmp_path)
+    theirs, mask = (
+        run_reference(load_reference("albert", "Model", tmp_path), inputs),
+        inputs["padding_mask"].astype(bool),
+    )
+    found = keras.ops.convert_to_numpy(model(inputs)["sequence_output"])
+    np.testing.assert_allclose(found[mask], theirs.last_hidden_state.numpy()[mask], atol=TOLERANCE)
+    states = model.make_hidden_states_model()(inputs)
+    assert len(states) == 4
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(states[-1])[mask], found[mask], atol=TOLERANCE)
+    with pytest.raises(ValueError, match="`num_groups` must be from 1 to `num_layers`. Received: num_groups=4"):
+        make_backbone("albert", num_layers=3, num_groups=4)
 
 
 def test_released_roberta_counts_its_positions_from_2(tmp_path):

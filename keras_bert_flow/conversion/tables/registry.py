@@ -9,6 +9,7 @@ from keras_bert_flow.terminal import abridge
 
 # family, `model_type` of Hugging Face → table, loaded when it is asked for
 TABLES = {
+    "albert": "keras_bert_flow.conversion.tables.albert:TABLE",
     "bert": "keras_bert_flow.conversion.tables.bert:TABLE",
     "distilbert": "keras_bert_flow.conversion.tables.distilbert:TABLE",
     "roberta": "keras_bert_flow.conversion.tables.roberta:TABLE",

@@ -5,6 +5,7 @@ from keras_bert_flow.models.families.family import Family
 
 # name → family, loaded when it is asked for
 FAMILIES = {
+    "albert": "keras_bert_flow.models.families.albert:FAMILY",
     "bert": "keras_bert_flow.models.families.bert:FAMILY",
     "distilbert": "keras_bert_flow.models.families.distilbert:FAMILY",
     "roberta": "keras_bert_flow.models.families.roberta:FAMILY",
