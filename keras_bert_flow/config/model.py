@@ -27,3 +27,7 @@ class ModelConfig(Settings):
     hidden_act: Literal["gelu", "gelu_tanh"] = Field("gelu", description="The erf GELU of 2018, or the tanh one.")
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout after embeddings and sublayers.")
     attention_dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout on attention probabilities.")
+    options: dict[str, int | float | str | bool] = Field(
+        default_factory=dict,
+        description="Further fields of the family's shape, such as `embedding_dim` of ALBERT.",
+    )

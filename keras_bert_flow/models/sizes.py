@@ -32,11 +32,18 @@ def resolve_shape(model: Any, vocabulary_size: int) -> EncoderShape:
     """Return the shape of an encoder: the published size, with each setting that is given in its place.
 
     Args:
-        model: has `family`, `size`, and attributes by the names of the fields of a shape, of which None is not given.
+        model: has `family`, `size`, attributes by the names of the fields of a shape, of which None is not given, and
+            `options`, further fields by name.
     Raises:
         ValueError: there is no such family or size, or the settings contradict each other.
     """
     kind = find_family(model.family).shape
     names = [field.name for field in fields(kind)]
     given = {name: getattr(model, name) for name in names if getattr(model, name, None) is not None}
-    return kind(**get_size(model.size) | given | {"vocabulary_size": vocabulary_size})
+    for name in model.options:
+        if name not in names or hasattr(model, name) or name == "vocabulary_size":
+            own = [name for name in names if not hasattr(model, name) and name != "vocabulary_size"]
+            raise ValueError(
+                f"`model.options` must be fields of the family {model.family}: {', '.join(own)}. Received: {name}."
+            )
+    return kind(**get_size(model.size) | given | model.options | {"vocabulary_size": vocabulary_size})

@@ -38,6 +38,22 @@ def test_family_is_pretrained_and_fine_tuned(tmp_path, family):
 
 
 @pytest.mark.any_backend
+def test_fields_of_a_family_are_options_of_the_configuration(tmp_path):
+    records = write_objective_records(tmp_path / "records", "mlm_sop")
+    shape = SHAPE | {"num_layers": 2, "family": "albert", "options": {"embedding_dim": 8, "num_groups": 2}}
+    settings = SETTINGS | {"total_steps": 2, "warmup_steps": 1}
+    model = pretrain(make_tiny_config(model=shape, **settings), records, tmp_path / "out", lambda line: None) / "model"
+    backbone = kbf.Backbone.from_preset(model)
+    assert (backbone.embedding_dim, len(backbone.list_blocks())) == (8, 2)
+    further = make_tiny_config(model=shape | {"options": {"embedding_dim": 8}}, **settings)
+    with pytest.raises(ValueError, match="with num_groups=2, not 1. Set these in the section `model`"):
+        pretrain(further, records, tmp_path / "further", lambda line: None, initial_model=model)
+    further = make_tiny_config(model=shape | {"family": "bert", "options": {}}, **settings)
+    with pytest.raises(ValueError, match="with family=albert, not bert"):
+        pretrain(further, records, tmp_path / "further", lambda line: None, initial_model=model)
+
+
+@pytest.mark.any_backend
 @pytest.mark.parametrize("family", ["distilbert", "roberta"])
 def test_family_without_a_sentence_task_is_refused_one(tmp_path, family):
     records = write_objective_records(tmp_path / "records", "mlm_sop")

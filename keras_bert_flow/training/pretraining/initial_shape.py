@@ -8,7 +8,7 @@ from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.models.sizes import resolve_shape
 
 # The rates are the run's own, and a checkpoint may have more segments than are used.
-SHAPE = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim", "max_positions", "hidden_act")
+FREE = {"num_segments", "dropout_rate", "attention_dropout_rate", "layer_norm_epsilon", "initializer_range"}
 
 
 def check_shape(found: Mapping[str, Any], shape: ModelConfig, folder: Path) -> None:
@@ -18,8 +18,12 @@ def check_shape(found: Mapping[str, Any], shape: ModelConfig, folder: Path) -> N
         found: arguments of its encoder.
         folder: its directory, for the message.
     """
-    wanted = resolve_shape(shape, found["vocabulary_size"]).describe()
-    others = [f"{name}={found[name]}, not {wanted[name]}" for name in SHAPE if found[name] != wanted[name]]
+    wanted = {"family": shape.family} | resolve_shape(shape, found["vocabulary_size"]).describe()
+    others = [
+        f"{name}={found.get(name)}, not {value}"
+        for name, value in wanted.items()
+        if name not in FREE and found.get(name) != value
+    ]
     if others:
         raise ValueError(
             f"The initial model must have the shape that the configuration says. Received: {folder}, with "
