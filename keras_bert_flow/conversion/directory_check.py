@@ -90,7 +90,7 @@ def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
 
 def _check_sizes(shape: EncoderShape, table: FamilyTable, tensors: StoredTensors) -> None:
     """Raise ValueError unless every tensor of the encoder is there and has the sizes of `config.json`."""
-    for name, sizes in table.list_sizes(shape.num_blocks):
+    for name, sizes in table.list_sizes(shape):
         if name not in tensors:
             count = f" of {shape.num_layers} layers" if name.startswith(table.block_name.partition("{")[0]) else ""
             title = find_family(table.family).title

@@ -15,7 +15,7 @@ from tests.oracles.task_models import CASES, call, make_task_inputs
 torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
 
-FAMILIES = {"albert": "Albert", "distilbert": "DistilBert", "roberta": "Roberta"}
+FAMILIES = {"albert": "Albert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
 HEADS = {
     "classification": "ForSequenceClassification",
     "regression": "ForSequenceClassification",
@@ -192,6 +192,18 @@ def test_layers_of_albert_share_weights_by_groups(tmp_path, groups):
     np.testing.assert_allclose(keras.ops.convert_to_numpy(states[-1])[mask], found[mask], atol=TOLERANCE)
     with pytest.raises(ValueError, match="`num_groups` must be from 1 to `num_layers`. Received: num_groups=4"):
         make_backbone("albert", num_layers=3, num_groups=4)
+
+
+def test_electra_without_narrow_embeddings_has_no_layer_to_widen_them(tmp_path):
+    model, inputs = randomised(make_backbone("electra", embedding_dim=SMALL["hidden_dim"])), make_ids(make_inputs())
+    model.save_to_preset(tmp_path / "ours")
+    reference = load_reference("electra", "Model", tmp_path / "ours")
+    theirs, mask = run_reference(reference, inputs), inputs["padding_mask"].astype(bool)
+    found = keras.ops.convert_to_numpy(model(inputs)["sequence_output"])
+    np.testing.assert_allclose(found[mask], theirs.last_hidden_state.numpy()[mask], atol=TOLERANCE)
+    reference.save_pretrained(tmp_path / "theirs")
+    again = kbf.Backbone.from_preset(tmp_path / "theirs")
+    assert again.get_config() == model.get_config()
 
 
 def test_released_roberta_counts_its_positions_from_2(tmp_path):

@@ -14,7 +14,7 @@ from tests.oracles.tiny_records import make_tiny_config
 from tests.training.finetune_cases import LENGTH, finetune_case
 from tests.training.test_objectives import SETTINGS, SHAPE
 
-FAMILIES = {"albert": "Albert", "distilbert": "DistilBert", "roberta": "Roberta"}
+FAMILIES = {"albert": "Albert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -54,7 +54,7 @@ def test_fields_of_a_family_are_options_of_the_configuration(tmp_path):
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("family", ["distilbert", "roberta"])
+@pytest.mark.parametrize("family", ["distilbert", "electra", "roberta"])
 def test_family_without_a_sentence_task_is_refused_one(tmp_path, family):
     records = write_objective_records(tmp_path / "records", "mlm_sop")
     config = make_tiny_config(model=SHAPE | {"family": family}, **SETTINGS)

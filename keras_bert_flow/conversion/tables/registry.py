@@ -12,6 +12,7 @@ TABLES = {
     "albert": "keras_bert_flow.conversion.tables.albert:TABLE",
     "bert": "keras_bert_flow.conversion.tables.bert:TABLE",
     "distilbert": "keras_bert_flow.conversion.tables.distilbert:TABLE",
+    "electra": "keras_bert_flow.conversion.tables.electra:TABLE",
     "roberta": "keras_bert_flow.conversion.tables.roberta:TABLE",
 }
 

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import BLOCK
 
 POOLER = "pooler/dense"
+WIDENING = "embeddings/widening"  # where embeddings are narrower than blocks
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,13 @@ class FamilyTable:
         others = {ours: tensors.name for ours, tensors in (*self.embeddings.items(), *self.pooler.items())}
         return others | blocks
 
-    def list_sizes(self, num_blocks: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def list_sizes(self, shape: EncoderShape) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield the tensors of an encoder without its pooler, and their sizes, one by one: a damaged `config.json` may
         speak of a thousand million layers.
         """
-        yield from size_tensors(self.embeddings)
-        for index in range(num_blocks):
+        absent = () if shape.widens_embeddings else (WIDENING,)
+        yield from size_tensors({ours: tensors for ours, tensors in self.embeddings.items() if ours not in absent})
+        for index in range(shape.num_blocks):
             yield from size_tensors(self.block, self.block_name.format(index))
 
     def name_heads(self, heads: Mapping[str, str], architecture: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ FAMILIES = {
     "albert": "keras_bert_flow.models.families.albert:FAMILY",
     "bert": "keras_bert_flow.models.families.bert:FAMILY",
     "distilbert": "keras_bert_flow.models.families.distilbert:FAMILY",
+    "electra": "keras_bert_flow.models.families.electra:FAMILY",
     "roberta": "keras_bert_flow.models.families.roberta:FAMILY",
 }
 DEFAULT = "bert"
