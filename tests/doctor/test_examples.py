@@ -1,7 +1,7 @@
 import pytest
 
 from keras_bert_flow.doctor.examples import show_examples, show_prediction, show_record
-from tests.doctor.test_records import ROWS
+from tests.doctor.examined import ROWS
 from tests.oracles.plain_records import PIECES, make_many, publish_plain
 from tests.oracles.tiny_records import write_tiny_records
 
