@@ -10,24 +10,13 @@ import pytest
 
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.task_batches import TaskBatches, task_dataset
-from keras_bert_flow.data.tasks import predict_features
-from keras_bert_flow.tasks.core.features import IGNORED, Features
+from keras_bert_flow.tasks.core.features import IGNORED
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from tests.data.numbered_rows import LENGTHS, make_features
 
 pytestmark = pytest.mark.any_backend
 
 PIECES = (*SPECIAL_PIECES, "a", "b")
-LENGTHS = np.random.default_rng(3).integers(3, 40, 45)
-
-
-def make_features(lengths=LENGTHS, sequences_per_row=1, labels=None):
-    """Rows whose sequences begin with their own number."""
-    token_ids = [np.full(length, 7, np.int32) for length in lengths]
-    for number, sequence in enumerate(token_ids):
-        sequence[0] = number
-    rows = len(lengths) // sequences_per_row
-    labels = {"logits": np.arange(rows, dtype=np.int32) * 10} if labels is None else labels
-    return Features(token_ids, np.asarray(lengths) - 1, np.arange(rows, dtype=np.int32), labels, sequences_per_row)
 
 
 def assert_batches_equal(found, expected):
@@ -228,76 +217,6 @@ def test_rows_of_one_sequence_may_keep_their_axis():
 def test_nothing_to_learn_from_is_refused(features):
     with pytest.raises(ValueError, match="Received: none"):
         task_dataset(features, 4)
-
-
-class Numbering:
-    """A model whose outputs are the number of the row, and the place of each token; it notes what it is asked."""
-
-    output = {"row": keras.KerasTensor((None, 2)), "token": keras.KerasTensor((None, None))}
-
-    def __init__(self):
-        self.asked = []
-
-    @property
-    def shapes(self):
-        return set(self.asked)
-
-    def predict_on_batch(self, x):
-        self.asked.append(x["token_ids"].shape)
-        numbers, width = x["token_ids"][:, 0], x["token_ids"].shape[1]
-        return {"row": np.stack([numbers, -numbers], axis=1), "token": numbers[:, None] * 100 + np.arange(width)}
-
-
-@pytest.mark.parametrize("positions", [1, 100, 10_000])
-def test_predictions_are_in_the_order_of_the_rows(positions):
-    model = Numbering()
-    found = predict_features(model, make_features(), max_widths=3, batch_positions=positions)
-    np.testing.assert_array_equal(found["row"], np.arange(45)[:, None] * [1, -1])
-    assert found["row"].dtype == np.float32
-    assert [row.tolist() for row in found["token"]] == [
-        [number * 100 + place for place in range(length)] for number, length in enumerate(LENGTHS)
-    ]
-    assert len({width for _, width in model.shapes}) <= 3
-    assert len(model.shapes) <= 6  # full batches, and for each width a last one
-
-
-@pytest.mark.parametrize("positions", [1, 100, 10_000])
-def test_model_that_compiles_no_shapes_is_asked_nothing_besides(positions):
-    model = Numbering()
-    model.compiles_shapes = False
-    found = predict_features(model, make_features(), max_widths=3, batch_positions=positions)
-    np.testing.assert_array_equal(found["row"][:, 0], np.arange(45))
-    assert sum(rows for rows, _ in model.asked) == 45
-    assert {width for _, width in model.asked} <= set(LENGTHS)
-
-
-def test_outputs_of_texts_are_not_those_of_tokens():
-    class Vectors:
-        """A model whose vectors are the number of each text; a row has as many texts as it is given."""
-
-        output = keras.KerasTensor((None, None, 2))
-
-        def predict_on_batch(self, x):
-            return np.stack([x["token_ids"][..., 0], -x["token_ids"][..., 0]], axis=-1)
-
-    for texts in (1, 3):
-        features = replace(make_features(sequences_per_row=texts), keeps_axis=True)
-        found = predict_features(Vectors(), features)["logits"]
-        assert found.shape == (45 // texts, texts, 2)
-        np.testing.assert_array_equal(found.reshape(45, 2), np.arange(45)[:, None] * [1, -1])
-
-
-def test_no_batch_is_wider_than_sequences_were_cut_to():
-    model, features = Numbering(), replace(make_features([3, 12]), sequence_length=12)
-    assert TaskBatches(features, 2)[0][0]["token_ids"].shape == (2, 12)
-    predict_features(model, features)
-    assert {width for _, width in model.shapes} == {12}
-
-
-def test_a_single_row_is_asked_for_alone():
-    model = Numbering()
-    predict_features(model, make_features([5]))
-    assert model.shapes == {(1, 8)}
 
 
 @pytest.mark.parametrize(("settings", "cased"), [(None, False), ({"do_lower_case": False}, True), ({}, False)])
