@@ -1,7 +1,14 @@
-"""Let jax compile each training step once for all tests and the processes that they start."""
+"""What tests of training start from; jax compiles each step once for all of them and the processes that they start."""
 
 import keras
 import pytest
+
+from keras_bert_flow.conversion.model_directory import save_model_directory
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.training.precision import seed_everything
+from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
+from tests.oracles.tiny_records import make_tiny_config
+from tests.training.separable_task import WORDS, write_table
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,3 +31,15 @@ def compiled_steps(tmp_path_factory):
         yield
     for name, value in before.items():
         jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with `model/`, as pre-training publishes it, and the two tables."""
+    place = tmp_path_factory.mktemp("finetune")
+    write_vocabulary(place / "vocab.txt", [*SPECIAL_PIECES, *WORDS])
+    seed_everything(5)
+    save_model_directory(make_pretrainer(make_tiny_config().model, 50), place / "model", place / "vocab.txt")
+    write_table(place / "train.tsv", 77, seed=0)  # not a multiple of the batch
+    write_table(place / "dev.tsv", 21, seed=1)
+    return place

@@ -44,7 +44,7 @@ def run_training(records, output, moment, settings, tell) -> int:
 def run_finetuning(model, tables, output, moment, settings, tell) -> int:
     """Fine-tune as `run_training` pre-trains; of moments only `report:pretrained/seed-2:7`, those of checkpoints and
     those of a grid: `loser`, `table` and `chosen`."""
-    from tests.training.test_finetune import make_task_config
+    from tests.training.separable_task import make_task_config
 
     def report(line):
         tell(line["step"])

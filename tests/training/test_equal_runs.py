@@ -13,7 +13,7 @@ from keras_bert_flow.stages.evaluation import evaluation_key
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.pretraining import pretrain as pretraining
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
-from tests.training.test_finetune import make_task_config, write_table
+from tests.training.separable_task import make_task_config, write_table
 
 pytestmark = pytest.mark.any_backend
 

@@ -1,78 +1,20 @@
 """Fine-tuning: every seed from both starts, resumable between runs, a seed the same wherever it comes."""
 
-from types import SimpleNamespace
-
 import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.config.loading import make_config
-from keras_bert_flow.conversion.model_directory import save_model_directory
-from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
-from keras_bert_flow.training.finetuning.early_stopping import StopWithoutGain
 from keras_bert_flow.training.finetuning.finetune import finetune
-from keras_bert_flow.training.finetuning.random_weights import with_random_training
-from keras_bert_flow.training.precision import seed_everything
-from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
-from keras_bert_flow.training.state.logs import append_log, read_log
-from tests.oracles.tiny_records import make_tiny_config
-
-WORDS = tuple(f"word{number}" for number in range(45))
-RUNS = ["pretrained/seed-1", "pretrained/seed-2", "random/seed-1", "random/seed-2"]
-
-
-def write_table(path, count, seed):
-    """Write texts of which every word tells the class: the words of the two do not overlap."""
-    rng = np.random.default_rng(seed)
-    lines = ["text\tlabel"]
-    for row in range(count):
-        label = row % 2
-        words = rng.choice(WORDS[label:20:2], rng.integers(2, 7))
-        lines.append(f"{' '.join(words)}\t{('no', 'yes')[label]}")
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with `model/`, as pre-training publishes it, and the two tables."""
-    place = tmp_path_factory.mktemp("finetune")
-    write_vocabulary(place / "vocab.txt", [*SPECIAL_PIECES, *WORDS])
-    seed_everything(5)
-    save_model_directory(make_pretrainer(make_tiny_config().model, 50), place / "model", place / "vocab.txt")
-    write_table(place / "train.tsv", 77, seed=0)  # not a multiple of the batch
-    write_table(place / "dev.tsv", 21, seed=1)
-    return place
-
-
-def make_task_config(place, dev="dev.tsv", **finetuning):
-    settings = {
-        "batch_size": 8,
-        "epochs": 12,  # at 8 one run of four has just begun to learn
-        "sequence_length": 16,
-        "learning_rate": 0.01,  # at 0.03 some runs stay with one class
-        "seeds": (1, 2),
-        "random_max_epochs": 1,  # `epochs`, if that is more
-        "random_patience_epochs": 12,
-    }
-    values = {
-        "task": {"name": "synthetic", "train": str(place / "train.tsv"), "dev": str(place / dev)},
-        "finetuning": settings | finetuning,
-    }
-    return make_config(type(make_tiny_config()), values, "task")
+from keras_bert_flow.training.state.logs import read_log
+from tests.training.separable_task import RUNS, make_task_config, weights_of
 
 
 @pytest.fixture(scope="module")
 def finished(place):
     return finetune(make_task_config(place), place / "model", place / "finished", lambda line: None)
-
-
-def weights_of(folder):
-    return (folder / "model" / "model.safetensors").read_bytes()
 
 
 def test_finetune_learns_what_can_be_separated(finished):
@@ -231,85 +173,3 @@ def test_finetuning_says_that_it_takes_one_device(place, caplog):
     with pytest.raises(FileNotFoundError):
         finetune(config, place / "none", place / "one-device")
     assert not caplog.text
-
-
-@pytest.mark.any_backend
-def test_run_ends_where_nothing_is_gained_and_the_best_is_published(place):
-    settings = {"seeds": (1,), "compare_random": False, "patience_epochs": 2, "publish": "best"}
-    output = finetune(make_task_config(place, **settings), place / "model", place / "patient", lambda line: None)
-    scores = [line["dev_accuracy"] for line in read_log(output / RUNS[0]) if "dev_accuracy" in line]
-    best = scores.index(max(scores))
-    assert len(scores) == best + 1 + 2 < 12
-    last = finetune(
-        make_task_config(place, **settings | {"publish": "last"}), place / "model", place / "last", lambda line: None
-    )
-    shorter = make_task_config(place, seeds=(1,), compare_random=False, publish="best", patience_epochs=1)
-    again = finetune(shorter, place / "model", place / "again", lambda line: None)
-    assert weights_of(output / RUNS[0]) == weights_of(again / RUNS[0]) != weights_of(last / RUNS[0])
-    assert not (output / RUNS[0] / "best").exists()
-
-
-@pytest.mark.any_backend
-def test_random_weights_are_trained_until_nothing_is_gained(place):
-    settings = {"seeds": (1,), "epochs": 1, "random_max_epochs": 30, "random_patience_epochs": 2}
-    config, lines = make_task_config(place, learning_rate=0.05, **settings), []
-
-    def die_in_the_second_epoch(line):
-        lines.append(line)
-        if line["run"] == RUNS[2] and line["step"] > 12:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        finetune(config, place / "model", place / "until", die_in_the_second_epoch)
-    output = finetune(config, place / "model", place / "until", lambda line: None)
-    whole = finetune(config, place / "model", place / "until, at once", lambda line: None)
-    assert weights_of(output / RUNS[2]) == weights_of(whole / RUNS[2])
-    assert read_log(output / RUNS[0])[-1]["step"] == 10
-    found = [line for line in read_log(output / RUNS[2]) if "dev_accuracy" in line]
-    scores, losses = ([line[f"dev_{name}"] for line in found] for name in ("accuracy", "loss"))
-    assert scores == [line["dev_accuracy"] for line in read_log(whole / RUNS[2]) if "dev_accuracy" in line]
-    gain = max(scores.index(max(scores)), losses.index(min(losses)))
-    assert len(scores) == gain + 1 + 2 < 30
-    assert read_json_object(output / RUNS[2] / "run.json")["score"] == max(scores)
-
-
-def test_random_weights_try_the_rates_and_batches_of_the_grid(place):
-    grid = {"learning_rate": [0.1, 0.2], "epochs": [2, 3], "batch_size": [8, 16]}
-    config = make_task_config(place, grid=grid, random_max_epochs=9, random_patience_epochs=4)
-    settings = with_random_training(config).finetuning
-    assert settings.grid.model_dump(mode="json") == grid | {"epochs": [9]}
-    assert (settings.epochs, settings.patience_epochs, settings.publish) == (9, 4, "best")
-    assert (settings.learning_rate, settings.seeds) == (config.finetuning.learning_rate, config.finetuning.seeds)
-
-
-@pytest.mark.parametrize(
-    ("scores", "losses", "loss", "ends"),
-    [
-        ([0.5, 0.6, 0.6, 0.6], [3, 2, 1, 0], None, True),
-        ([0.5, 0.6, 0.6, 0.6], [3, 2, 1, 0], "dev_loss", False),  # the loss still falls
-        ([0.5, 0.6, 0.6, 0.6], [3, 2, 2, 2], "dev_loss", True),
-        ([0.5, 0.6, 0.6], [3, 2, 2], "dev_loss", False),
-        ([0.5, 0.6, 0.6, 0.7], [3, 2, 2, 2], "dev_loss", False),
-    ],
-)
-def test_loss_counts_as_a_gain_where_it_is_asked_for(scores, losses, loss, ends, tmp_path):
-    for step, (score, value) in enumerate(zip(scores, losses, strict=True), 1):
-        append_log(tmp_path, {"step": step, "dev_accuracy": score, "dev_loss": float(value)})
-    callback = StopWithoutGain(tmp_path, "dev_accuracy", 2, loss)
-    callback.set_model(SimpleNamespace(stop_training=False))
-    callback.on_epoch_end(0, {"loss": 1.0})  # no evaluation
-    assert not callback.model.stop_training
-    callback.on_epoch_end(1, {"dev_accuracy": scores[-1]})
-    assert callback.model.stop_training == ends
-
-
-@pytest.mark.any_backend
-@pytest.mark.parametrize(("warmup", "ends"), [(0, 3), (1, 3), (2, 4), (4, 6)])
-def test_patience_begins_where_the_learning_rate_has_risen(warmup, ends, tmp_path):
-    callback = StopWithoutGain(tmp_path, "dev_accuracy", 2, warmup=warmup)
-    callback.set_model(SimpleNamespace(stop_training=False))
-    for epoch in range(1, ends + 1):
-        assert not callback.model.stop_training
-        append_log(tmp_path, {"step": epoch, "dev_accuracy": 0.5})
-        callback.on_epoch_end(epoch, {"dev_accuracy": 0.5})
-    assert callback.model.stop_training

@@ -21,7 +21,7 @@ from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.grid import Point, find_best, list_points
 from keras_bert_flow.training.state.logs import read_log
 from tests.training.kill_server import Killer
-from tests.training.test_finetune import make_task_config, place, weights_of  # noqa: F401  `place` is a fixture
+from tests.training.separable_task import make_task_config, weights_of
 
 pytestmark = pytest.mark.any_backend
 
@@ -30,7 +30,7 @@ GRID = {"learning_rate": [1e-6, 0.01, 0.03], "epochs": [2], "batch_size": [8]}
 SETTINGS = {"grid": GRID, "publish": "best", "compare_random": False}
 
 
-def config_of(place, **changes):  # noqa: F811
+def config_of(place, **changes):
     backend = keras.backend.backend()  # as the command has it
     return make_task_config(place, **SETTINGS | changes).model_copy(update={"backend": backend})
 
@@ -53,7 +53,7 @@ def told():
 
 
 @pytest.fixture(scope="module")
-def searched(place, told):  # noqa: F811
+def searched(place, told):
     class Killed(BaseException):
         pass
 
@@ -99,7 +99,7 @@ def test_finished_points_are_not_trained_again(searched, told):
     ]
 
 
-def test_command_finds_the_grid_and_prints_its_table(place, searched, capsys):  # noqa: F811
+def test_command_finds_the_grid_and_prints_its_table(place, searched, capsys):
     values = config_of(place).model_dump(mode="json", include={"task", "finetuning"})
     (place / "task.yaml").write_text(json.dumps(values))  # JSON is YAML
     arguments = ["--model", place / "model", "--task", place / "task.yaml", "--output", searched, "--grid"]
@@ -124,7 +124,7 @@ def test_table_holds_what_the_logs_say_and_the_highest_mean_is_chosen(searched):
     assert chosen_of(searched)["score"]["mean"] == max(means) > means[0]
 
 
-def test_chosen_models_are_those_of_the_settings_without_a_grid(place, searched):  # noqa: F811
+def test_chosen_models_are_those_of_the_settings_without_a_grid(place, searched):
     rate, name = (chosen_of(searched)[field] for field in ("learning_rate", "name"))
     chosen = SETTINGS | {"grid": None, "learning_rate": rate, "epochs": 2, "batch_size": 8, "seeds": (2,)}
     plain = finetune(make_task_config(place, **chosen), place / "model", place / "plain", silent)
@@ -137,13 +137,13 @@ def test_chosen_models_are_those_of_the_settings_without_a_grid(place, searched)
     assert files[0] <= files[1]
 
 
-def test_score_of_the_table_is_that_of_the_published_model(place, searched):  # noqa: F811
+def test_score_of_the_table_is_that_of_the_published_model(place, searched):
     config = config_of(place)
     for run in chosen_of(searched)["runs"]:
         assert evaluate_model(config, searched / f"pretrained/seed-{run['seed']}/model")["accuracy"] == run["score"]
 
 
-def test_of_equals_the_cheapest_is_chosen_and_random_weights_learn_at_it(place):  # noqa: F811
+def test_of_equals_the_cheapest_is_chosen_and_random_weights_learn_at_it(place):
     grid = {"learning_rate": [1e-30], "epochs": [2, 1], "batch_size": [32]}  # nothing moves, so all score the same
     output = finetune(make_task_config(place, grid=grid, seeds=(1,)), place / "model", place / "equals", silent)
     found = read_grid(output)
@@ -155,7 +155,7 @@ def test_of_equals_the_cheapest_is_chosen_and_random_weights_learn_at_it(place):
     assert read_log(output / "random/seed-1")[-1]["step"] == 6 and not (output / "grid-random/seed-1").exists()
 
 
-def test_a_point_that_meets_infinity_is_told_and_not_chosen(place):  # noqa: F811
+def test_a_point_that_meets_infinity_is_told_and_not_chosen(place):
     grid = {"learning_rate": [1e38, 1e-6], "epochs": [1], "batch_size": [8]}
     config = make_task_config(place, grid=grid, compare_random=False)
     found = read_grid(finetune(config, place / "model", place / "infinite", silent))
@@ -171,7 +171,7 @@ def test_a_point_that_meets_infinity_is_told_and_not_chosen(place):  # noqa: F81
 
 
 @pytest.mark.slow
-def test_killed_grid_goes_on_where_it_was(place, searched):  # noqa: F811
+def test_killed_grid_goes_on_where_it_was(place, searched):
     output = place / "killed grid"
     with Killer(model=place / "model", tables=place) as killer:
         whole = [*range(1, 21)]

@@ -13,7 +13,6 @@ from keras_bert_flow.exit_status import CHECKPOINTED
 from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.objective_records import write_objective_records
 from tests.training.kill_server import Killer
-from tests.training.test_finetune import place  # noqa: F401  a fixture
 from tests.training.test_pretrain import without_times
 
 pytestmark = pytest.mark.slow
@@ -115,7 +114,7 @@ def test_kills_at_random_moments_change_nothing(records, killer, variant):
         assert results_of(output) == wanted
 
 
-def test_killed_finetuning_ends_in_the_same_bits(place):  # noqa: F811
+def test_killed_finetuning_ends_in_the_same_bits(place):
     settings = {"epochs": 2, "compare_random": False}
     output, whole = place / "killed again", place / "whole"
     with Killer(model=place / "model", tables=place) as killer:

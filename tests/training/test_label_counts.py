@@ -11,7 +11,7 @@ from keras_bert_flow.training.finetuning import label_counts
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.label_counts import with_labels
 from keras_bert_flow.training.state.logs import read_log
-from tests.training.test_finetune import make_task_config, place  # noqa: F401  `place` is a fixture
+from tests.training.separable_task import make_task_config
 
 pytestmark = pytest.mark.any_backend
 
@@ -29,7 +29,7 @@ def encoded():
 
 
 @pytest.fixture(scope="module")
-def finished(place, encoded):  # noqa: F811
+def finished(place, encoded):
     class Killed(BaseException):
         pass
 
@@ -81,7 +81,7 @@ def test_curve_holds_every_run_of_every_number(finished):
                 assert log[-1]["step"] == len(run["dev_scores"]) * -(-row["labels"] // 8)
 
 
-def test_few_labels_are_the_first_rows(finished, place, encoded):  # noqa: F811
+def test_few_labels_are_the_first_rows(finished, place, encoded):
     texts = [line.split("\t")[0] for line in (place / "train.tsv").read_text().splitlines()[1:]]
     assert encoded[3] == texts[:3] and encoded[24] == texts[:24]
 
@@ -91,7 +91,7 @@ def test_models_of_few_labels_are_not_kept(finished):
     assert not list(finished.glob("label-counts/**/model"))
 
 
-def test_table_sets_the_models_beside_the_words(finished, place):  # noqa: F811
+def test_table_sets_the_models_beside_the_words(finished, place):
     task = make_task("classification")
     training, dev = task.read(place / "train.tsv"), task.read(place / "dev.tsv")
     curve = build_label_curve(finished, task.learn(training), training, dev, seed=1)
@@ -117,7 +117,7 @@ def test_damaged_curve_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("count", "epochs"), [(1000, 3), (500, 6), (100, 20), (3, 20)])
 @pytest.mark.parametrize(("head_start", "most"), [("random", 20), ("probe", 5)])
-def test_few_labels_have_as_many_steps_up_to_the_most_epochs(head_start, most, count, epochs, place):  # noqa: F811
+def test_few_labels_have_as_many_steps_up_to_the_most_epochs(head_start, most, count, epochs, place):
     epochs = min(epochs, most)
     config = make_task_config(place, epochs=3, head_start=head_start)
     settings = with_labels(config, count, 1000).finetuning
@@ -137,7 +137,7 @@ def test_gain_is_told_with_its_number_of_labels():
     assert describe_gains(curve | {"rows": [row(9, tfidf=0.5, pretrained=0.4)]}).startswith("At no number of labels")
 
 
-def test_counts_that_the_table_has_not_are_refused_before_any_training(place, tmp_path):  # noqa: F811
+def test_counts_that_the_table_has_not_are_refused_before_any_training(place, tmp_path):
     config = make_task_config(place, label_counts=[8, 77])
     with pytest.raises(ValueError, match="must be below the 77 training rows; `all` stands for these. Received: 77. L"):
         finetune(config, place / "model", tmp_path / "out", lambda line: pytest.fail("it trained"))

@@ -22,7 +22,7 @@ from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
 from tests.oracles.numpy_bert import randomise_weights
 from tests.tasks.kinds import LETTERS, TOKENIZER
 from tests.training.finetune_cases import LENGTH, finetune_case, write_tiny_model
-from tests.training.test_finetune import make_task_config, place  # noqa: F401  `place` is a fixture
+from tests.training.separable_task import make_task_config
 
 ROWS, SEED = 90, 3
 KINDS = {"two": "classification", "three": "classification", "multi_label": "multi_label", "regression": "regression"}
@@ -239,7 +239,7 @@ def test_head_of_the_directory_is_kept_unless_a_new_one_is_asked_for(tmp_path, f
 
 
 @pytest.mark.any_backend
-def test_each_start_and_count_of_labels_has_a_probe_of_its_own_rows(place, fits):  # noqa: F811
+def test_each_start_and_count_of_labels_has_a_probe_of_its_own_rows(place, fits):
     settings = {"epochs": 1, "random_max_epochs": 1, "seeds": (1,), "label_counts": [9, "all"]}
     finetune(make_task_config(place, **settings, head_start="probe"), place / "model", place / "probed", lambda _: None)
     assert fits == [77, 77, 9, 9]
