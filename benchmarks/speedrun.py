@@ -31,7 +31,6 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 COUNTS = {"token_embeddings": "co_occurrence", "output_bias": "unigram"}
 ALL = {"optimizer": "muon", **COUNTS}
-CHOSEN = {**ALL, "masked_fraction": 0.3, "decay": "trapezoid"}
 TRANSFORMERS = "transformers"
 # Name → settings of `pretraining`; each says what it adds to plain AdamW.
 RECIPES = {
@@ -50,9 +49,14 @@ RECIPES = {
     "all, matrices 0.04": {**ALL, "matrix_learning_rate": 0.04},
     "all, 30 % masked": {**ALL, "masked_fraction": 0.3},
     "all, trapezoid": {**ALL, "decay": "trapezoid"},
-    "chosen": CHOSEN,
-    "chosen, batches of 64": {**CHOSEN, "batch_size": 64},
-    "chosen, rate 0.002": {**CHOSEN, "learning_rate": 0.002},
+    "all, 30 % masked, trapezoid": {**ALL, "masked_fraction": 0.3, "decay": "trapezoid"},
+    "all, 30 % masked, batches of 64": {**ALL, "masked_fraction": 0.3, "batch_size": 64},
+    "all, 30 % masked, trapezoid, batches of 64": {
+        **ALL,
+        "masked_fraction": 0.3,
+        "decay": "trapezoid",
+        "batch_size": 64,
+    },
     "lamb": {"optimizer": "lamb", "learning_rate": 0.005},
 }
 SHORT, LONG = 20, 200  # steps of the two short runs
