@@ -7,7 +7,7 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
-from tests.oracles.tiny_records import make_tiny_config
+from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.separable_task import WORDS, write_table
 
 
@@ -43,3 +43,9 @@ def place(tmp_path_factory):
     write_table(place / "train.tsv", 77, seed=0)  # not a multiple of the batch
     write_table(place / "dev.tsv", 21, seed=1)
     return place
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Tiny records of pre-training, in a folder where there is room for runs on them."""
+    return write_tiny_records(tmp_path_factory.mktemp("pretrain") / "records")
