@@ -1,13 +1,16 @@
 """What tests of training start from; jax compiles each step once for all of them and the processes that they start."""
 
 import keras
+import numpy as np
 import pytest
 
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
+from keras_bert_flow.training.state.checkpoints import Checkpoints
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
+from tests.training.checkpoint_cases import IDENTITY, make_model
 from tests.training.separable_task import WORDS, write_table
 
 
@@ -49,3 +52,21 @@ def place(tmp_path_factory):
 def records(tmp_path_factory):
     """Tiny records of pre-training, in a folder where there is room for runs on them."""
     return write_tiny_records(tmp_path_factory.mktemp("pretrain") / "records")
+
+
+@pytest.fixture(scope="module")
+def pretrainer():
+    """A compiled model of which checkpoints are made."""
+    return make_model()
+
+
+@pytest.fixture
+def saved(pretrainer, tmp_path):
+    """Checkpoints of the steps 1, 2 and 3, whose states differ in one bias."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, keep=3)
+    bias = pretrainer.get_layer("nsp").bias
+    for step in (1, 2, 3):
+        bias.assign(np.array([step, -step], "float32"))
+        checkpoints.save(pretrainer, step, {"elapsed_seconds": step / 10})
+    bias.assign(np.zeros(2, "float32"))
+    return checkpoints
