@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from keras_bert_flow.config.optimization import AUTO
+from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import get_size
 from keras_bert_flow.precision_choice import choose_precision
@@ -148,14 +149,9 @@ def take_turns(arguments: argparse.Namespace, sides: Sequence[Timed], jobs: Sequ
 
 
 def flops_per_step(arguments: argparse.Namespace) -> int:
-    shape = get_size(arguments.size) if arguments.size else {name: getattr(arguments, name) for name in SHAPE}
-    counted = {name: shape[name] for name in ("num_layers", "hidden_dim", "intermediate_dim")}
-    flops = count_flops(
-        arguments.vocabulary_size,
-        sequence_length=arguments.sequence_length,
-        masks_per_sequence=arguments.predictions,
-        **counted,
-    )
+    sizes = get_size(arguments.size) if arguments.size else {name: getattr(arguments, name) for name in SHAPE}
+    shape = EncoderShape(arguments.vocabulary_size, **sizes)
+    flops = count_flops(shape, arguments.sequence_length, arguments.predictions)
     return arguments.batch_size * flops.training
 
 
