@@ -22,7 +22,7 @@ ALLOWED = {
     "records": "artifacts json_documents local_paths outputs numpy google_crc32c",
     "data": "text records tasks json_documents terminal grain numpy",
     "backends": "keras numpy grain jax tensorflow torch",
-    "layers": "backends keras",
+    "layers": "backends by_name keras",
     "models": "backends by_name layers keras numpy",
     # The backends where the file of one is loaded.
     "distribution": "config data backends layers models keras numpy jax tensorflow torch",

@@ -1,7 +1,12 @@
 """The shape of an encoder, which each of its layers is given whole; known without Keras."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from keras_bert_flow.by_name import load_by_name
+
+PACKAGE = "keras_bert_flow."
 
 
 def check_heads(hidden_dim: int, num_heads: int) -> None:
@@ -80,3 +85,22 @@ class EncoderShape:
     def describe(self) -> dict[str, Any]:
         """Return the fields by name."""
         return asdict(self)
+
+
+def describe_shape(shape: EncoderShape) -> dict[str, Any]:
+    """Return plain values that `make_shape` makes the shape of, with its class as `kind`."""
+    return {"kind": f"{type(shape).__module__}:{type(shape).__name__}"} | shape.describe()
+
+
+def make_shape(values: Mapping[str, Any]) -> EncoderShape:
+    """Return the shape that `describe_shape` has described.
+
+    Raises:
+        ValueError: `kind` is no class of shapes of this package.
+    """
+    sizes = dict(values)
+    kind = sizes.pop("kind")
+    made = load_by_name(kind)(**sizes) if kind.startswith(PACKAGE) else None
+    if not isinstance(made, EncoderShape):
+        raise ValueError(f"`kind` must be a class of shapes of this package. Received: {kind!r}.")
+    return made

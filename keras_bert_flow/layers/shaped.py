@@ -5,21 +5,19 @@ import keras
 from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shape
 
 
 class ShapedLayer(keras.layers.Layer):
     """A layer of an encoder; abstract.
 
     Args:
-        shape: an `EncoderShape`, or its fields by name, as in a configuration of Keras.
+        shape: an `EncoderShape`, or what `describe_shape` makes of it, as in a configuration of Keras.
     """
-
-    shape_class = EncoderShape
 
     def __init__(self, shape, **kwargs):
         super().__init__(**kwargs)
-        self.shape = shape if isinstance(shape, EncoderShape) else self.shape_class(**shape)
+        self.shape = shape if isinstance(shape, EncoderShape) else make_shape(shape)
 
     def make_dense(self, units, name, activation=None):
         """Return a dense layer with weights as all of the encoder have them."""
@@ -40,4 +38,4 @@ class ShapedLayer(keras.layers.Layer):
         )
 
     def get_config(self):
-        return super().get_config() | {"shape": self.shape.describe()}
+        return super().get_config() | {"shape": describe_shape(self.shape)}

@@ -4,7 +4,10 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.layers.embeddings import BertEmbeddings
+from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.backbone import Backbone, BertBackbone
+from keras_bert_flow.models.families.registry import FAMILIES
 from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
@@ -92,12 +95,21 @@ def test_backbone_is_of_a_known_family():
         BertBackbone("gpt", **SMALL)
 
 
-def test_keras_clones_a_backbone():
-    backbone, inputs = BertBackbone(**SMALL), make_inputs()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_keras_clones_a_backbone(family):
+    backbone, inputs = Backbone(family, **SMALL), make_inputs()
     twin = keras.models.clone_model(backbone)
     twin.set_weights(backbone.get_weights())
     for name, expected in backbone(inputs).items():
         np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(value) for value in (twin(inputs)[name], expected)))
+
+
+def test_layers_are_made_of_shapes_alone():
+    layer = BertEmbeddings(EncoderShape(**SMALL))
+    assert BertEmbeddings.from_config(layer.get_config()).shape == layer.shape
+    for kind in ("os:system", "keras_bert_flow.artifacts:Path"):
+        with pytest.raises(ValueError, match=f"must be a class of shapes of this package. Received: '{kind}'"):
+            BertEmbeddings({"kind": kind})
 
 
 def test_backbone_takes_global_policy_when_none_is_given():
