@@ -12,6 +12,7 @@ from keras_bert_flow.cli import explain
 from keras_bert_flow.distribution.cluster import SINGLE
 from keras_bert_flow.records.manifest import is_published, read_manifest, write_manifest
 from keras_bert_flow.stages.pretraining import pretraining_key
+from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary, write_vocabulary
 from keras_bert_flow.training import processes
 from keras_bert_flow.training.loop.train import Interrupted
@@ -214,7 +215,7 @@ def test_changed_vocabulary_is_refused(place, stopped):
 def test_changed_software_is_refused(place, stopped, monkeypatch):
     monkeypatch.setattr(keras, "__version__", "3.99.0")
     loop = "keras_bert_flow.training.loop.train"
-    monkeypatch.setattr(identity, "stage_code", lambda stage, real=identity.stage_code: real(stage) | {loop: "0" * 64})
+    monkeypatch.setattr(Stage, "digest_code", lambda stage, real=Stage.digest_code: real(stage) | {loop: "0" * 64})
     monkeypatch.setattr(processes, "start_cluster", lambda *_: SINGLE)  # it knows no such backend
     monkeypatch.setattr(keras.backend, "backend", lambda real=keras.backend.backend: f"{real()}s")
     change = refusal(make_tiny_config(**SETTINGS), place / "records", stopped)
