@@ -50,7 +50,13 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
         _refuse(config, name, known, source)
     _check_head_fields(config, table, source)
     settings = {setting.ours: _number(config, setting, source) for setting in table.settings}
-    settings["max_positions"] -= table.count_extra_positions(settings)
+    extra = table.count_extra_positions(settings)
+    settings["max_positions"] -= extra
+    if settings["max_positions"] < 1:
+        raise ValueError(
+            f"{source}: `max_position_embeddings` must be above {extra}, which no token has. Received: "
+            f"max_position_embeddings={settings['max_positions'] + extra}."
+        )
     hidden_act = config.get(table.activation, "gelu")
     if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
         raise ValueError(

@@ -206,6 +206,20 @@ def test_electra_without_narrow_embeddings_has_no_layer_to_widen_them(tmp_path):
     assert again.get_config() == model.get_config()
 
 
+def test_settings_that_a_family_has_no_field_for_are_fixed():
+    for setting in ({"num_segments": 2}, {"layer_norm_epsilon": 1e-6}):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(setting))}'"):
+            make_backbone("distilbert", **setting)
+
+
+def test_roberta_without_a_position_for_a_token_is_refused(tmp_path):
+    make_backbone("roberta").save_to_preset(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2, "pad_token_id": 1}))
+    with pytest.raises(ValueError, match="must be above 2.*Received: max_position_embeddings=2"):
+        kbf.Backbone.from_preset(tmp_path)
+
+
 def test_released_roberta_counts_its_positions_from_2(tmp_path):
     config = transformers.RobertaConfig(
         vocab_size=50,

@@ -64,6 +64,7 @@ WRONG_SETTINGS = {
     "model.family=roberta": "must have no sentence task for the family roberta. Received: mlm_nsp. Use mlm",
     "model.options={embedding_dim: 8}": "must be fields of the family bert: num_segments.*Received: embedding_dim",
     "model={family: albert, size: tiny, options: {num_groups: 3}}": "`num_groups` must be from 1 to `num_layers`",
+    "model={family: distilbert, options: {layer_norm_epsilon: 0.1}}": "of the family distilbert.*Received: layer",
     "model.num_heads=5": "`hidden_dim` must be divisible by `num_heads`",
     "distribution.devices=3": "Each device must get as many sequences",
     "distribution.kind=tpu": "needs jax or tensorflow. Received: backend=torch",

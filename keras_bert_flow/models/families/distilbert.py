@@ -4,6 +4,7 @@ Source: Sanh et al. 2019, section 3; arXiv:1910.01108.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import Family
@@ -13,7 +14,9 @@ from keras_bert_flow.models.families.family import Family
 class DistilBertShape(EncoderShape):
     """That of BERT without segments; heads for whole texts have a dense layer with a ReLU for a pooler."""
 
-    num_segments: int = 0
+    # Fixed: its `config.json` has no fields for them.
+    num_segments: ClassVar[int] = 0
+    layer_norm_epsilon: ClassVar[float] = 1e-12
 
     @property
     def pooler_act(self) -> str:

@@ -57,5 +57,5 @@ def transform_mean(backbone, mean):
         name="words_dense",
     )(mean)
     return keras.layers.LayerNormalization(
-        epsilon=backbone.layer_norm_epsilon, dtype=backbone.dtype_policy, name="words_norm"
+        epsilon=backbone.shape.layer_norm_epsilon, dtype=backbone.dtype_policy, name="words_norm"
     )(hidden)
