@@ -48,9 +48,8 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
             require_words_head(folder, tensors)
     backbone = make_backbone(folder, config, **shared, use_pooler=use_pooler)
     if set(CLASSES) <= set(saved.options):
-        arguments |= _choose_classes(
-            folder, backbone, config, tensors, saved, is_new, overrides.get("num_classes"), overrides.get("labels")
-        )
+        chosen = overrides.get("num_classes"), overrides.get("labels"), arguments.get("pooling")
+        arguments |= _choose_classes(folder, backbone, config, tensors, saved, is_new, *chosen)
     if saved.head == CLASSIFIER_HEAD:
         stored_rate = config.get(table.classifier_dropout)
         is_given = "dropout_rate" in overrides or stored_rate is None
@@ -89,6 +88,7 @@ def _choose_classes(
     is_new: bool,
     num_classes: int | None,
     labels: Sequence[str] | None,
+    pooling: str | None,
 ) -> dict[str, Any]:
     """Return `num_classes` and `labels`: those of the directory's head, or those asked for."""
     labels = tuple(labels) if labels else None
@@ -105,9 +105,10 @@ def _choose_classes(
     labels = stored if labels is None else labels
     kernel = f"{find_table(backbone.family).name_heads(CLASSIFIER_HEAD, saved.architecture)['classifier']}.weight"
     stored_classes, *width = tensors.shapes[kernel]
-    if width != [backbone.hidden_dim]:
+    expected = backbone.shape.embedding_dim if pooling == BAG_OF_WORDS else backbone.hidden_dim
+    if width != [expected]:
         raise ValueError(
-            f"{tensors.path}: `{kernel}` must have the shape (classes, {backbone.hidden_dim}), by config.json. "
+            f"{tensors.path}: `{kernel}` must have the shape (classes, {expected}), by config.json. "
             f"Received: {tensors.shapes[kernel]}. Do the two files belong together?"
         )
     if num_classes not in (None, stored_classes) or (labels is not None and len(labels) != stored_classes):

@@ -206,6 +206,14 @@ def test_electra_without_narrow_embeddings_has_no_layer_to_widen_them(tmp_path):
     assert again.get_config() == model.get_config()
 
 
+def test_a_head_on_the_bag_of_words_is_as_wide_as_the_embeddings(tmp_path):
+    model = kbf.TextClassifier(make_backbone("albert", embedding_dim=9, use_pooler=False), 3, pooling="bag_of_words")
+    randomised(model).save_to_preset(tmp_path)
+    again = load_task_model("classification", tmp_path, needs_head=True)
+    for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_settings_that_a_family_has_no_field_for_are_fixed():
     for setting in ({"num_segments": 2}, {"layer_norm_epsilon": 1e-6}):
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(setting))}'"):
