@@ -10,7 +10,7 @@ from keras_bert_flow.layers.shaped import ShapedLayer
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class BertEmbeddings(ShapedLayer):
-    """Add segment and position embeddings to token embeddings, normalise, drop out, and widen where blocks are wider.
+    """Add segment and position embeddings to token embeddings, normalise and drop out.
 
     The token table is a layer of its own, because the masked-LM head projects through it as well.
 
@@ -18,7 +18,7 @@ class BertEmbeddings(ShapedLayer):
         token_embeddings: float, (batch, length, embedding).
         segment_ids: int, (batch, length).
     Returns:
-        float, (batch, length, hidden).
+        float, (batch, length, embedding).
     Source: Devlin et al. 2019, section 3, figure 2; arXiv:1810.04805.
     """
 
@@ -26,27 +26,22 @@ class BertEmbeddings(ShapedLayer):
         super().__init__(shape, **kwargs)
         self.layer_norm = self.make_layer_norm("layer_norm")
         self.dropout = self.make_dropout("dropout")
-        self.widening = None
-        if self.shape.widens_embeddings:
-            self.widening = self.make_dense(self.shape.hidden_dim, "widening")
 
     def build(self, token_embeddings_shape, segment_ids_shape=None):
-        hidden_dim = token_embeddings_shape[-1]
+        width = token_embeddings_shape[-1]
         self.position_embedding = self.add_weight(
-            shape=(self.shape.num_position_rows, hidden_dim),
+            shape=(self.shape.num_position_rows, width),
             initializer=truncated_normal(self.shape.initializer_range),
             name="position_embedding",
         )
         if self.shape.num_segments:
             self.segment_embedding = self.add_weight(
-                shape=(self.shape.num_segments, hidden_dim),
+                shape=(self.shape.num_segments, width),
                 initializer=truncated_normal(self.shape.initializer_range),
                 name="segment_embedding",
             )
         self.layer_norm.build(token_embeddings_shape)
         self.dropout.build(token_embeddings_shape)
-        if self.widening is not None:
-            self.widening.build(token_embeddings_shape)
 
     def call(self, token_embeddings, segment_ids, training=None):
         length = token_embeddings.shape[1]
@@ -60,8 +55,7 @@ class BertEmbeddings(ShapedLayer):
             hidden = hidden + self._embed_segments(segment_ids)
         first = self.shape.position_offset
         hidden = hidden + self.position_embedding[first : first + ops.shape(token_embeddings)[1]]
-        hidden = self.dropout(self.layer_norm(hidden), training=training)
-        return hidden if self.widening is None else self.widening(hidden)
+        return self.dropout(self.layer_norm(hidden), training=training)
 
     def _embed_segments(self, segment_ids):
         """Return a vector for each token by a product with one-hot rows: the gradient of a gather would add thousands
@@ -74,4 +68,4 @@ class BertEmbeddings(ShapedLayer):
         return matmul(segments, self.segment_embedding)
 
     def compute_output_shape(self, token_embeddings_shape, segment_ids_shape=None):
-        return (*token_embeddings_shape[:-1], self.shape.hidden_dim) if self.widening else token_embeddings_shape
+        return token_embeddings_shape

@@ -5,8 +5,7 @@ import keras
 from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.layers.packing import PackTokens, UnpackTokens
-from keras_bert_flow.models.families.family import BLOCK
+from keras_bert_flow.models.block_stack import stack_blocks
 from keras_bert_flow.models.families.registry import DEFAULT, find_family
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
@@ -57,19 +56,13 @@ class Backbone(keras.Model):
             name="token_embedding",
         )
         embeddings = load_by_name(parts.embeddings)(shape, dtype=policy, name="embeddings")
-        blocks = load_by_name(parts.blocks)(shape, policy, BLOCK)
 
         inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in INPUT_NAMES}
-        hidden = embeddings(token_embedding(inputs["token_ids"]), inputs["segment_ids"])
-        hidden_states = [hidden]
-        hidden = PackTokens(dtype=policy.name, name="pack_tokens")(hidden, inputs["padding_mask"])
-        for block in blocks:
-            hidden = block(hidden, inputs["padding_mask"])
-            hidden_states.append(hidden)
-        hidden = UnpackTokens(dtype=policy.name, name="unpack_tokens")(hidden, inputs["padding_mask"])
-        outputs = {"sequence_output": hidden}
+        embedded = embeddings(token_embedding(inputs["token_ids"]), inputs["segment_ids"])
+        stack = stack_blocks(parts, shape, policy, embedded, inputs["padding_mask"])
+        outputs = {"sequence_output": stack.sequence}
         if use_pooler:
-            outputs["pooled_output"] = load_by_name(parts.pooler)(shape, dtype=policy, name="pooler")(hidden)
+            outputs["pooled_output"] = load_by_name(parts.pooler)(shape, dtype=policy, name="pooler")(stack.sequence)
         super().__init__(inputs=inputs, outputs=outputs, name=name or f"{family}_backbone")
 
         self.dtype_policy = policy
@@ -77,7 +70,9 @@ class Backbone(keras.Model):
         self.family = family
         self.use_pooler = use_pooler
         self.shape = shape
-        self.hidden_states = hidden_states
+        self.hidden_states = stack.hidden_states
+        self.blocks = stack.blocks
+        self.widening = stack.widening
         for field, value in shape.describe().items():
             setattr(self, field, value)
 
@@ -95,26 +90,27 @@ class Backbone(keras.Model):
         """Write a model directory; see `conversion.model_directory.save_model_directory`."""
         save_preset(self, path, **details)
 
-    def list_blocks(self):
-        """Return the blocks, each once, from the lowest up."""
-        return [layer for layer in self.layers if layer.name.startswith(BLOCK)]
+    def embed(self, token_ids, segment_ids):
+        """Return the output of the embeddings, (batch, length, embedding): a second encoder can stand on it."""
+        return self.get_layer("embeddings")(self.token_embedding(token_ids), segment_ids)
 
     def find_depths(self):
         """Return how many layers up each weight is, by its path: 0 in the embeddings, 1 in the lowest block; a pooler
         is of no layer.
         """
-        parts = [[self.token_embedding, self.get_layer("embeddings")], *([block] for block in self.list_blocks())]
+        lowest = [self.token_embedding, self.get_layer("embeddings"), *([self.widening] if self.widening else [])]
+        parts = [lowest, *([block] for block in self.blocks)]
         return {
             weight.path: depth for depth, layers in enumerate(parts) for layer in layers for weight in layer.weights
         }
 
     def list_matrices(self):
         """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""
-        return {path: heads for block in self.list_blocks() for path, heads in block.list_matrices().items()}
+        return {path: heads for block in self.blocks for path, heads in block.list_matrices().items()}
 
     def set_rematerialised(self, is_rematerialised=True):
         """Have each encoder block computed again in the backward pass, or not; before the first step of training."""
-        for block in self.list_blocks():
+        for block in self.blocks:
             block.is_rematerialised = is_rematerialised
 
     def make_hidden_states_model(self):

@@ -179,7 +179,7 @@ def test_published_alberts_have_as_many_weights(size):
 @pytest.mark.parametrize("groups", [1, 2, 3])
 def test_layers_of_albert_share_weights_by_groups(tmp_path, groups):
     model, inputs = randomised(make_backbone("albert", num_layers=3, num_groups=groups)), make_ids(make_inputs())
-    assert len(model.list_blocks()) == groups and max(model.find_depths().values()) == groups
+    assert len(model.blocks) == groups and max(model.find_depths().values()) == groups
     model.save_to_preset(tmp_path)
     theirs, mask = (
         run_reference(load_reference("albert", "Model", tmp_path), inputs),

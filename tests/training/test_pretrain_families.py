@@ -44,7 +44,7 @@ def test_fields_of_a_family_are_options_of_the_configuration(tmp_path):
     settings = SETTINGS | {"total_steps": 2, "warmup_steps": 1}
     model = pretrain(make_tiny_config(model=shape, **settings), records, tmp_path / "out", lambda line: None) / "model"
     backbone = kbf.Backbone.from_preset(model)
-    assert (backbone.embedding_dim, len(backbone.list_blocks())) == (8, 2)
+    assert (backbone.embedding_dim, len(backbone.blocks)) == (8, 2)
     further = make_tiny_config(model=shape | {"options": {"embedding_dim": 8}}, **settings)
     with pytest.raises(ValueError, match="with num_groups=2, not 1. Set these in the section `model`"):
         pretrain(further, records, tmp_path / "further", lambda line: None, initial_model=model)

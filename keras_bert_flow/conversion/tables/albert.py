@@ -3,7 +3,8 @@
 Source: transformers 5, models/albert/configuration_albert.py and modeling_albert.py.
 """
 
-from keras_bert_flow.conversion.tables.table import POOLER, WIDENING, FamilyTable, Setting, dense, norm, rows
+from keras_bert_flow.conversion.tables.table import POOLER, FamilyTable, Setting, dense, norm, rows
+from keras_bert_flow.models.families.family import WIDENING
 
 TABLE = FamilyTable(
     family="albert",

@@ -8,7 +8,8 @@ Source: transformers 5, models/electra/configuration_electra.py and modeling_ele
 from dataclasses import replace
 
 from keras_bert_flow.conversion.tables.bert import TABLE as BERT
-from keras_bert_flow.conversion.tables.table import POOLER, WIDENING, Setting, dense, norm, rows
+from keras_bert_flow.conversion.tables.table import POOLER, Setting, dense, norm, rows
+from keras_bert_flow.models.families.family import WIDENING
 
 TABLE = replace(
     BERT,

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.families.family import BLOCK
+from keras_bert_flow.models.families.family import BLOCK, WIDENING
 
 POOLER = "pooler/dense"
-WIDENING = "embeddings/widening"  # where embeddings are narrower than blocks
 
 
 @dataclass(frozen=True)

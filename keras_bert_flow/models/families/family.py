@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from keras_bert_flow.layers.shape import EncoderShape
 
 BLOCK = "encoder_block_"  # name of a block, which its number follows
+WIDENING = "widening"  # the dense layer where embeddings are narrower than blocks
 CUT = "model"  # axis of a weight that is cut over the devices of one copy of the model
 
 # Whole attention heads go to each device: the columns of `query_key_value` are ordered (heads, 3, head_dim), the rows
