@@ -191,7 +191,7 @@ def measure(arguments: argparse.Namespace, candidate: Candidate, seed: int) -> d
     seconds = time.process_time() - started_at
     if average is not None:
         model.set_weights(average)
-    scores = score_pretraining(model, ordered_batches(held_out, BATCH, HELD_OUT), None)
+    scores = score_pretraining(model, ordered_batches(held_out, BATCH, HELD_OUT), {"mlm": "masked_lm"})
     return {"seconds": seconds, "tokens": tokens / 1e6, "loss": scores["masked_lm_loss"]}
 
 

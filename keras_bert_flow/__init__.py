@@ -17,6 +17,8 @@ _HOMES = {
     "MultipleChoice": "models.heads.multiple_choice",
     "PairEmbedder": "models.heads.pair_embedder",
     "BertPretrainer": "models.pretraining.pretrainer",
+    "ReplacedTokenDetector": "models.pretraining.replaced_tokens",
+    "ReplacedTokenPretrainer": "models.pretraining.replaced_tokens",
     "QuestionAnswerer": "models.heads.question_answerer",
     "TextClassifier": "models.heads.text_classifier",
     "TextEmbedder": "models.heads.text_embedder",

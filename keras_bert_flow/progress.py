@@ -20,6 +20,8 @@ SHOWN = {
     "words_loss": "bag of words",
     "nsp_loss": "next sentence",
     "nsp_accuracy": "accuracy",
+    "rtd_loss": "replaced tokens",
+    "rtd_accuracy": "accuracy",
     "dev_accuracy": "dev accuracy",
     "held_out_masked_lm_loss": "held-out masked LM",
     "held_out_masked_lm_accuracy": "accuracy",

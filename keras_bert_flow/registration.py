@@ -34,6 +34,10 @@ REGISTERED = {
         "UnpackTokens",
     ),
     "layers.pooling": ("TokenPooling",),
+    "layers.replacement": (
+        "ReplaceTokens",
+        "Verdicts",
+    ),
     "models.backbone": (
         "Backbone",
         "BertBackbone",
@@ -55,8 +59,14 @@ REGISTERED = {
         "TagLoss",
         "TagAccuracy",
         "LabelAccuracy",
+        "BinaryTokenLoss",
+        "BinaryTokenAccuracy",
     ),
     "models.pretraining.masked_lm": ("MaskedLM",),
+    "models.pretraining.replaced_tokens": (
+        "ReplacedTokenDetector",
+        "ReplacedTokenPretrainer",
+    ),
     "models.heads.multi_label_classifier": ("MultiLabelClassifier",),
     "models.heads.multiple_choice": ("MultipleChoice",),
     "models.heads.pair_embedder": ("PairEmbedder",),

@@ -56,6 +56,14 @@ class PretrainingConfig(Settings):
         description="Weight of a further loss: the mean of the last hidden states predicts the masked tokens, whatever "
         "their places, rare ones first. 0: none.",
     )
+    generator_size: float = Field(
+        0.25, gt=0, le=1, description="Width of the generator as a share of the encoder's, with the objective `rtd`."
+    )
+    replaced_token_weight: float = Field(
+        50.0,
+        gt=0,
+        description="Weight of the loss of replaced tokens, with the objective `rtd`; the generator's has 1.",
+    )
     optimizer: Literal["adamw", "bert_adam", "lamb", "muon"] = Field(
         "adamw",
         description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches; `muon` "

@@ -11,10 +11,10 @@ from keras_bert_flow.config.settings import Settings
 class RecordsConfig(Settings):
     """How documents become masked instances (Devlin et al. 2019, section 3.1 and appendix A.2)."""
 
-    objective: Literal["mlm_nsp", "mlm", "mlm_sop"] = Field(
+    objective: Literal["mlm_nsp", "mlm", "mlm_sop", "rtd"] = Field(
         "mlm_nsp",
         description="Masked tokens with next-sentence pairs (BERT), alone in full sequences (RoBERTa), or with "
-        "sentence order (ALBERT).",
+        "sentence order (ALBERT); replaced tokens to be told (ELECTRA).",
     )
     sequence_length: int = Field(128, ge=8, description="Tokens of an instance, [CLS] and [SEP] included.")
     max_predictions: int = Field(20, ge=1, description="Most masked tokens of an instance.")

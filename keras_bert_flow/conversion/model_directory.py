@@ -1,7 +1,7 @@
 """Write and read model directories: Hugging Face's layout, so that `transformers` loads ours and we load theirs."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,13 @@ from keras_bert_flow.conversion.sentence_files import write_sentence_files
 from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.conversion.task_models import load_with_head
 from keras_bert_flow.conversion.tensor_file import write_tensors
-from keras_bert_flow.conversion.weights import export_tensors, has_pooler, import_tensors, list_missing
+from keras_bert_flow.conversion.weights import (
+    export_tensors,
+    has_pooler,
+    import_tensors,
+    list_missing,
+    list_unpublished,
+)
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.heads.registry import find_task_head
@@ -134,7 +140,12 @@ def load_backbone(path, kind: type[Backbone] = Backbone, **overrides) -> Backbon
 
 
 def load_pretrainer(
-    model_class: type, path, may_be_new: bool = True, bag_of_words: float = 0.0, **overrides
+    model_class: type,
+    path,
+    may_be_new: bool = True,
+    bag_of_words: float = 0.0,
+    options: Mapping[str, Any] | None = None,
+    **overrides,
 ) -> tuple[Any, tuple[str, ...]]:
     """Load a model to train further, and return also the names of its layers that are new.
 
@@ -142,6 +153,7 @@ def load_pretrainer(
         model_class: of `models.pretraining`.
         may_be_new: take new heads where the directory has none.
         bag_of_words: above 0, the weight of the further loss of a `BagOfWordsPretrainer`, which it then is within.
+        options: further arguments of the model.
         overrides: as for `load_backbone`, which says what is raised as well.
     """
     saved = find_saved_as(model_class)
@@ -149,11 +161,12 @@ def load_pretrainer(
     folder, config, tensors = read_directory(path)
     shared = {name: value for name, value in overrides.items() if name != "name"}
     backbone = make_backbone(folder, config, **shared, use_pooler=saved.use_pooler)
-    model = model_class(backbone, **{name: value for name, value in overrides.items() if name == "name"})
+    named = {name: value for name, value in overrides.items() if name == "name"}
+    model = model_class(backbone, **named, **(options or {}))
     model = BagOfWordsPretrainer(model, bag_of_words) if bag_of_words else model
-    new_layers = list_missing(model, model.saved_as, tensors) if may_be_new else ()
-    import_tensors(model, backbone, model.saved_as, tensors, folder, new_layers)
-    return model, new_layers
+    new_layers = list_missing(model.published, model.saved_as, tensors) if may_be_new else ()
+    import_tensors(model.published, backbone, model.saved_as, tensors, folder, new_layers)
+    return model, new_layers + list_unpublished(model)
 
 
 def _describe_head(model, saved: SavedAs, labels) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Feed pre-training records to `model.fit`: order is a function of (seed, epoch, index), so resuming is a slice."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 from keras_bert_flow.data.accumulation import split_batches
 from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.text.objectives.objective import Batch, Features, Objective
 from keras_bert_flow.text.objectives.registry import find_objective
 
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
@@ -30,7 +32,7 @@ def pretraining_dataset(
 ) -> grain.IterDataset:
     """Return endless shuffled batches (x, y, sample_weight) for `fit`; use with `steps_per_epoch`.
 
-    They are for a `MaskedLM` where the objective of the records is `mlm`, else for a `BertPretrainer`.
+    They are for the model of the objective of the records, such as a `MaskedLM` for `mlm`.
 
     Args:
         records: a published folder, or one already opened.
@@ -56,8 +58,10 @@ def pretraining_dataset(
         dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(masked_fraction), len(records), seed))
     else:
         dataset = shuffle_endlessly(grain.MapDataset.source(records), seed)
+    objective = find_objective(records.objective)
+    dataset = dataset.map_with_index(Draws(objective, seed))
     words = {"label_weights": records.label_weights, "mean_context": records.mean_context} if bag_of_words else {}
-    to_batch = partial(to_model_batch, has_sentence_labels=find_objective(records.objective).has_pairs, **words)
+    to_batch = partial(to_model_batch, objective=objective, **words)
     number, count = share
     if batch_size % count:
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
@@ -85,50 +89,49 @@ def ordered_batches(
     `share` is as of `pretraining_dataset`: every share has as many batches, of as many rows.
     """
     total, (number, count) = min(limit, len(records)), share
-    size = batch_size // count
+    size, objective = batch_size // count, find_objective(records.objective)
     for start in range(number * size, number * size + total, batch_size):
-        rows = [records[min(start + offset, total - 1)] for offset in range(size)]
+        places = [min(start + offset, total - 1) for offset in range(size)]
+        rows = [objective.draw(records[place], "held out", place) for place in places]
         batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         is_real = (np.arange(start, start + size) < total).astype("float32")
-        x, y, weights = to_model_batch(batch, find_objective(records.objective).has_pairs)
+        x, y, weights = objective.make_batch(batch)
         yield x, y, {name: (weight.T * is_real).T for name, weight in weights.items()}
 
 
-def to_model_batch(
-    features: Mapping[str, np.ndarray],
-    has_sentence_labels: bool = True,
-    label_weights: np.ndarray | None = None,
-    mean_context: float = 1.0,
-) -> tuple[dict, dict, dict]:
-    """Rename the features of a batch to the model's inputs, labels and sample weights.
+@dataclass(frozen=True)
+class Draws:
+    """What an objective draws at a place of an endless data set, from (seed, place) alone."""
 
-    Shapes: token_ids, segment_ids, padding_mask (batch, length); mask_positions, `mlm` labels and weights
-    (batch, masks_per_sequence); `nsp` labels and weights (batch,), where the objective has them; `words` labels and
-    weights (batch, masks_per_sequence + context), where tokens have weights as labels, of (vocabulary,). A context of
-    `mean_context` tokens counts as much as the masked tokens together.
+    objective: Objective
+    seed: int
+
+    def __call__(self, place: int, features: Features) -> Features:
+        return self.objective.draw(features, self.seed, place)
+
+
+def to_model_batch(
+    features: Features, objective: Objective, label_weights: np.ndarray | None = None, mean_context: float = 1.0
+) -> Batch:
+    """Return what an objective makes of a batch, with a bag of words where tokens have weights as labels.
+
+    Args:
+        label_weights: (vocabulary,), for `words` labels and weights, (batch, masks_per_sequence + context).
+        mean_context: tokens of a context that count as much as the masked tokens together.
     """
-    x = {
-        "token_ids": features["input_ids"].astype("int32"),
-        "segment_ids": features["segment_ids"].astype("int32"),
-        "padding_mask": features["input_mask"].astype("int32"),
-        "mask_positions": features["masked_lm_positions"].astype("int32"),
-    }
-    y, weights = {"mlm": features["masked_lm_ids"].astype("int32")}, {"mlm": features["masked_lm_weights"]}
-    if has_sentence_labels:
-        y["nsp"] = features["next_sentence_labels"][:, 0].astype("int32")
-        weights["nsp"] = np.ones(len(y["nsp"]), "float32")
+    batch = objective.make_batch(features)
     if label_weights is None:
-        return x, y, weights
+        return batch
     context = (features["context_ids"], features["context_weights"] / mean_context) if "context_ids" in features else ()
-    return add_bag_of_words((x, y, weights), label_weights, *context)
+    return add_bag_of_words(batch, label_weights, *context)
 
 
 def add_bag_of_words(
-    batch: tuple[dict, dict, dict],
+    batch: Batch,
     label_weights: np.ndarray,
     context_ids: np.ndarray | None = None,
     context_shares: np.ndarray | None = None,
-) -> tuple[dict, dict, dict]:
+) -> Batch:
     """Give the masked tokens to the output `words` as well, and the context beside them, each with its weight.
 
     Args:

@@ -32,7 +32,11 @@ MASKED_LM_ROWS = {
     "masked_lm_accuracy": ("masked-LM accuracy, held out", ".1%"),
     "unigram_accuracy": ("unigram baseline: always the commonest token", ".1%"),
 }
-HEAD_ROWS = {"loss": ("loss, held out, nats", ".4f"), "accuracy": ("accuracy, held out", ".1%")}  # after its name
+HEAD_ROWS = {
+    "loss": ("loss, held out, nats", ".4f"),
+    "accuracy": ("accuracy, held out", ".1%"),
+    "chance": ("accuracy by chance", ".1%"),
+}  # after its name
 RUN_ROWS = {
     "steps": ("steps", ",.0f"),
     "tokens": ("tokens", ",.0f"),

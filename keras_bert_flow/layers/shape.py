@@ -1,7 +1,7 @@
 """The shape of an encoder, which each of its layers is given whole; known without Keras."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from keras_bert_flow.by_name import load_by_name
@@ -81,6 +81,18 @@ class EncoderShape:
     @property
     def head_dim(self) -> int:
         return self.hidden_dim // self.num_heads
+
+    def narrow(self, share: float) -> "EncoderShape":
+        """Return the shape of an encoder of a share of the width: heads, of the same size each, and what goes by them.
+
+        Raises:
+            ValueError: the share is not above 0 and at most 1.
+        """
+        if not 0 < share <= 1:
+            raise ValueError(f"A share of the width must be above 0 and at most 1. Received: {share}. Try 0.25.")
+        heads = max(1, round(self.num_heads * share))
+        intermediate_dim = max(1, self.intermediate_dim * heads // self.num_heads)
+        return replace(self, num_heads=heads, hidden_dim=heads * self.head_dim, intermediate_dim=intermediate_dim)
 
     def describe(self) -> dict[str, Any]:
         """Return the fields by name."""

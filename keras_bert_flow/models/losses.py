@@ -45,6 +45,26 @@ class LabelAccuracy(keras.metrics.Mean):
         return super().update_state(ops.mean(ops.cast(is_right, "float32"), axis=-1), sample_weight)
 
 
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class BinaryTokenLoss(keras.losses.Loss):
+    """The binary cross-entropy of each token's logit, (batch, length); Keras' own takes the mean over a row."""
+
+    def __init__(self, reduction="mean_with_sample_weight", **kwargs):
+        super().__init__(reduction=reduction, **kwargs)
+
+    def call(self, y_true, y_pred):
+        return ops.binary_crossentropy(ops.cast(y_true, y_pred.dtype), y_pred, from_logits=True)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class BinaryTokenAccuracy(keras.metrics.Mean):
+    """The share of tokens whose logit, above 0 or not, says the label."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        is_right = ops.equal(ops.convert_to_tensor(y_pred) > 0, ops.cast(y_true, "float32") > 0.5)
+        return super().update_state(ops.cast(is_right, "float32"), sample_weight)
+
+
 def weigh_tags(labels, logits, sample_weight=None):
     """Return labels of 0 or more, the logits, and weights that leave out what had none.
 

@@ -13,6 +13,10 @@ MASKED_LM_HEAD = {
     "mlm_transform/layer_norm": "cls.predictions.transform.LayerNorm",
     "mlm": "cls.predictions",
 }
+REPLACED_TOKENS_HEAD = {
+    "replaced_dense": "discriminator_predictions.dense",
+    "replaced": "discriminator_predictions.dense_prediction",
+}
 WORDS_TRANSFORM = {  # of `heads.text_pooling.transform_mean`; `transformers` leaves them out, and says so
     "words_dense": "cls.words.transform.dense",
     "words_norm": "cls.words.transform.LayerNorm",

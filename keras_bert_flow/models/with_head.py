@@ -24,17 +24,28 @@ class ModelWithHead(keras.Model):
 
     Attributes:
         saved_as: how it is saved in a model directory; a class that has none is saved in no other way than as `.keras`.
+        settings: arguments of the constructor that pre-training has settings for.
+        published: the model that a model directory is to hold after training.
     """
 
     default_rate = 5e-5
     default_loss_weights = None
     has_one_width = False  # all batches have it
     compiles_shapes = COMPILES_SHAPES
+    settings = ()
 
     def __init__(self, backbone, inputs, outputs, name):
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         self.dtype_policy = backbone.dtype_policy
         self.backbone = backbone
+
+    @property
+    def published(self):
+        return self
+
+    def list_matrices(self):
+        """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""
+        return self.backbone.list_matrices()
 
     def make_losses(self):
         """Return the loss, or one for each output."""

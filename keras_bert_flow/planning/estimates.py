@@ -167,12 +167,14 @@ def _count_flops(config: PipelineConfig) -> int:
     share, masks = config.pretraining.masked_fraction, records.max_predictions
     if share is None and length < records.sequence_length:
         share = records.masked_fraction
+    shape, objective = resolve_shape(model, pieces), find_objective(records.objective)
     flops = count_flops(
-        resolve_shape(model, pieces),
+        shape,
         length,
         masks if share is None else count_masks(length, share),
-        use_pooler=find_objective(records.objective).has_pairs,
+        use_pooler=objective.has_pairs,
         bag_of_words=config.pretraining.bag_of_words > 0,
+        generator=shape.narrow(config.pretraining.generator_size) if objective.has_generator else None,
     )
     return flops.training
 

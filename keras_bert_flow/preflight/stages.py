@@ -12,7 +12,6 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.distribution.batches import check_devices
 from keras_bert_flow.extras import check_backend, check_installed
-from keras_bert_flow.models.families.registry import check_objective
 from keras_bert_flow.models.poolings import BAG_OF_WORDS
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.os_errors import shorten_path
@@ -27,7 +26,7 @@ from keras_bert_flow.text.corpus.inputs import check_inputs, packages_for
 from keras_bert_flow.text.corpus.storage import is_remote
 from keras_bert_flow.text.cutting import check_cutting
 from keras_bert_flow.text.masking import count_masks
-from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
+from keras_bert_flow.text.objectives.registry import DEFAULT
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
 from keras_bert_flow.training.finetuning.task_data import (
@@ -38,6 +37,7 @@ from keras_bert_flow.training.finetuning.task_data import (
     read_task_data,
 )
 from keras_bert_flow.training.pretraining.initial_shape import check_shape
+from keras_bert_flow.training.pretraining.objective_fit import check_objective
 
 BEAM = "apache_beam"
 
@@ -118,7 +118,7 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
     check_model(config)
     made = check_records(records).config
     objective = made.get("objective", DEFAULT)
-    check_objective(config.model.family, objective, find_objective(objective).has_pairs)
+    check_objective(objective, config.model.family, config.pretraining.bag_of_words)
     if isinstance(record_length := made.get("sequence_length"), int):
         length = config.pretraining.sequence_length or record_length
         check_cutting(objective, record_length, length)
@@ -196,7 +196,7 @@ def check_model(config: PipelineConfig) -> None:
 def check_objectives(config: PipelineConfig) -> None:
     """Check that the family of the encoder is pre-trained with the objective of each phase."""
     for phase in config.phases:
-        check_objective(config.model.family, phase.records.objective, find_objective(phase.records.objective).has_pairs)
+        check_objective(phase.records.objective, config.model.family, phase.pretraining.bag_of_words)
 
 
 def check_pooling(config: PipelineConfig) -> None:

@@ -23,15 +23,3 @@ def find_family(name: str) -> Family:
     if name not in FAMILIES:
         raise ValueError(f"A family must be one of {', '.join(FAMILIES)}. Received: family={name!r}.")
     return load_by_name(FAMILIES[name])
-
-
-def check_objective(family: str, objective: str, has_pairs: bool) -> None:
-    """Raise ValueError if a family is not pre-trained with an objective.
-
-    Args:
-        has_pairs: whether the objective has a sentence task.
-    """
-    if has_pairs and not find_family(family).has_sentence_task:
-        raise ValueError(
-            f"`records.objective` must have no sentence task for the family {family}. Received: {objective}. Use mlm."
-        )

@@ -9,18 +9,19 @@ from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs
 
 
-def masked_token_logits(backbone, sequence, mask_positions):
+def masked_token_logits(backbone, sequence, mask_positions, shape=None):
     """Guess the tokens at some positions.
 
     Args:
         backbone: its token embedding is also the output projection.
         sequence: float, (batch, length, hidden). The backbone's output.
         mask_positions: int, (batch, masks_per_sequence).
+        shape: of the encoder that the sequence is of, if not of the backbone.
     Returns:
         float32 logits, (batch, masks_per_sequence, vocabulary). Only the masked positions meet the vocabulary.
     Source: google-research/bert, run_pretraining.py, `get_masked_lm_output`.
     """
-    transform = MaskedTokenTransform(backbone.shape, dtype=backbone.dtype_policy, name="mlm_transform")
+    transform = MaskedTokenTransform(shape or backbone.shape, dtype=backbone.dtype_policy, name="mlm_transform")
     masked = transform(sequence, mask_positions)
     return OutputBias(dtype="float32", name="mlm")(backbone.token_embedding(masked, reverse=True))
 

@@ -7,6 +7,7 @@ PRETRAINERS = {
     "mlm": "keras_bert_flow.models.pretraining.masked_lm:MaskedLM",
     "mlm_nsp": "keras_bert_flow.models.pretraining.pretrainer:BertPretrainer",
     "mlm_sop": "keras_bert_flow.models.pretraining.pretrainer:BertPretrainer",
+    "rtd": "keras_bert_flow.models.pretraining.replaced_tokens:ReplacedTokenPretrainer",
 }
 
 

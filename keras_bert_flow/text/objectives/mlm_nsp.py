@@ -11,9 +11,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from keras_bert_flow.text.objectives.objective import Estimate, InstanceRule, Objective, SentenceLabel
+from keras_bert_flow.text.objectives.objective import Estimate, InstanceRule, SentenceLabel
 from keras_bert_flow.text.objectives.pair_counts import PairEstimate
-from keras_bert_flow.text.objectives.pairs import SPECIAL_TOKENS, PairPlaces, draw_target, make_pair_rows
+from keras_bert_flow.text.objectives.pairs import (
+    SPECIAL_TOKENS,
+    PairPlaces,
+    SentencePairs,
+    draw_target,
+    make_pair_rows,
+)
 from keras_bert_flow.text.pool import Pool, TokenizedDocument
 from keras_bert_flow.text.rows import TokenRows
 
@@ -25,7 +31,7 @@ HIGHEST_RANDOM_SHARE = 2 / 3
 PAIRS_PER_CHUNK, LEAST_PAIRS = 1.45, 2.0
 
 
-class NextSentence(Objective):
+class NextSentence(SentencePairs):
     """Masked tokens, and whether the second segment follows the first: BERT."""
 
     sentence_label = SentenceLabel(

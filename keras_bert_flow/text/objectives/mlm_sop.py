@@ -13,9 +13,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from keras_bert_flow.text.objectives.objective import Estimate, InstanceRule, Objective, SentenceLabel
+from keras_bert_flow.text.objectives.objective import Estimate, InstanceRule, SentenceLabel
 from keras_bert_flow.text.objectives.pair_counts import PairEstimate
-from keras_bert_flow.text.objectives.pairs import SPECIAL_TOKENS, PairPlaces, draw_target, make_pair_rows
+from keras_bert_flow.text.objectives.pairs import (
+    SPECIAL_TOKENS,
+    PairPlaces,
+    SentencePairs,
+    draw_target,
+    make_pair_rows,
+)
 from keras_bert_flow.text.pool import Pool, TokenizedDocument
 from keras_bert_flow.text.rows import TokenRows
 
@@ -23,7 +29,7 @@ SWAPPED_SHARE = 0.5
 PAIRS_PER_CHUNK, LEAST_PAIRS = 1.0, 2.0  # no sentence is used again
 
 
-class SentenceOrder(Objective):
+class SentenceOrder(SentencePairs):
     """Masked tokens, and whether two neighbouring segments are swapped: ALBERT."""
 
     sentence_label = SentenceLabel(

@@ -1,8 +1,10 @@
 """Base class of pre-training objectives."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.pool import TokenizedDocument
@@ -11,6 +13,8 @@ from keras_bert_flow.text.rows import TokenRows
 ROWS = 1024  # made at once, about 1 MB a matrix; what is drawn depends on it
 # (sentences, tokens) of a document → thousandths of an instance; integers add up to the same number in any order
 Estimate = Callable[[int, int], int]
+Features = Mapping[str, np.ndarray]
+Batch = tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]  # x, y, sample weights
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,11 @@ class Objective(ABC):
         least_sentences: of a document, or it makes no instance.
         most_padding: largest share of places that may be padding without a warning.
         is_divisible: an instance can be cut into shorter ones.
+        families: of encoders that are trained on it; empty where all are.
+        has_generator: a narrower encoder fills the gaps.
+        has_words_head: whether a bag of words can be predicted beside.
+        scores: output of the model → what its scores on held-out records are called.
+        main_score: that of `scores` whose loss tells the best model.
     """
 
     sentence_label: SentenceLabel | None = None
@@ -75,10 +84,33 @@ class Objective(ABC):
     least_sentences: int = 1
     most_padding: float
     is_divisible: bool = False
+    families: tuple[str, ...] = ()
+    has_generator: bool = False
+    has_words_head: bool = True
+    scores: Mapping[str, str] = {"mlm": "masked_lm"}
+    main_score: str = "masked_lm"
 
     @property
     def has_pairs(self) -> bool:
         return self.sentence_label is not None
+
+    def draw(self, features: Features, *key: str | int) -> Features:
+        """Return the features of an instance with what is to be drawn beside its masks, by a key; nothing here."""
+        return features
+
+    def make_batch(self, features: Features) -> Batch:
+        """Rename the features of a batch to the model's inputs, labels and sample weights.
+
+        Shapes: token_ids, segment_ids, padding_mask (batch, length); mask_positions, `mlm` labels and weights
+        (batch, masks_per_sequence).
+        """
+        x = {
+            "token_ids": features["input_ids"].astype("int32"),
+            "segment_ids": features["segment_ids"].astype("int32"),
+            "padding_mask": features["input_mask"].astype("int32"),
+            "mask_positions": features["masked_lm_positions"].astype("int32"),
+        }
+        return x, {"mlm": features["masked_lm_ids"].astype("int32")}, {"mlm": features["masked_lm_weights"]}
 
     @abstractmethod
     def make_rows(

@@ -1,11 +1,11 @@
 """Pairs of segments, [CLS] A [SEP] B [SEP]: what the objectives that have them share."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 
-from keras_bert_flow.text.objectives.objective import ROWS, InstanceRule
+from keras_bert_flow.text.objectives.objective import ROWS, Batch, Features, InstanceRule, Objective
 from keras_bert_flow.text.pool import Pool, TokenizedDocument
 from keras_bert_flow.text.randomness import keyed_generator
 from keras_bert_flow.text.rows import TokenRows, join_pairs
@@ -13,6 +13,20 @@ from keras_bert_flow.text.rows import TokenRows, join_pairs
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 # Place and length of A, place and length of B, all in tokens of the pool; the label
 PairPlaces = tuple[int, int, int, int, bool]
+
+
+class SentencePairs(Objective):
+    """Masked tokens, and something to tell of two segments; abstract."""
+
+    @property
+    def scores(self) -> Mapping[str, str]:
+        return super().scores | {"nsp": self.sentence_label.task}
+
+    def make_batch(self, features: Features) -> Batch:
+        """Add the label of the pair, `nsp`, and its weight, (batch,)."""
+        x, y, weights = super().make_batch(features)
+        labels = features["next_sentence_labels"][:, 0].astype("int32")
+        return x, y | {"nsp": labels}, weights | {"nsp": np.ones(len(labels), "float32")}
 
 
 def make_pair_rows(

@@ -10,6 +10,7 @@ OBJECTIVES = {
     "mlm_nsp": "keras_bert_flow.text.objectives.mlm_nsp:NextSentence",
     "mlm": "keras_bert_flow.text.objectives.mlm:MaskedTokens",
     "mlm_sop": "keras_bert_flow.text.objectives.mlm_sop:SentenceOrder",
+    "rtd": "keras_bert_flow.text.objectives.rtd:ReplacedTokens",
 }
 DEFAULT = "mlm_nsp"  # of records whose manifest names none
 

@@ -18,7 +18,6 @@ from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.markdown import as_markdown, code_span, escape_markdown
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.flops import count_flops
-from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
@@ -154,18 +153,17 @@ def _build(run: Run) -> Contents:
         metrics = _train(run, model, checkpoints, best)
         if not cluster.is_first:
             return Contents()
-        _save(run, model, metrics | {"parameters": model.count_params()})
+        _save(run, model.published, metrics | {"parameters": model.published.count_params()})
     facts = config.model_dump(mode="json", include=SETTINGS)
     earlier = checkpoints.list_earlier(STEERING if is_chosen else ("total_steps",), metrics["steps"])
     return Contents(facts | ({EARLIER: earlier} if earlier else {}), pretraining_inputs(run.records, run.initial_model))
 
 
 def _make_model(run: Run):
-    shape, training, weight = run.config.model, run.training, run.config.pretraining.bag_of_words
+    shape, training, settings = run.config.model, run.training, run.config.pretraining
     if run.initial_model is not None:
-        return load_initial_model(run.initial_model, shape, training.objective, weight)
-    model = make_pretrainer(shape, training.manifest.config["vocabulary_size"], training.objective)
-    return BagOfWordsPretrainer(model, weight) if weight else model
+        return load_initial_model(run.initial_model, shape, training.objective, settings)
+    return make_pretrainer(shape, training.manifest.config["vocabulary_size"], training.objective, settings)
 
 
 def _save(run: Run, model, metrics: Mapping[str, Any]) -> None:
@@ -177,15 +175,14 @@ def _save(run: Run, model, metrics: Mapping[str, Any]) -> None:
 def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> dict[str, Any]:
     settings, training, cluster = run.config.pretraining, run.training, run.cluster
     share, parts = (cluster.rank, cluster.processes), 1 if cluster.computes_apart else settings.accumulate_batches
-    scores: dict[str, float] = {}
+    objective, scores = find_objective(training.objective), {}
 
     def evaluate(until_stopped=iter) -> dict[str, float]:
         batch_size = settings.batch_size // settings.accumulate_batches
         batches = until_stopped(ordered_batches(run.held_out, batch_size, settings.evaluate_instances, share))
-        label = find_objective(training.objective).sentence_label
-        scores.update(score_pretraining(model, batches, label and label.task, cluster))
+        scores.update(score_pretraining(model, batches, objective.scores, cluster))
         if settings.keep_best and scores:
-            best.offer(model, model.optimizer.steps, scores["masked_lm_loss"])
+            best.offer(model, model.optimizer.steps, scores[f"{objective.main_score}_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
 
     watch = PlateauWatch(lambda: find_unigram_loss(training), settings, read_log(run.folder))
@@ -196,10 +193,17 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
             _logger.warning("%s", remark)
 
     tokens_per_step = settings.batch_size * training.sequence_length
-    backbone, masks = model.backbone, len(training[0]["masked_lm_ids"])
+    masks = len(training[0]["masked_lm_ids"])
     if settings.masked_fraction is not None:
         masks = count_masks(training.sequence_length, settings.masked_fraction)
-    flops = count_flops(backbone.shape, training.sequence_length, masks, backbone.use_pooler, settings.bag_of_words > 0)
+    flops = count_flops(
+        shape := model.backbone.shape,
+        training.sequence_length,
+        masks,
+        use_pooler=model.backbone.use_pooler,
+        bag_of_words=settings.bag_of_words > 0,
+        generator=shape.narrow(settings.generator_size) if objective.has_generator else None,
+    )
     seconds = train(
         model,
         lambda step: pretraining_dataset(

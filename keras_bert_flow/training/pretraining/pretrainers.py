@@ -2,26 +2,33 @@
 
 from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.defaults import token_loss
-from keras_bert_flow.models.families.registry import check_objective
+from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.pretraining.registry import find_pretrainer
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.models.with_head import ModelWithHead
-from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
+from keras_bert_flow.text.objectives.registry import DEFAULT
 from keras_bert_flow.training.loop.finite_means import keep_metrics_finite
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.layer_rates import find_rate_factors
 from keras_bert_flow.training.optimizers.schedules import WarmupDecay
+from keras_bert_flow.training.pretraining.objective_fit import check_objective
 
 
-def make_pretrainer(shape: ModelConfig, vocabulary_size: int, objective: str = DEFAULT) -> ModelWithHead:
+def make_pretrainer(
+    shape: ModelConfig, vocabulary_size: int, objective: str = DEFAULT, settings: PretrainingConfig | None = None
+) -> ModelWithHead:
     """Build a model with new weights from its configuration, with the heads that the objective trains."""
+    settings = settings or PretrainingConfig()
     sizes = resolve_shape(shape, vocabulary_size).describe()
-    check_objective(shape.family, objective, find_objective(objective).has_pairs)
+    check_objective(objective, shape.family, settings.bag_of_words)
     kind = find_pretrainer(objective)
-    return kind(Backbone(shape.family, use_pooler=kind.saved_as.use_pooler, **sizes))
+    options = {name: getattr(settings, name) for name in kind.settings}
+    model = kind(Backbone(shape.family, use_pooler=kind.saved_as.use_pooler, **sizes), **options)
+    return BagOfWordsPretrainer(model, settings.bag_of_words) if settings.bag_of_words else model
 
 
 def compile_pretrainer(model: ModelWithHead, config: PipelineConfig, cluster: Cluster = SINGLE) -> None:
@@ -43,7 +50,7 @@ def compile_pretrainer(model: ModelWithHead, config: PipelineConfig, cluster: Cl
         precision=settings.precision,
         rate_factors=find_rate_factors(model.backbone, token_embedding_factor=slower),
         muon_options={
-            "matrices": model.backbone.list_matrices(),
+            "matrices": model.list_matrices(),
             "matrix_rate_factor": settings.matrix_learning_rate / settings.learning_rate,
             "product_type": "bfloat16" if settings.precision == "mixed_bfloat16" else "float32",
         },

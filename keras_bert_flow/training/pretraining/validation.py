@@ -1,29 +1,31 @@
 """Measure a pre-trainer on held-out records, exactly: sums over all predictions, in float64, on any backend."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 
+SUMS = ("loss", "correct", "weight", "missed")
+
 
 def score_pretraining(
-    model, batches: Iterable[tuple], sentence_task: str | None = "next_sentence", cluster: Cluster = SINGLE
+    model, batches: Iterable[tuple], outputs: Mapping[str, str], cluster: Cluster = SINGLE
 ) -> dict[str, float]:
-    """Score masked tokens, and what the two-way head learns.
+    """Score masked tokens, and what else the model learns.
 
     Args:
         model: a model of `models.pretraining`.
         batches: (x, y, sample_weight) of equal shapes.
-        sentence_task: `next_sentence` or `sentence_order`; None where there is no such head.
+        outputs: output of the model → name of its scores; see `Objective.scores`. Among them is `mlm`.
         cluster: the processes that have a share each of the rows.
     Returns:
         `masked_lm_loss` (nats per masked token), `masked_lm_perplexity`, `masked_lm_accuracy`, `unigram_accuracy` (of
         always guessing the commonest of these tokens: the best that ignores the context can do), and `loss` and
-        `accuracy` of the sentence task under its name; empty where there is no batch.
+        `accuracy` of other outputs under their names; empty where there is no batch. Of replaced tokens also the
+        accuracy by `chance`, that of calling every token original, with the probability of each replacement.
     """
-    outputs = {"mlm": "masked_lm"} | ({"nsp": sentence_task} if sentence_task else {})
     sums: Counter = Counter()
     tokens: Counter = Counter()
     for x, y, weights in batches:
@@ -41,12 +43,14 @@ def score_pretraining(
         scores[f"{name}_accuracy"] = sums[f"{name}_correct"] / sums[f"{name}_weight"]
     scores["masked_lm_perplexity"] = float(np.exp(scores["masked_lm_loss"]))
     scores["unigram_accuracy"] = max(tokens.values()) / tokens.total()
+    if "rtd" in outputs:
+        scores[f"{outputs['rtd']}_chance"] = 1 - sums["masked_lm_missed"] / sums[f"{outputs['rtd']}_weight"]
     return scores
 
 
 def _add_up(sums: Counter, tokens: Counter, names: Iterable[str], cluster: Cluster) -> tuple[Counter, Counter]:
     """Add the sums and counts of all processes."""
-    keys = [f"{name}_{sum_name}" for name in names for sum_name in ("loss", "correct", "weight")]
+    keys = [f"{name}_{sum_name}" for name in names for sum_name in SUMS]
     size = int(-cluster.smallest(-max(tokens, default=0))) + 1
     counts = np.bincount(list(tokens), list(tokens.values()), size) if tokens else np.zeros(size)
     totals = cluster.sum(np.array([sums[key] for key in keys] + counts.tolist()))
@@ -62,3 +66,4 @@ def _add_scores(sums: Counter, name: str, logits: np.ndarray, labels: np.ndarray
     sums[f"{name}_loss"] += float((losses * weights).sum())
     sums[f"{name}_correct"] += float(((logits.argmax(axis=-1) == labels) * weights).sum())
     sums[f"{name}_weight"] += float(weights.sum())
+    sums[f"{name}_missed"] += float((-np.expm1(-losses) * weights).sum())  # the probability of another class

@@ -79,7 +79,7 @@ def test_instances_have_special_tokens_segments_and_masks(objective, unit):
         original, length = original_of(instance), len(instance.token_ids)
         assert length <= 64 and original[0] == CLS and original[-1] == SEP
         borders = np.flatnonzero(original == SEP)
-        if objective == "mlm":
+        if not find_objective(objective).has_pairs:
             assert not instance.segment_ids.any() and not instance.is_random_next
         else:
             assert len(borders) == 2
@@ -138,5 +138,5 @@ def test_masked_tokens_are_80_10_10(objective, unit):
 
 
 def test_unknown_objective_is_refused():
-    with pytest.raises(ValueError, match=r"must be one of mlm_nsp, mlm, mlm_sop\. Received: 'electra'\. Use one"):
+    with pytest.raises(ValueError, match=r"must be one of mlm_nsp, mlm, mlm_sop, rtd\. Received: 'electra'\. Use one"):
         find_objective("electra")

@@ -1,0 +1,136 @@
+"""Train an encoder to tell which tokens a small masked LM has replaced."""
+
+import keras
+
+from keras_bert_flow.layers.activations import get_activation
+from keras_bert_flow.layers.dense import Dense
+from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.replacement import ReplaceTokens, Verdicts
+from keras_bert_flow.models.backbone import refuse_pooler
+from keras_bert_flow.models.block_stack import stack_blocks
+from keras_bert_flow.models.defaults import token_accuracy, token_loss
+from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.losses import BinaryTokenAccuracy, BinaryTokenLoss
+from keras_bert_flow.models.pretraining.masked_lm import masked_token_logits
+from keras_bert_flow.models.saved_as import REPLACED_TOKENS_HEAD, SavedAs
+from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs, project
+
+GENERATOR = "generator_"  # names of its layers begin so
+FAMILIES = ("electra",)  # those that `transformers` has such a model of
+SAVED_AS = SavedAs("ForPreTraining", "detector", REPLACED_TOKENS_HEAD, use_pooler=False, is_of_task=False)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class ReplacedTokenDetector(ModelWithHead):
+    """Tell of each token whether it was replaced: ELECTRA's discriminator.
+
+    Inputs: those of the backbone. Output: float32 logits, (batch, length), above 0 where a token was replaced.
+    `compile()` without a loss takes the mean binary cross-entropy over tokens, weighted by `sample_weight`, (batch,
+    length).
+
+    Args:
+        backbone: of the family `electra`, which has no pooler.
+    Raises:
+        ValueError: another family, or a pooler.
+    Source: Clark et al. 2020, section 2; arXiv:2003.10555.
+    """
+
+    saved_as = SAVED_AS
+    default_rate = 1e-4
+
+    def __init__(self, backbone, name="replaced_token_detector"):
+        refuse_pooler(backbone)
+        if backbone.family not in FAMILIES:
+            raise ValueError(
+                f"Replaced tokens must be told by a family that has a model for it: {', '.join(FAMILIES)}. Received: "
+                f"family={backbone.family!r}."
+            )
+        inputs = make_inputs()
+        hidden = Dense(
+            backbone.hidden_dim,
+            activation=get_activation(backbone.hidden_act),
+            kernel_initializer=truncated_normal(backbone.initializer_range),
+            dtype=backbone.dtype_policy,
+            name="replaced_dense",
+        )(encode(backbone, inputs)["sequence_output"])
+        logits = project(backbone, hidden, 1, "replaced", truncated_normal)
+        super().__init__(backbone, inputs, logits[..., 0], name)
+
+    def make_losses(self):
+        return BinaryTokenLoss()
+
+    def make_metrics(self):
+        return [BinaryTokenAccuracy(name="accuracy")]
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class ReplacedTokenPretrainer(ModelWithHead):
+    """Train a generator, a narrow masked LM, and a detector on what it puts into the gaps; objective `rtd`.
+
+    Both stand on the same embeddings. The detector learns from all tokens, the generator from the masked ones; no
+    gradient goes from one to the other. A model directory holds the detector alone.
+
+    Inputs: those of the backbone; `mask_positions` and `mask_ids`, int32, (batch, masks_per_sequence); and
+    `replacement_draws`, float32, (batch, masks_per_sequence), in [0, 1), of which the replacements are a function.
+    Outputs, float32 logits: `mlm` of the generator, (batch, masks_per_sequence, vocabulary), and `rtd`, (batch, length,
+    2), of a wrong and a right verdict: all labels are 1, with the weight of a real token.
+
+    Args:
+        backbone: that of the detector.
+        generator_size: its width as a share of the backbone's, above 0 and at most 1: attention heads, hidden and
+            intermediate width alike. It has as many layers.
+        replaced_token_weight: of the detector's loss; the generator's has 1.
+    Raises:
+        ValueError: as of `ReplacedTokenDetector`.
+    Source: Clark et al. 2020, sections 2, 3.1 and 3.2; google-research/electra, pretrain_model.py.
+    """
+
+    saved_as = SAVED_AS
+    default_rate = 5e-4
+    has_one_width = True
+    settings = ("generator_size", "replaced_token_weight")
+
+    def __init__(self, backbone, generator_size=0.25, replaced_token_weight=50.0, name="replaced_token_pretrainer"):
+        detector = ReplacedTokenDetector(backbone)
+        inputs = make_inputs("mask_positions", "mask_ids")
+        draws = inputs["replacement_draws"] = keras.Input((None,), dtype="float32", name="replacement_draws")
+        shape = backbone.shape.narrow(generator_size)
+        embedded = backbone.embed(inputs["token_ids"], inputs["segment_ids"])
+        generator = stack_blocks(
+            find_family(backbone.family), shape, backbone.dtype_policy, embedded, inputs["padding_mask"], GENERATOR
+        )
+        mlm = masked_token_logits(backbone, generator.sequence, inputs["mask_positions"], shape)
+        replaced = ReplaceTokens(dtype="float32", name="replace_tokens")(
+            inputs["token_ids"], inputs["mask_positions"], inputs["mask_ids"], mlm, draws
+        )
+        logits = detector(
+            {
+                "token_ids": replaced["token_ids"],
+                "segment_ids": inputs["segment_ids"],
+                "padding_mask": inputs["padding_mask"],
+            }
+        )
+        rtd = Verdicts(dtype="float32", name="rtd")(logits, replaced["is_replaced"])
+        super().__init__(backbone, inputs, {"mlm": mlm, "rtd": rtd}, name)
+        self.detector = detector
+        self.generator_blocks = generator.blocks
+        self.generator_size, self.replaced_token_weight = generator_size, replaced_token_weight
+        self.default_loss_weights = {"mlm": 1.0, "rtd": replaced_token_weight}
+
+    @property
+    def published(self):
+        return self.detector
+
+    def list_matrices(self):
+        return super().list_matrices() | {
+            path: heads for block in self.generator_blocks for path, heads in block.list_matrices().items()
+        }
+
+    def make_losses(self):
+        return {"mlm": token_loss(), "rtd": token_loss()}
+
+    def make_metrics(self):
+        return {"mlm": [token_accuracy()], "rtd": [token_accuracy()]}
+
+    def get_config(self):
+        return super().get_config() | {name: getattr(self, name) for name in self.settings}

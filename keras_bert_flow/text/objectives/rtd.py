@@ -1,0 +1,41 @@
+"""Replaced-token detection: a small masked LM fills the gaps of a text, and a second encoder tells which tokens it
+replaced.
+
+Source: Clark et al. 2020 (ELECTRA), section 2; arXiv:2003.10555.
+"""
+
+import numpy as np
+
+from keras_bert_flow.text.objectives.mlm import MaskedTokens
+from keras_bert_flow.text.objectives.objective import Batch, Features
+from keras_bert_flow.text.randomness import keyed_generator
+
+DRAWS = "replacement_draws"
+
+
+class ReplacedTokens(MaskedTokens):
+    """Instances of `mlm`, for a generator; where its guesses are drawn at is drawn here, so that it depends on no
+    backend, and a resumed run draws the same.
+    """
+
+    families = ("electra",)
+    has_generator = True
+    has_words_head = False
+    main_score = "replaced_token"
+    scores = MaskedTokens.scores | {"rtd": "replaced_token"}
+
+    def draw(self, features: Features, *key: str | int) -> Features:
+        """Add `replacement_draws`, float32, (masks_per_sequence,), in [0, 1)."""
+        rng = keyed_generator("replacements", *key)
+        return {**features, DRAWS: rng.random(len(features["masked_lm_ids"]), np.float32)}
+
+    def make_batch(self, features: Features) -> Batch:
+        """Give the model the hidden tokens as well, `mask_ids`, and the draws.
+
+        Its output `rtd` has logits of a wrong and a right verdict on each token: the label is always 1, with the weight
+        of a real token.
+        """
+        x, y, weights = super().make_batch(features)
+        padding_mask = x["padding_mask"]
+        x = x | {"mask_ids": y["mlm"], DRAWS: features[DRAWS]}
+        return x, y | {"rtd": np.ones_like(padding_mask)}, weights | {"rtd": padding_mask.astype("float32")}
