@@ -44,7 +44,7 @@ def evaluate(
     folders = [Path(records).absolute()] if records else find_records(settled)
     phases = [Path(pretrained).absolute()] if pretrained else find_pretrained(settled, folders)
     finetuned_folder = Path(finetuned).absolute() if finetuned else find_finetuned(settled, phases[-1])
-    stage = evaluation_stage(settled, finetuned_folder, phases[-1], folders[-1], *phases[:-1])
+    stage = evaluation_stage(settled, finetuned_folder, phases, folders[-1])
     evaluation = perform(evaluate_model, stage, rows)
     show_stages(rows)
     show_report(evaluation)

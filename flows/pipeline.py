@@ -13,7 +13,7 @@ from flows.preprocess import make_records
 from flows.report import REPORT, show_report, show_stages
 from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import MODEL, evaluation_stage, finetuning_stage, make_pretrained
-from flows.tasks import evaluate_model, fill_builtin, finetune_model, perform, pretrain_model
+from flows.tasks import TRAINING, evaluate_model, fill_builtin, finetune_model, perform
 from keras_bert_flow.config.pipeline import Backend, PipelineConfig
 from keras_bert_flow.preflight.run import check_run
 
@@ -43,9 +43,9 @@ def bert_pipeline(
         check_run(settled)
     settled = fill_builtin(settled, rows)
     records = make_records(settled, rows)
-    phases = make_pretrained(settled, records, lambda stage: perform(pretrain_model, stage, rows))
+    phases = make_pretrained(settled, records, lambda stage: perform(TRAINING[stage.name], stage, rows))
     finetuned = perform(finetune_model, finetuning_stage(settled, phases[-1] / MODEL), rows)
-    stage = evaluation_stage(settled, finetuned, phases[-1], records[-1], *phases[:-1])
+    stage = evaluation_stage(settled, finetuned, phases, records[-1])
     evaluation = perform(evaluate_model, stage, rows)
     show_stages(rows)
     show_report(evaluation)

@@ -13,9 +13,9 @@ from flows.stages import MODEL, StageRun
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.planning.workers import describe_workers
-from keras_bert_flow.preflight.run import STAGES
 from keras_bert_flow.preflight.stages import check_corpus
 from keras_bert_flow.stages.corpus import corpus_key, needs_builtin, resolve_builtin
+from keras_bert_flow.stages.distillation import distillation_key
 from keras_bert_flow.stages.evaluation import evaluation_key
 from keras_bert_flow.stages.finetuning import finetuning_key
 from keras_bert_flow.stages.pretraining import pretraining_key
@@ -126,10 +126,18 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
         yield records[-1]
     previous: Path | None = None
     phases: list[Path | None] = []
-    for number, (phase, made) in enumerate(zip(config.phases, records, strict=True)):
+    trained = [] if config.has_own_teacher else zip(config.phases, records, strict=True)
+    for number, (phase, made) in enumerate(trained):
         known = made.folder and (previous or not number)
         key = pretraining_key(phase, made.folder, previous and previous / MODEL) if known else None
         planned = PlannedStage("pretraining", key and _stage(config, "pretraining", key), "records")
+        previous = planned.folder
+        phases.append(previous)
+        yield planned
+    if config.distillation is not None:
+        teacher = Path(config.distillation.teacher) if config.has_own_teacher else previous and previous / MODEL
+        key = distillation_key(config, records[-1].folder, teacher) if teacher and records[-1].folder else None
+        planned = PlannedStage("distillation", key and _stage(config, "distillation", key), "pretraining")
         previous = planned.folder
         phases.append(previous)
         yield planned
@@ -151,7 +159,9 @@ def _plan_records(config: PipelineConfig, vocabulary: Path | None) -> PlannedSta
 
 def _names(config: PipelineConfig) -> list[str]:
     phases = len(config.phases)
-    return [name for name in STAGES for _ in range(phases if name in ("records", "pretraining") else 1)]
+    counts = {"vocabulary": 1, "records": phases, "pretraining": 0 if config.has_own_teacher else phases}
+    counts |= {"distillation": int(config.distillation is not None), "finetuning": 1, "evaluation": 1}
+    return [name for name, count in counts.items() for _ in range(count)]
 
 
 def _stage(config: PipelineConfig, name: str, key: str) -> StageRun:

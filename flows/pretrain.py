@@ -9,7 +9,7 @@ from flows.finished import find_records
 from flows.report import show_stages
 from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import make_pretrained
-from flows.tasks import fill_builtin, perform, pretrain_model
+from flows.tasks import TRAINING, fill_builtin, perform
 from keras_bert_flow.config.pipeline import Backend, PipelineConfig
 from keras_bert_flow.preflight.run import check_run
 
@@ -31,13 +31,13 @@ def pretrain(
         backend: Keras backend, in place of the configured one.
         records: Folder of records; by default the one that `preprocess` made for this configuration.
     Returns:
-        The folder of pre-training, of its second phase where there is one, which holds `model/`.
+        The folder of pre-training, of its second phase or of the student where there is one, which holds `model/`.
     """
     rows: list[dict[str, Any]] = []
     settled = settle_config(config_path, overrides, config, backend)
     check_run(settled, ("pretraining",))
     settled = fill_builtin(settled, rows)
     folders = [Path(records).absolute()] if records else find_records(settled)
-    pretrained = make_pretrained(settled, folders, lambda stage: perform(pretrain_model, stage, rows))
+    pretrained = make_pretrained(settled, folders, lambda stage: perform(TRAINING[stage.name], stage, rows))
     show_stages(rows)
     return str(pretrained[-1])

@@ -16,6 +16,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.locks import locked
 from keras_bert_flow.records.manifest import check_folder, is_published, read_manifest
 from keras_bert_flow.stages.corpus import CORPUS, corpus_key
+from keras_bert_flow.stages.distillation import DISTILLATION, distillation_key
 from keras_bert_flow.stages.evaluation import EVALUATION, evaluation_key
 from keras_bert_flow.stages.finetuning import FINETUNING, finetuning_key
 from keras_bert_flow.stages.pretraining import PRETRAINING, pretraining_key
@@ -77,8 +78,15 @@ def pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path
     return _stage(config, PRETRAINING, key, "--config", write_config(config), *inputs)
 
 
+def distillation_stage(config: PipelineConfig, records: Path, teacher: Path) -> StageRun:
+    key = distillation_key(config, records, teacher)
+    inputs = ("--records", records, "--teacher", teacher)
+    return _stage(config, DISTILLATION, key, "--config", write_config(config), *inputs)
+
+
 def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Callable[[StageRun], Path]) -> list[Path]:
-    """Make or find what each phase of pre-training publishes, each going on from the model of the one before.
+    """Make or find what each phase of pre-training publishes, each going on from the model of the one before, and then
+    the student, if there is to be one. With a teacher of its own nothing is pre-trained.
 
     Raises:
         ValueError: there are not records of each phase.
@@ -89,8 +97,12 @@ def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Calla
             f"{len(config.phases)} phases. Leave the folder out, or second_phase."
         )
     folders: list[Path] = []
-    for phase, folder in zip(config.phases, records, strict=True):
-        folders.append(make(pretraining_stage(phase, folder, folders[-1] / MODEL if folders else None)))
+    if not config.has_own_teacher:
+        for phase, folder in zip(config.phases, records, strict=True):
+            folders.append(make(pretraining_stage(phase, folder, folders[-1] / MODEL if folders else None)))
+    if config.distillation is not None:
+        teacher = folders[-1] / MODEL if folders else Path(config.distillation.teacher).absolute()
+        folders.append(make(distillation_stage(config, records[-1], teacher)))
     return folders
 
 
@@ -99,12 +111,12 @@ def finetuning_stage(config: PipelineConfig, model: Path) -> StageRun:
     return _stage(config, FINETUNING, key, "--task", write_config(config), "--model", model)
 
 
-def evaluation_stage(
-    config: PipelineConfig, finetuned: Path, pretrained: Path, records: Path, first_phase: Path | None = None
-) -> StageRun:
-    key = evaluation_key(config, finetuned, records, [*([first_phase] if first_phase else []), pretrained])
-    inputs = ("--finetuned", finetuned, "--pretrained", pretrained, "--records", records)
-    inputs += ("--first-phase", first_phase) if first_phase else ()
+def evaluation_stage(config: PipelineConfig, finetuned: Path, phases: Sequence[Path], records: Path) -> StageRun:
+    """Return the stage of the report; `phases` are the folders of what was trained on records, in order."""
+    key = evaluation_key(config, finetuned, records, phases)
+    inputs = ["--finetuned", finetuned, "--pretrained", phases[-1], "--records", records]
+    for folder in phases[:-1]:
+        inputs += ["--earlier", folder]
     return _stage(config, EVALUATION, key, "--config", write_config(config), *inputs)
 
 

@@ -17,6 +17,8 @@ from flows.logs import escape_run_logs
 from flows.stages import StageRun, corpus_stage, run_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.stages.corpus import needs_builtin, resolve_builtin
+from keras_bert_flow.stages.distillation import DISTILLATION
+from keras_bert_flow.stages.pretraining import PRETRAINING
 
 escape_run_logs()
 
@@ -68,6 +70,16 @@ def write_records(stage: StageRun) -> str:
 def pretrain_model(stage: StageRun) -> str:
     """Train the model on the records."""
     return follow(stage)
+
+
+@task(name="distill-model", **SHOWN)
+def distill_model(stage: StageRun) -> str:
+    """Train a smaller model on what the pre-trained one guesses."""
+    return follow(stage)
+
+
+# What is trained on records: stage → task
+TRAINING = {PRETRAINING.name: pretrain_model, DISTILLATION.name: distill_model}
 
 
 @task(name="finetune-model", **SHOWN)

@@ -12,6 +12,7 @@ _HOMES = {
     "BagOfWordsPretrainer": "models.pretraining.bag_of_words",
     "Backbone": "models.backbone",
     "BertBackbone": "models.backbone",
+    "Distiller": "models.pretraining.distiller",
     "MaskedLM": "models.pretraining.masked_lm",
     "MultiLabelClassifier": "models.heads.multi_label_classifier",
     "MultipleChoice": "models.heads.multiple_choice",

@@ -20,6 +20,8 @@ SHOWN = {
     "words_loss": "bag of words",
     "nsp_loss": "next sentence",
     "nsp_accuracy": "accuracy",
+    "soft_loss": "soft targets",
+    "hidden_loss": "hidden states",
     "rtd_loss": "replaced tokens",
     "rtd_accuracy": "accuracy",
     "dev_accuracy": "dev accuracy",

@@ -43,6 +43,11 @@ REGISTERED = {
         "BertBackbone",
     ),
     "models.pretraining.bag_of_words": ("BagOfWordsPretrainer",),
+    "models.pretraining.distiller": (
+        "SoftTargetLosses",
+        "HiddenStateLosses",
+        "Distiller",
+    ),
     "models.heads.text_classifier": ("TextClassifier",),
     "models.defaults": (
         "TokenLoss",

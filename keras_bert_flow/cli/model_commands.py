@@ -21,6 +21,7 @@ from keras_bert_flow.cli.options import (
 from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
 from keras_bert_flow.prediction.load import FINE_TUNED
+from keras_bert_flow.preflight.distillation import check_distillation_stage
 from keras_bert_flow.preflight.models import check_asked_model
 from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
@@ -51,6 +52,31 @@ def pretrain(
         keep_freed_memory()
         with training_progress(settings.pretraining.total_steps) as report:
             folder = run(settings, records, output, report, initial_model=initial_model)
+        show(folder)
+
+
+@app.command()
+def distill(
+    records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
+    teacher: Annotated[
+        Path, typer.Option(help="Model directory with a masked-LM head, ours or Hugging Face's.", callback=check_model)
+    ],
+    output: Output,
+    config: ConfigFile = None,
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Train a smaller model on what a larger one guesses: the section `distillation`."""
+    with stopping_for_later():
+        settings = choose_backend(load(config, set), backend)
+        check_distillation_stage(settings, records, teacher, output)
+        from keras_bert_flow.backends.memory import keep_freed_memory
+        from keras_bert_flow.progress import training_progress
+        from keras_bert_flow.training.distillation.distill import distill as run
+
+        keep_freed_memory()
+        with training_progress(settings.distillation.total_steps) as report:
+            folder = run(settings, records, teacher, output, report)
         show(folder)
 
 
@@ -183,11 +209,12 @@ def _print_pairs(model: Path, path: Path, limit: int | None, as_json: bool) -> N
 @app.command()
 def report(
     finetuned: Annotated[Path, typer.Option(help="What `kbf finetune` made.")],
-    pretrained: Annotated[Path, typer.Option(help="What `kbf pretrain` made.")],
+    pretrained: Annotated[Path, typer.Option(help="What `kbf pretrain` or `kbf distill` made.")],
     records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
     output: Output,
-    first_phase: Annotated[
-        Path | None, typer.Option(help="What `kbf pretrain` made before, with shorter sequences.")
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option(help="What `kbf pretrain` made before: a first phase, or the teacher. Repeatable, in order."),
     ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
@@ -195,11 +222,11 @@ def report(
 ) -> None:
     """Measure every fine-tuned model and write metrics.json and report.html."""
     settings = choose_backend(load(config, set), backend)
-    files = check_report_stage(settings, finetuned, pretrained, records, first_phase, output)
+    files = check_report_stage(settings, finetuned, pretrained, records, earlier or (), output)
     settings = fill_builtin_task(settings)
     from keras_bert_flow.evaluation.evaluate import write_evaluation
 
-    folder = write_evaluation(settings, finetuned, pretrained, records, output, first_phase, files)
+    folder = write_evaluation(settings, finetuned, pretrained, records, output, earlier or (), files)
     show(folder / "report.html")
 
 

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.distillation import DistillationConfig
 from keras_bert_flow.config.distribution import DistributionConfig
 from keras_bert_flow.config.evaluation import EvaluationConfig
 from keras_bert_flow.config.finetuning import FinetuningConfig, GridConfig
@@ -39,6 +40,9 @@ class PipelineConfig(Settings):
     )
     second_phase: SecondPhaseConfig | None = Field(
         None, description="Continued pre-training with longer sequences. Default: none."
+    )
+    distillation: DistillationConfig | None = Field(
+        None, description="A smaller model that learns from the pre-trained one, for the task. Default: none."
     )
     task: AnyTask = Field(default_factory=ClassificationConfig, description="The task.")
     finetuning: FinetuningConfig = Field(default_factory=FinetuningConfig, description="Fine-tuning.")
@@ -99,6 +103,40 @@ class PipelineConfig(Settings):
                 f"finetuning.accumulate_batches={parts}. Leave it out, or choose the objective cosine."
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_distillation(self):
+        if self.distillation is None:
+            return self
+        if self.distillation.teacher is not None and self.second_phase is not None:
+            raise ValueError(
+                "`distillation.teacher` must not go with a second phase: its model is the teacher, and this one is not "
+                f"pre-trained. Received: teacher={self.distillation.teacher}. Leave out one of them."
+            )
+        length = self.phases[-1].pretraining.sequence_length or self.phases[-1].records.sequence_length
+        check_at_most(
+            "sequence_length", length, "distillation.student.max_positions", self.distillation.student.max_positions
+        )
+        check_at_most(
+            "finetuning.sequence_length",
+            self.finetuning.sequence_length,
+            "distillation.student.max_positions",
+            self.distillation.student.max_positions,
+        )
+        return self
+
+    @property
+    def has_own_teacher(self) -> bool:
+        """Whether `distillation` names its teacher, so that nothing is pre-trained."""
+        return self.distillation is not None and self.distillation.teacher is not None
+
+    @property
+    def student(self) -> "PipelineConfig":
+        """The configuration of the student of `distillation`, which must be set: sections `model` and `pretraining`."""
+        last, given = self.phases[-1], self.distillation.model_dump()
+        settings = {name: given[name] for name in given.keys() & type(last.pretraining).model_fields}
+        pretraining = last.pretraining.model_copy(update=settings | {"bag_of_words": 0.0})
+        return last.model_copy(update={"model": self.distillation.student, "pretraining": pretraining})
 
     @property
     def phases(self) -> tuple["PipelineConfig", ...]:

@@ -29,6 +29,7 @@ def pretraining_dataset(
     share: tuple[int, int] = (0, 1),
     bag_of_words: bool = False,
     masked_fraction: float | None = None,
+    objective: Objective | None = None,
 ) -> grain.IterDataset:
     """Return endless shuffled batches (x, y, sample_weight) for `fit`; use with `steps_per_epoch`.
 
@@ -47,6 +48,7 @@ def pretraining_dataset(
             of the document with them; frequent ones with less weight (`record_tokens.weigh_tokens`), for which the
             records are read.
         masked_fraction: of dynamic masks, in place of that of the records.
+        objective: of the model, if not that of the records.
     Raises:
         ValueError: another `masking`, the records do not say how they were masked, or a batch has no equal shares.
     """
@@ -58,7 +60,7 @@ def pretraining_dataset(
         dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(masked_fraction), len(records), seed))
     else:
         dataset = shuffle_endlessly(grain.MapDataset.source(records), seed)
-    objective = find_objective(records.objective)
+    objective = objective or find_objective(records.objective)
     dataset = dataset.map_with_index(Draws(objective, seed))
     words = {"label_weights": records.label_weights, "mean_context": records.mean_context} if bag_of_words else {}
     to_batch = partial(to_model_batch, objective=objective, **words)
@@ -82,14 +84,18 @@ def shuffle_endlessly(dataset: grain.MapDataset, seed: int) -> grain.MapDataset:
 
 
 def ordered_batches(
-    records: PretrainingRecords, batch_size: int, limit: int, share: tuple[int, int] = (0, 1)
+    records: PretrainingRecords,
+    batch_size: int,
+    limit: int,
+    share: tuple[int, int] = (0, 1),
+    objective: Objective | None = None,
 ) -> Iterator[tuple]:
     """Yield the first `limit` records in order, the last batch filled up with rows of weight 0.
 
-    `share` is as of `pretraining_dataset`: every share has as many batches, of as many rows.
+    `share` and `objective` are as of `pretraining_dataset`: every share has as many batches, of as many rows.
     """
     total, (number, count) = min(limit, len(records)), share
-    size, objective = batch_size // count, find_objective(records.objective)
+    size, objective = batch_size // count, objective or find_objective(records.objective)
     for start in range(number * size, number * size + total, batch_size):
         places = [min(start + offset, total - 1) for offset in range(size)]
         rows = [objective.draw(records[place], "held out", place) for place in places]

@@ -31,7 +31,9 @@ from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.stages.distillation import DISTILLATION
 from keras_bert_flow.stages.evaluation import evaluation_inputs, evaluation_key
+from keras_bert_flow.stages.pretraining import PRETRAINING
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.task import Prediction, Task
@@ -72,7 +74,7 @@ def write_evaluation(
     pretrained: str | Path,
     records: str | Path,
     output: str | Path,
-    first_phase: str | Path | None = None,
+    earlier: Sequence[str | Path] = (),
     files: TaskFiles | None = None,
 ) -> Path:
     """Publish a folder with `metrics.json`, `report.html`, `report.md` and `predictions/`; at once where it is there.
@@ -80,17 +82,17 @@ def write_evaluation(
     Args:
         config: of the whole pipeline.
         finetuned: what `finetune` made; every model in it is loaded and asked for its predictions.
-        pretrained: what `pretrain` made.
+        pretrained: what `pretrain` or `distill` made.
         records: what `build_records` made, for that.
         output: the folder.
-        first_phase: what `pretrain` made before, where `pretrained` went on from it.
+        earlier: what `pretrain` made before, where `pretrained` went on from it or was distilled from it, in order.
         files: what `read_task_files` returns for this configuration, if they have been read already.
     Raises:
         ValueError: `output` is not on a local disk.
     """
     check_local(output)
     finetuned, pretrained, records = map(Path, (finetuned, pretrained, records))
-    phases = ([] if first_phase is None else [Path(first_phase)]) + [pretrained]
+    phases = [*map(Path, earlier), pretrained]
 
     config = resolve_precision(config)
     key = evaluation_key(config, finetuned, records, phases)
@@ -114,8 +116,9 @@ def write_evaluation(
             results.setdefault("extra_dev", {})[name] = {"examples": len(examples), "models": models}
         if words is not None:
             results["tfidf"] = words.settings
-        if first_phase is not None:
-            results["first_phase"] = figures[0]
+        titles = _name_phases(phases)
+        if earlier:
+            results["earlier"] = dict(zip(titles[:-1], figures[:-1], strict=True))
         if grid := read_grid(finetuned):
             results["grid"] = grid
         if grid := read_grid(finetuned, RANDOM_GRID_FILE):
@@ -131,7 +134,8 @@ def write_evaluation(
             title=config.name,
             results=results,
             pretraining=figures[-1],
-            curves=_read_curves(finetuned, phases),
+            pretraining_title=titles[-1],
+            curves=_read_curves(finetuned, dict(zip((*titles[:-1], "pretraining"), phases, strict=True))),
             counters=read_manifest(records).counters,
             stages=_describe_stages(records, phases, finetuned, figures, runs),
             config=config.model_dump(mode="json"),
@@ -203,9 +207,15 @@ def _write_tables(results: Mapping[str, Any]) -> str:
     return "\n\n".join(tables)
 
 
-def _read_curves(finetuned: Path, phases: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
-    names = ("Pre-training, first phase", "pretraining")[-len(phases) :]
-    logs = dict(zip(names, phases, strict=True))
+def _name_phases(phases: Sequence[Path]) -> list[str]:
+    stages = [read_manifest(folder).stage for folder in phases]
+    last = len(stages) - 1 - stages[::-1].index(PRETRAINING.name) if PRETRAINING.name in stages else None
+    names = {DISTILLATION.name: "Distillation", PRETRAINING.name: "Pre-training, first phase"}
+    return ["Pre-training" if number == last else names[stage] for number, stage in enumerate(stages)]
+
+
+def _read_curves(finetuned: Path, phases: Mapping[str, Path]) -> dict[str, list[dict[str, Any]]]:
+    logs = dict(phases)
     for path in sorted(finetuned.glob("*/seed-*/log.jsonl")):
         logs[f"{path.parts[-3]}/{path.parts[-2].removeprefix('seed-')}"] = path.parent
     return {name: read_log(folder) for name, folder in logs.items()}

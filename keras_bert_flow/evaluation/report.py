@@ -55,6 +55,7 @@ class Report:
         title: of the page.
         results: as in `metrics.json`; see `keras_bert_flow.evaluation.results`.
         pretraining: figures of the pre-training, as in the results; empty to take those.
+        pretraining_title: what made the model that was fine-tuned.
         curves: parsed lines of each `log.jsonl`; see `keras_bert_flow.evaluation.curves.loss_panels`.
         counters: the data's counts; a nested mapping counts by reason.
         stages: stage, key, folder and seconds of each.
@@ -66,6 +67,7 @@ class Report:
     title: str
     results: Mapping[str, Any]
     pretraining: Mapping[str, Any] = field(default_factory=dict)
+    pretraining_title: str = "Pre-training"
     curves: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     counters: Mapping[str, Any] = field(default_factory=dict)
     stages: Sequence[Mapping[str, Any]] = ()
@@ -81,6 +83,8 @@ def write_report(path: str | Path, report: Report) -> None:
 
 def render_report(report: Report) -> str:
     """Return the page; parts for which there is nothing to say are left out."""
+    earlier = report.results.get("earlier", {})
+    pretraining = report.pretraining or report.results.get("pretraining", {})
     return page(
         report.title,
         [
@@ -91,8 +95,8 @@ def render_report(report: Report) -> str:
             section("Labels out of reach", *describe_unreachable_labels(report.results)),
             section("Grid", *_describe_grid(report.results.get("grid"))),
             section("Grid, random weights", *_describe_grid(report.results.get("grid_random"))),
-            section("Pre-training, first phase", _describe_pretraining(report.results.get("first_phase", {}))),
-            section("Pre-training", _describe_pretraining(report.pretraining or report.results.get("pretraining", {}))),
+            *(section(title, _describe_pretraining(figures)) for title, figures in earlier.items()),
+            section(report.pretraining_title, _describe_pretraining(pretraining)),
             section("Minimal pairs", *describe_minimal_pairs(report.results.get("minimal_pairs"))),
             section("Losses", *_describe_curves(loss_panels(report.curves))),
             section("Classes", *describe_classes(report.results)),

@@ -19,7 +19,7 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
     pretraining: masked_lm_loss, masked_lm_accuracy, masked_lm_perplexity, unigram_accuracy,
         next_sentence_loss and next_sentence_accuracy (or sentence_order_…, or neither: by the objective), steps,
         tokens, tokens_per_second, seconds; taken as given
-    first_phase: the same of a pre-training before that, where there was one
+    earlier: the same of what was trained before that, by its title, where there was any
     grid: what `search_grid` keeps in `grid.json`, where fine-tuning had a grid
     grid_random: the same of random weights
     label_curve: the scores on fewer labels, where fine-tuning had `label_counts`; see

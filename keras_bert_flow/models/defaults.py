@@ -27,6 +27,8 @@ def share_logits(labels, logits):
 class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     """Keras' cross-entropy of logits, by rows; labels that share their logits have a loss each.
 
+    A single logit is a loss that the model has computed itself, whatever the label.
+
     Keras hands three-dimensional logits to PyTorch with the vocabulary in the middle, which takes twice as long, and
     multiplies those of jax with one-hot labels. On PyTorch on a processor see `torch_cross_entropy`.
     """
@@ -35,6 +37,8 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
         super().__init__(from_logits=from_logits, **kwargs)
 
     def call(self, y_true, y_pred):
+        if y_pred.shape[-1] == 1:
+            return y_pred[..., 0]
         if share_logits(y_true, y_pred):
             logits = ops.convert_to_tensor(y_pred)[:, 0]  # (batch, classes)
             picked = ops.take_along_axis(logits, ops.cast(y_true, "int32"), axis=-1)

@@ -26,6 +26,7 @@ class ModelWithHead(keras.Model):
         saved_as: how it is saved in a model directory; a class that has none is saved in no other way than as `.keras`.
         settings: arguments of the constructor that pre-training has settings for.
         published: the model that a model directory is to hold after training.
+        fixed_weights: those of a model within that never change, and that a checkpoint need not hold.
     """
 
     default_rate = 5e-5
@@ -42,6 +43,10 @@ class ModelWithHead(keras.Model):
     @property
     def published(self):
         return self
+
+    @property
+    def fixed_weights(self):
+        return []
 
     def list_matrices(self):
         """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""

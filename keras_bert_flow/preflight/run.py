@@ -6,6 +6,7 @@ from pathlib import Path
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.outputs import check_place
+from keras_bert_flow.preflight.distillation import check_distillation
 from keras_bert_flow.preflight.stages import (
     check_corpus,
     check_minimal_pairs,
@@ -48,6 +49,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     if "pretraining" in stages:
         check_model(config)
         check_objectives(config)
+        check_distillation(config)
     if "vocabulary" in stages and config.vocabulary.file is not None:
         verify(config.vocabulary.file)
         read_vocabulary(config.vocabulary.file)

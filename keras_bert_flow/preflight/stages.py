@@ -141,14 +141,15 @@ def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) ->
 
 
 def check_report_stage(
-    config: PipelineConfig, finetuned: Path, pretrained: Path, records: Path, first_phase: Path | None, output: Path
+    config: PipelineConfig, finetuned: Path, pretrained: Path, records: Path, earlier: Sequence[Path], output: Path
 ) -> TaskFiles | None:
     """Check what `kbf report` is given, and return the task's files; None of the built-in task."""
     check_output(output)
     check_minimal_pairs(config)
-    inputs = [(finetuned, "finetuning"), (pretrained, "pretraining"), (records, "records")]
-    for folder, stage in (*inputs, *([(first_phase, "pretraining")] if first_phase else ())):
+    made = [(finetuned, "finetuning"), (records, "records"), *((folder, "pretraining") for folder in earlier)]
+    for folder, stage in made:
         check_folder(folder, stage)
+    check_folder(pretrained, "pretraining" if config.distillation is None else "distillation")
     return check_task(config)
 
 

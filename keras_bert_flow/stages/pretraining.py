@@ -24,13 +24,17 @@ def pretraining_key(
 ) -> str:
     """Key of a pre-trained model; `earlier` are other settings that its first steps were made with."""
     refuse_auto(pretraining=config.pretraining.precision)
-    is_chosen = config.pretraining.publish == "best"  # when it was evaluated then changes which model comes out
-    unseen = {*WATCHING} if is_chosen else {*WATCHING, "evaluate_every_steps"}
     settings = config.model_dump(include={"model", "seed", "backend"})
-    settings["pretraining"] = config.pretraining.model_dump(exclude=unseen)
+    settings["pretraining"] = config.pretraining.model_dump(exclude=find_unseen(config))
     if earlier:
         settings["earlier"] = list(earlier)
     return PRETRAINING.make_key(settings, pretraining_inputs(records, initial_model))
+
+
+def find_unseen(config: PipelineConfig) -> set[str]:
+    """Return the settings of pre-training that do not count for a key."""
+    is_chosen = config.pretraining.publish == "best"  # when it was evaluated then changes which model comes out
+    return {*WATCHING} if is_chosen else {*WATCHING, "evaluate_every_steps"}
 
 
 def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, str]:

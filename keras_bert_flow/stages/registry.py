@@ -1,10 +1,12 @@
 """The stages in the order in which a run has them."""
 
 from keras_bert_flow.stages.corpus import CORPUS
+from keras_bert_flow.stages.distillation import DISTILLATION
 from keras_bert_flow.stages.evaluation import EVALUATION
 from keras_bert_flow.stages.finetuning import FINETUNING
 from keras_bert_flow.stages.pretraining import PRETRAINING
 from keras_bert_flow.stages.records import RECORDS
 from keras_bert_flow.stages.vocabulary import VOCABULARY
 
-STAGES = {stage.name: stage for stage in (CORPUS, VOCABULARY, RECORDS, PRETRAINING, FINETUNING, EVALUATION)}
+IN_ORDER = (CORPUS, VOCABULARY, RECORDS, PRETRAINING, DISTILLATION, FINETUNING, EVALUATION)
+STAGES = {stage.name: stage for stage in IN_ORDER}

@@ -19,7 +19,8 @@ import numpy as np
 from keras_bert_flow.cli import explain
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.loop.steps import StepFollower
-from keras_bert_flow.training.pretraining import pretrain as module
+from keras_bert_flow.training.pretraining import run as module
+from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config
 
 SHAPE = {"hidden_dim": 16, "num_heads": 4, "intermediate_dim": 32, "num_layers": 1}
@@ -40,7 +41,7 @@ def main(told):
     config = config.model_copy(update={"distribution": distribution})
     places = [Path(told[name]) for name in ("records", "output")]
     try:
-        module.pretrain(config, *places, seen["steps"].append, initial_model=told.get("initial_model"))
+        pretrain(config, *places, seen["steps"].append, initial_model=told.get("initial_model"))
         status = 0
     except Exception as error:
         seen["message"], status = str(error), explain(error)

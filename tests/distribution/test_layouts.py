@@ -9,7 +9,7 @@ from keras_bert_flow.backends.split_heads import split_heads
 from keras_bert_flow.distribution.layouts import MODEL, make_layout
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import ENCODER_CUTS
-from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 
 BLOCK = {

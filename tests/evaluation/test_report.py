@@ -221,7 +221,9 @@ def test_report_takes_pretraining_of_the_results():
 
 
 def test_report_shows_both_phases_of_pretraining():
-    results = results_of([[0, 1, 2, 2]], pretraining={"steps": 7}) | {"first_phase": {"steps": 9}}
+    results = results_of([[0, 1, 2, 2]], pretraining={"steps": 7}) | {
+        "earlier": {"Pre-training, first phase": {"steps": 9}}
+    }
     page = Page(render_report(Report("t", results)))
     assert page.sections == ["Result", "Pre-training, first phase", "Pre-training", "Classes", "Confusion"]
     assert [table[1:] for table in page.tables[2:4]] == [[["steps", "9"]], [["steps", "7"]]]

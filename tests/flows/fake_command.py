@@ -9,11 +9,18 @@ from pathlib import Path
 from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.records.manifest import write_manifest
 
-STAGES = {"vocab": "vocabulary", "pretrain": "pretraining", "finetune": "finetuning", "report": "evaluation"}
+STAGES = {
+    "vocab": "vocabulary",
+    "pretrain": "pretraining",
+    "distill": "distillation",
+    "finetune": "finetuning",
+    "report": "evaluation",
+}
 FILES = {
     "vocab": {"vocab.txt": "[PAD]\n"},
     "records": {"vocab.txt": "[PAD]\n"},
     "pretrain": {"model/config.json": "{}"},
+    "distill": {"model/config.json": "{}"},
     "finetune": {"metrics.json": "{}"},
     "report": {"report.md": "| model | accuracy |\n|---|---|\n| ours | 0.9 |\n", "report.html": "<html></html>"},
 }

@@ -94,7 +94,7 @@ def test_second_phase_goes_on_from_the_first(runs: Path):
     assert (settings.records.sequence_length, settings.records.duplication) == (48, 2)
     assert (settings.pretraining.total_steps, settings.pretraining.log_every_steps) == (3, 2)
     assert (report["--pretrained"], report["--records"]) == (given["--output"], given["--records"])
-    assert report["--first-phase"] == options_of(first)["--output"]
+    assert report["--earlier"] == options_of(first)["--output"]
     bert_pipeline("tiny.yaml", overrides=[phase])
     assert len(calls(runs)) == 7
     evaluate("tiny.yaml", overrides=[phase])
@@ -102,6 +102,32 @@ def test_second_phase_goes_on_from_the_first(runs: Path):
     assert calls(runs)[7:] == ["report"]  # all models of the stand-in are alike, so fine-tuning is there, too
     state = pretrain("tiny.yaml", overrides=[phase], records=given["--records"], return_state=True)
     assert "Each phase of pre-training must have its records. Received: 1 folder for 2 phases." in state.message
+
+
+STUDENT = "distillation=" + json.dumps(
+    {
+        "student": {"family": "distilbert", "num_layers": 1, "hidden_dim": 16, "num_heads": 2, "intermediate_dim": 32},
+        "total_steps": 5,
+        "warmup_steps": 1,
+    }
+)
+
+
+def test_student_is_distilled_between_pretraining_and_finetuning(runs: Path):
+    state = bert_pipeline("tiny.yaml", overrides=[STUDENT], return_state=True)
+    table = json.loads(artifacts_of(state.state_details.flow_run_id)["stages"].data)
+    assert [row["stage"] for row in table][2:5] == ["pretraining", "distillation", "finetuning"]
+    assert calls(runs) == ["vocab", "records", "pretrain", "distill", "finetune", "report"]
+    lines = (runs / "arguments.txt").read_text().splitlines()
+    teacher, student, tuned, report = (options_of(line.split()) for line in lines[2:])
+    assert Path(student["--teacher"]).parent == Path(teacher["--output"])
+    assert student["--records"] == teacher["--records"]
+    assert Path(tuned["--model"]).parent == Path(student["--output"])
+    assert (report["--pretrained"], report["--earlier"]) == (student["--output"], teacher["--output"])
+    preprocess("tiny.yaml", overrides=[STUDENT])
+    assert pretrain("tiny.yaml", overrides=[STUDENT]) == student["--output"]
+    evaluate("tiny.yaml", overrides=[STUDENT])
+    assert len(calls(runs)) == 6
 
 
 def options_of(words: list[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ import keras
 
 from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.precision import seed_everything
-from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 
 IDENTITY = {"seed": 1, "model": {"hidden_dim": 16, "act": "gelu"}}

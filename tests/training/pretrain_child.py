@@ -15,7 +15,8 @@ from keras_bert_flow.records import publish
 from keras_bert_flow.training.finetuning import finetune, grid, task_runs
 from keras_bert_flow.training.loop import train as loop
 from keras_bert_flow.training.loop.steps import StepFollower
-from keras_bert_flow.training.pretraining import pretrain as module
+from keras_bert_flow.training.pretraining import run as module
+from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.state import checkpoints
 from keras_bert_flow.training.state.checkpoints import Checkpoints
 from tests.oracles.tiny_records import make_tiny_config
@@ -35,7 +36,7 @@ def run_training(records, output, moment, settings, tell) -> int:
     tell_of_first_step(tell)
     arrange(moment)
     try:
-        module.pretrain(make_tiny_config(**SETTINGS | settings), Path(records), Path(output), report)
+        pretrain(make_tiny_config(**SETTINGS | settings), Path(records), Path(output), report)
     except Exception as error:
         return explain(error)
     return 0

@@ -14,8 +14,9 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from keras_bert_flow.training.loop.train import Interrupted
 from keras_bert_flow.training.optimizers.factory import adamw
-from keras_bert_flow.training.pretraining import pretrain as module
-from keras_bert_flow.training.pretraining.pretrain import make_pretrainer, pretrain
+from keras_bert_flow.training.pretraining import run as module
+from keras_bert_flow.training.pretraining.pretrain import pretrain
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from keras_bert_flow.training.pretraining.validation import score_pretraining
 from keras_bert_flow.training.state.best_checkpoint import BestCheckpoint
 from keras_bert_flow.training.state.logs import read_log

@@ -16,7 +16,8 @@ from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.optimizers import guard
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer, make_optimizer
 from keras_bert_flow.training.optimizers.guard import GuardedOptimizer
-from keras_bert_flow.training.pretraining import pretrain as module
+from keras_bert_flow.training.pretraining import pretrain as pretraining
+from keras_bert_flow.training.pretraining import run as module
 from keras_bert_flow.training.state.checkpoints import Checkpoints
 from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
@@ -182,14 +183,14 @@ def test_run_stops_at_the_step_and_keeps_what_was_good(records, tmp_path, monkey
     with monkeypatch.context() as patch:
         damage_batches(patch, {4 * parts})  # of step 5, in its first part
         with pytest.raises(ValueError, match="NaN or infinity in the loss at step 5. Lower the learning") as raised:
-            module.pretrain(config, records, output, lines.append)
+            pretraining.pretrain(config, records, output, lines.append)
     assert explain(raised.value) == USER_ERROR
     assert [line["step"] for line in lines] == [2, 3, 4]
     assert not output.exists()
     saved = checkpoints_of(output)
     assert [path.name for path in saved] == ["step-00000002", "step-00000004"]
     assert all(np.isfinite(values).all() for path in saved for values in load_file(path / "state.safetensors").values())
-    module.pretrain(config, records, output, lines.append)  # the batches are whole again, and the run goes on
+    pretraining.pretrain(config, records, output, lines.append)  # the batches are whole again, and the run goes on
     assert [line["step"] for line in lines] == [2, 3, 4, 6, 8, 9]
 
 
@@ -197,7 +198,7 @@ def test_run_stops_at_the_step_and_keeps_what_was_good(records, tmp_path, monkey
 def test_run_skips_steps_and_counts_them(records, tmp_path, monkeypatch, parts):
     config = make_tiny_config(**STEPS, batch_size=4, accumulate_batches=parts, non_finite="skip", max_skipped_steps=2)
     damage_batches(monkeypatch, {3 * parts, 4 * parts, 7 * parts})
-    output = module.pretrain(config, records, tmp_path / "out", lambda line: None)
+    output = pretraining.pretrain(config, records, tmp_path / "out", lambda line: None)
     log = read_log(output)
     assert [line["step"] for line in log] == [2, 3, 4, 6, 8, 9]
     assert [line["skipped_steps"] for line in log] == [0, 0, 1, 2, 3, 3]
@@ -217,7 +218,7 @@ def test_run_skips_no_more_in_a_row_than_it_may(records, tmp_path, monkeypatch, 
     if fault == "rate":
         settings |= {"learning_rate": 1e38, "warmup_steps": 0}
     elif fault == "weight":
-        make = module.make_pretrainer
+        make = pretraining.make_pretrainer
 
         def make_damaged(*arguments):
             model = make(*arguments)
@@ -225,11 +226,11 @@ def test_run_skips_no_more_in_a_row_than_it_may(records, tmp_path, monkeypatch, 
             variable.assign(ops.convert_to_numpy(variable.value) * np.nan)
             return model
 
-        monkeypatch.setattr(module, "make_pretrainer", make_damaged)
+        monkeypatch.setattr(pretraining, "make_pretrainer", make_damaged)
     else:
         damage_batches(monkeypatch, set(range(9)))
     step = "step [34]" if fault == "rate" else "step 3"  # the first step of a huge rate is finite still
     output = tmp_path / "out"
     with pytest.raises(ValueError, match=f"at {step}, the last of 3 such in a row|Weights must be numbers"):
-        module.pretrain(make_tiny_config(**settings), records, output, lambda line: None)
+        pretraining.pretrain(make_tiny_config(**settings), records, output, lambda line: None)
     assert not output.exists()

@@ -9,7 +9,8 @@ from safetensors.numpy import load_file
 
 from keras_bert_flow.conversion.model_directory import load_backbone
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.training.pretraining.pretrain import make_pretrainer, pretrain
+from keras_bert_flow.training.pretraining.pretrain import pretrain
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 pytestmark = pytest.mark.any_backend

@@ -16,7 +16,7 @@ from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.label_words import describe_left_out, find_label_words
 from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
 from keras_bert_flow.training.finetuning.task_data import read_task_data
-from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.numpy_bert import randomise_weights
 from tests.oracles.tiny_records import make_tiny_config
 from tests.tasks.kinds import LETTERS, TOKENIZER

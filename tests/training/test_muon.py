@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.training.optimizers.factory import make_optimizer as make_any_optimizer
-from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 from tests.training.optimizer_cases import (
     DECAY,

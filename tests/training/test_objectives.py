@@ -14,7 +14,7 @@ from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from keras_bert_flow.models.pretraining.replaced_tokens import ReplacedTokenDetector
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.text.objectives.registry import find_objective
-from keras_bert_flow.training.pretraining import pretrain as module
+from keras_bert_flow.training.pretraining import run as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.objective_records import write_objective_records

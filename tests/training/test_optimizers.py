@@ -10,7 +10,7 @@ import pytest
 from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.optimizers.layer_rates import find_rate_factors
 from keras_bert_flow.training.optimizers.schedules import WarmupDecay
-from keras_bert_flow.training.pretraining.pretrain import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 from tests.training.optimizer_cases import DECAY, DECAYED, MUON, SHAPES, make_optimizer, make_variables, values_of
 

@@ -7,7 +7,8 @@ import pytest
 
 from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.training.pretraining.pretrain import compile_pretrainer, make_pretrainer, pretrain
+from keras_bert_flow.training.pretraining.pretrain import pretrain
+from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from keras_bert_flow import cli, exit_status, interrupts
 from keras_bert_flow.training.loop.signals import NOTICE, stop_requests
-from keras_bert_flow.training.pretraining import pretrain as module
+from keras_bert_flow.training.pretraining import run as module
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS
 from tests.training.pretrain_child import act_before, ask_to_stop

@@ -242,8 +242,13 @@ def _check_finite(state: Mapping[str, np.ndarray], step: int) -> None:
 
 def _list_variables(model) -> dict[str, Any]:
     """Name every variable that training changes, metrics aside: they start anew with every stretch of steps."""
-    groups = {
-        "model": (*model.trainable_variables, *model.non_trainable_variables),  # the latter hold the dropout seeds
+    fixed = {id(variable) for variable in getattr(model, "fixed_weights", ())}
+    groups = {  # the variables that are not trained hold the dropout seeds
+        "model": [
+            variable
+            for variable in (*model.trainable_variables, *model.non_trainable_variables)
+            if id(variable) not in fixed
+        ],
         "optimizer": model.optimizer.variables,
     }
     named = [(f"{group}/{variable.path}", variable) for group, variables in groups.items() for variable in variables]

@@ -10,6 +10,7 @@ from keras_bert_flow.artifacts import package_version
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.stages.digests import folder_files, task_digests
+from keras_bert_flow.stages.distillation import DISTILLATION
 from keras_bert_flow.stages.finetuning import FINETUNING
 from keras_bert_flow.stages.pretraining import PRETRAINING, WATCHING
 from keras_bert_flow.stages.stage import Stage
@@ -34,6 +35,13 @@ def pretraining_identity(config: PipelineConfig, records: Path, initial_model: P
         "initial_model": {} if initial_model is None else folder_files(initial_model),
         **_software(PRETRAINING),
     }
+
+
+def distillation_identity(config: PipelineConfig, records: Path, teacher: Path) -> dict[str, Any]:
+    """Return what must stay as it is while a distillation lasts, as of `pretraining_identity`."""
+    facts = pretraining_identity(config.student, records)
+    settings = config.distillation.model_dump(mode="json", exclude={*CHANGEABLE, "teacher", "student"})
+    return facts | {"distillation": settings, "teacher": folder_files(teacher), **_software(DISTILLATION)}
 
 
 def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
@@ -82,6 +90,7 @@ def _name(path: tuple[str, ...]) -> str:
         "records": "records, file {}",
         "model": "model, file {}",
         "initial_model": "initial model, file {}",
+        "teacher": "teacher, file {}",
         "tables": "table {}",
         "code": "code in {}",
         "vocabulary": "vocabulary",

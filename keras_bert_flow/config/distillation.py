@@ -1,0 +1,55 @@
+"""Section `distillation`."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from keras_bert_flow.config.limits import MOST_STEPS
+from keras_bert_flow.config.model import ModelConfig
+from keras_bert_flow.config.optimization import AccumulateBatches, BatchSize, LearningRate, WarmupSteps
+from keras_bert_flow.config.pretraining import check_steps
+from keras_bert_flow.config.settings import LocalPath, Settings
+
+
+class DistillationConfig(Settings):
+    """A smaller model that learns from the pre-trained one; what is not set here is as in `pretraining`.
+
+    Defaults: Sanh et al. 2019 (DistilBERT), section 3, and the weights of the losses in their training script.
+    """
+
+    teacher: LocalPath | None = Field(
+        None,
+        description="Model directory with a masked-LM head, of the vocabulary of the records. Default: the model that "
+        "this configuration pre-trains.",
+    )
+    student: ModelConfig = Field(
+        default_factory=lambda: ModelConfig(family="distilbert", num_layers=6), description="The shape of the student."
+    )
+    start: Literal["teacher", "random"] = Field(
+        "teacher", description="What the student starts from: layers of the teacher, evenly spaced, or random weights."
+    )
+    temperature: float = Field(2.0, gt=0, description="What logits of both are divided by for soft targets.")
+    soft_target_weight: float = Field(5.0, ge=0, description="Weight of the loss against the teacher's predictions.")
+    masked_lm_weight: float = Field(2.0, ge=0, description="Weight of the masked-LM loss.")
+    hidden_state_weight: float = Field(
+        1.0, ge=0, description="Weight of the cosine distance to the teacher's last hidden states, of equal width."
+    )
+    batch_size: BatchSize = 256
+    accumulate_batches: AccumulateBatches = 1
+    total_steps: int = Field(100_000, ge=1, le=MOST_STEPS, description="Optimizer steps.")
+    warmup_steps: WarmupSteps = 5_000
+    learning_rate: LearningRate = 5e-4
+
+    @model_validator(mode="after")
+    def _check_durations(self):
+        check_steps(self)
+        return self
+
+    @model_validator(mode="after")
+    def _check_weights(self):
+        if not self.soft_target_weight + self.masked_lm_weight + self.hidden_state_weight:
+            raise ValueError(
+                "A student must learn from something. Received: soft_target_weight, masked_lm_weight and "
+                "hidden_state_weight of 0. Set one above 0."
+            )
+        return self

@@ -1,0 +1,150 @@
+"""Train a masked LM to guess as a larger one does."""
+
+import keras
+from keras import ops
+
+from keras_bert_flow.models.defaults import token_accuracy, token_loss
+from keras_bert_flow.models.teacher_fit import check_teacher
+from keras_bert_flow.models.with_head import ModelWithHead
+
+SMALLEST_SQUARE = 1e-12  # of a hidden state, that padding may have
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class SoftTargetLosses(keras.layers.Layer):
+    """Compare two predictions of the same tokens: the Kullback-Leibler divergence of the student's from the teacher's,
+    both softened by a temperature, times its square, so that gradients keep their size.
+
+    Call arguments:
+        logits: float32, (batch, masks_per_sequence, vocabulary). The student's.
+        targets: the same of the teacher.
+    Returns:
+        float32, (batch, masks_per_sequence, 1).
+    Source: Hinton et al. 2015, section 2; arXiv:1503.02531.
+    """
+
+    def __init__(self, temperature, **kwargs):
+        super().__init__(**kwargs)
+        self.temperature = temperature
+
+    def build(self, logits_shape, targets_shape=None):
+        pass
+
+    def call(self, logits, targets):
+        shares = ops.log_softmax(ops.stop_gradient(targets) / self.temperature, axis=-1)
+        guesses = ops.log_softmax(logits / self.temperature, axis=-1)
+        divergence = ops.sum(ops.exp(shares) * (shares - guesses), axis=-1, keepdims=True)
+        return divergence * self.temperature**2
+
+    def compute_output_shape(self, logits_shape, targets_shape=None):
+        return (*logits_shape[:-1], 1)
+
+    def get_config(self):
+        return super().get_config() | {"temperature": self.temperature}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class HiddenStateLosses(keras.layers.Layer):
+    """Compare two encodings of the same tokens: 1 less the cosine of their vectors.
+
+    Call arguments:
+        hidden: float, (batch, length, hidden). The student's.
+        targets: the same of the teacher.
+    Returns:
+        float32, (batch, length, 1).
+    """
+
+    def build(self, hidden_shape, targets_shape=None):
+        pass
+
+    def call(self, hidden, targets):
+        hidden, targets = (ops.cast(value, "float32") for value in (hidden, ops.stop_gradient(targets)))
+        products = ops.sum(hidden * targets, axis=-1, keepdims=True)
+        squares = [ops.sum(ops.square(value), axis=-1, keepdims=True) for value in (hidden, targets)]
+        return 1.0 - products * ops.rsqrt(ops.maximum(squares[0] * squares[1], SMALLEST_SQUARE))
+
+    def compute_output_shape(self, hidden_shape, targets_shape=None):
+        return (*hidden_shape[:-1], 1)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class Distiller(ModelWithHead):
+    """Train a student on what a teacher guesses for masked tokens, on the tokens, and on the teacher's hidden states.
+
+    Inputs: those of a `MaskedLM`. Outputs: `mlm` of the student; `soft`, float32, (batch, masks_per_sequence, 1), and
+    `hidden`, float32, (batch, length, 1), which are losses themselves. A weight of 0 leaves the output
+    out, but for `mlm`. The teacher is not trained, has no dropout, and is in no checkpoint.
+
+    Args:
+        student: a `MaskedLM`, which is published.
+        teacher: a `MaskedLM` of the same vocabulary, and of the same width where hidden states are compared.
+        temperature: of soft targets.
+        soft_target_weight, masked_lm_weight, hidden_state_weight: of the three losses.
+    Raises:
+        ValueError: the vocabularies differ, or the widths.
+    Source: Sanh et al. 2019, section 3, arXiv:1910.01108; here soft targets are those of the masked tokens, the only
+        ones that meet the vocabulary.
+    """
+
+    default_rate = 5e-4
+    has_one_width = True
+
+    def __init__(
+        self,
+        student,
+        teacher,
+        temperature=2.0,
+        soft_target_weight=5.0,
+        masked_lm_weight=2.0,
+        hidden_state_weight=1.0,
+        name="distiller",
+    ):
+        check_teacher(student.backbone, teacher.backbone, hidden_state_weight)
+        teacher.trainable = False
+        known = keras.Model(teacher.input, teacher.output | {"sequence": find_sequence(teacher)}, name="teacher")
+        targets = known(student.input, training=False)
+        outputs = {"mlm": student.output["mlm"]}
+        weights = {"mlm": masked_lm_weight, "soft": soft_target_weight, "hidden": hidden_state_weight}
+        if soft_target_weight:
+            layer = SoftTargetLosses(temperature, dtype="float32", name="soft")
+            outputs["soft"] = layer(outputs["mlm"], targets["mlm"])
+        if hidden_state_weight:
+            layer = HiddenStateLosses(dtype="float32", name="hidden")
+            outputs["hidden"] = layer(find_sequence(student), targets["sequence"])
+        super().__init__(student.backbone, student.input, outputs, name)
+        self.student, self.teacher = student, teacher
+        self.default_loss_weights = {output: weights[output] for output in outputs}
+        self.settings = {"temperature": temperature} | {
+            "soft_target_weight": soft_target_weight,
+            "masked_lm_weight": masked_lm_weight,
+            "hidden_state_weight": hidden_state_weight,
+        }
+
+    @property
+    def published(self):
+        return self.student
+
+    @property
+    def fixed_weights(self):
+        return self.teacher.variables
+
+    def make_losses(self):
+        return {output: token_loss() for output in self.output}
+
+    def make_metrics(self):
+        return {"mlm": [token_accuracy()]}
+
+    def get_config(self):
+        models = {"student": self.student, "teacher": self.teacher}
+        saved = {name: keras.saving.serialize_keras_object(model) for name, model in models.items()}
+        return saved | self.settings | {"name": self.name}
+
+    @classmethod
+    def from_config(cls, config):
+        models = {name: keras.saving.deserialize_keras_object(config[name]) for name in ("student", "teacher")}
+        return cls(**config | models)
+
+
+def find_sequence(masked_lm):
+    """Return the last hidden states of a masked LM, (batch, length, hidden)."""
+    return masked_lm.get_layer("mlm_transform").input[0]

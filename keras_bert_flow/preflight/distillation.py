@@ -1,0 +1,67 @@
+"""Check what a distillation is given: student, teacher and records."""
+
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.conversion.directory_check import check_masked_lm
+from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
+from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.sizes import resolve_shape
+from keras_bert_flow.models.teacher_fit import check_start, check_teacher
+from keras_bert_flow.outputs import check_output
+from keras_bert_flow.preflight.models import check_model_directory
+from keras_bert_flow.preflight.stages import check_model
+from keras_bert_flow.records.checking import check_positions, check_records
+from keras_bert_flow.text.cutting import check_cutting
+from keras_bert_flow.text.objectives.registry import DEFAULT
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+
+
+def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Path, output: Path) -> None:
+    """Check what `kbf distill` is given."""
+    check_output(output)
+    if config.distillation is None:
+        raise ValueError(
+            "There must be a section `distillation` for a student. Received: none. Write one, or use --set "
+            "distillation.start=teacher for its defaults."
+        )
+    made, student = check_records(records).config, config.student
+    check_model(student)
+    length = student.pretraining.sequence_length or made["sequence_length"]
+    check_cutting(made.get("objective", DEFAULT), made["sequence_length"], length)
+    check_positions(length, student.model.max_positions)
+    check_teacher_directory(config, teacher)
+    check_record_vocabulary(records / VOCABULARY_FILE, made["vocabulary_size"], teacher / VOCABULARY_FILE)
+
+
+def check_distillation(config: PipelineConfig) -> None:
+    """Check that the student of a run, if it has one, can be built, and can learn from its teacher."""
+    if config.distillation is None:
+        return
+    check_model(config.student)
+    if config.distillation.teacher is not None:
+        check_teacher_directory(config, Path(config.distillation.teacher))
+        return
+    size, last = config.vocabulary.size, config.phases[-1].records
+    _check_student(config, resolve_shape(config.model, size), size)
+    if last.objective == "rtd":
+        raise ValueError(
+            "A teacher must have a masked-LM head. Received: records.objective=rtd, of which a detector comes. Use mlm."
+        )
+
+
+def check_teacher_directory(config: PipelineConfig, teacher: Path) -> None:
+    """Check that a model directory can teach the student of a configuration."""
+    check_model_directory(teacher)
+    found = dict(check_masked_lm(teacher))
+    _check_student(config, find_family(found.pop("family")).shape(**found), found["vocabulary_size"])
+
+
+def _check_student(config: PipelineConfig, teacher: Any, vocabulary_size: int) -> None:
+    """Check the student against the shape of its teacher."""
+    settings = config.distillation
+    student = resolve_shape(settings.student, vocabulary_size)
+    check_teacher(student, teacher, settings.hidden_state_weight)
+    if settings.start == "teacher":
+        check_start(student, teacher)

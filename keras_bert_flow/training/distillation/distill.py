@@ -1,0 +1,83 @@
+"""Distil a smaller model from a teacher, on records, to a model directory."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import keras
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.models.backbone import Backbone
+from keras_bert_flow.models.flops import count_flops
+from keras_bert_flow.models.pretraining.distiller import Distiller
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+from keras_bert_flow.models.sizes import resolve_shape
+from keras_bert_flow.models.with_head import ModelWithHead
+from keras_bert_flow.precision_choice import resolve_precision
+from keras_bert_flow.stages.distillation import DISTILLATION, distillation_inputs, distillation_key
+from keras_bert_flow.text.objectives.distillation import Distillation
+from keras_bert_flow.training.distillation.student_start import copy_layers
+from keras_bert_flow.training.pretraining.run import Recipe, Report, publish_run
+from keras_bert_flow.training.state.identity import distillation_identity
+
+FACTS = frozenset({"name", "seed", "backend", "model", "pretraining", "distillation"})
+LOSSES = ("temperature", "soft_target_weight", "masked_lm_weight", "hidden_state_weight")
+
+
+def distill(
+    config: PipelineConfig,
+    records: str | Path,
+    teacher: str | Path,
+    output: str | Path,
+    report: Report = print,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> Path:
+    """Publish a folder as of `pretraining.pretrain`, of a student; at once where it is already there.
+
+    Args:
+        config: its sections `distillation`, which must be there, and `pretraining`, and the seed, count.
+        records: what `kbf records` made, of any objective.
+        teacher: a model directory, ours or Hugging Face's, with a masked-LM head and the vocabulary of the records.
+        output, report, callbacks: as of `pretraining.pretrain`.
+    Raises:
+        FileNotFoundError, ValueError, Interrupted: as of `pretraining.pretrain`, or the student cannot learn from the
+            teacher.
+    """
+    check_local(output)
+    config, records, teacher = resolve_precision(config, keras.backend.backend()), Path(records), Path(teacher)
+    settings = config.distillation
+    recipe = Recipe(
+        DISTILLATION.name,
+        config.student,
+        FACTS,
+        source=teacher,
+        is_new=settings.start == "random",
+        objective=Distillation(settings.soft_target_weight > 0, settings.hidden_state_weight > 0),
+        find_key=partial(distillation_key, config, records, teacher),
+        find_inputs=partial(distillation_inputs, records, teacher),
+        find_identity=partial(distillation_identity, config, records, teacher),
+        make_model=partial(make_distiller, config, teacher),
+        count_operations=_count_operations,
+    )
+    return publish_run(recipe, records, output, report, callbacks)
+
+
+def make_distiller(config: PipelineConfig, teacher: Path, training: PretrainingRecords) -> Distiller:
+    """Load the teacher, and make a student as the section `distillation` says."""
+    settings = config.distillation
+    known = MaskedLM.from_preset(teacher, dropout_rate=0.0, attention_dropout_rate=0.0)
+    shape = resolve_shape(settings.student, training.manifest.config["vocabulary_size"])
+    student = MaskedLM(Backbone(settings.student.family, use_pooler=False, **shape.describe()))
+    if settings.start == "teacher":
+        copy_layers(known, student)
+    return Distiller(student, known, **{name: getattr(settings, name) for name in LOSSES})
+
+
+def _count_operations(model: ModelWithHead, length: int, masks: int) -> int:
+    """Count the operations of a step of one sequence: those of the student, and the forward ones of the teacher."""
+    student, teacher = (
+        count_flops(part.backbone.shape, length, masks, use_pooler=False) for part in (model, model.teacher)
+    )
+    return student.training + teacher.forward

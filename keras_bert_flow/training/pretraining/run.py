@@ -1,0 +1,273 @@
+"""Train a model on records in any number of processes and publish it: what pre-training and distillation share."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.conversion.model_directory import save_model_directory
+from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.distribution.cluster import SINGLE, Cluster
+from keras_bert_flow.markdown import as_markdown, code_span, escape_markdown
+from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.with_head import ModelWithHead
+from keras_bert_flow.records.checking import check_positions
+from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.text.masking import count_masks
+from keras_bert_flow.text.objectives.objective import Objective
+from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.training.loop.train import Borders, train
+from keras_bert_flow.training.precision import arithmetic, seed_everything
+from keras_bert_flow.training.pretraining.initial_tokens import set_initial_tokens
+from keras_bert_flow.training.pretraining.plateau import PlateauWatch, find_unigram_loss
+from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer
+from keras_bert_flow.training.pretraining.validation import score_pretraining
+from keras_bert_flow.training.processes import check_same_run, join_cluster, publish_together
+from keras_bert_flow.training.state.best_checkpoint import BestCheckpoint
+from keras_bert_flow.training.state.checkpoints import Checkpoints
+from keras_bert_flow.training.state.identity import STEERING
+from keras_bert_flow.training.state.logs import read_log
+
+_logger = logging.getLogger(__name__)
+
+CHECKPOINTS, BEST = "checkpoints", "best"
+EARLIER = "earlier"  # in the manifest: other settings that the first steps were made with
+Report = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What sets one kind of training on records apart from another.
+
+    Attributes:
+        stage: name of the stage, as in a manifest.
+        config: the sections `model` and `pretraining`, and the seed, say what is trained and how.
+        facts: names of the sections and settings that a manifest holds.
+        source: a model directory that the model begins with or learns from, of the same vocabulary; None for none.
+        is_new: whether the weights of the model are new.
+        objective: what is learnt; None for that of the records.
+        find_key: the content key, from the settings that earlier steps were made with.
+        find_inputs: digests of what the result is made from.
+        find_identity: what must stay as it is while the run lasts; see `state.identity`.
+        make_model: for some records.
+        count_operations: of a step of one sequence, from the model, the length of a sequence and its predictions.
+    """
+
+    stage: str
+    config: PipelineConfig
+    facts: frozenset[str]
+    source: Path | None
+    is_new: bool
+    objective: Objective | None
+    find_key: Callable[[Sequence], str]
+    find_inputs: Callable[[], dict[str, str]]
+    find_identity: Callable[[], dict[str, Any]]
+    make_model: Callable[[PretrainingRecords], ModelWithHead]
+    count_operations: Callable[[ModelWithHead, int, int], int]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the parts of a run share.
+
+    Attributes:
+        training: its records, whole.
+        work: what is to be published, and the checkpoints; all processes see it.
+        folder: for what only the first process is to keep: `work`, or in the others one that is thrown away.
+        report: takes a line of the log.
+        cluster: the devices and processes.
+    """
+
+    recipe: Recipe
+    records: Path
+    training: PretrainingRecords
+    held_out: PretrainingRecords
+    work: Path
+    folder: Path
+    report: Report
+    callbacks: Sequence[keras.callbacks.Callback]
+    cluster: Cluster
+
+    @property
+    def config(self) -> PipelineConfig:
+        return self.recipe.config
+
+    @property
+    def objective(self) -> Objective:
+        return self.recipe.objective or find_objective(self.training.objective)
+
+
+def publish_run(
+    recipe: Recipe, records: Path, output: str | Path, report: Report, callbacks: Sequence[keras.callbacks.Callback]
+) -> Path:
+    """Publish a folder with `model/`, `log.jsonl` and `metrics.json`; at once where it is already there.
+
+    A run that was killed goes on from its newest checkpoint, to the same weights, bit for bit. See `pretrain.pretrain`.
+    """
+    config, length = recipe.config, recipe.config.pretraining.sequence_length
+    recipe.find_key(())  # says what is wrong with the inputs before anything is looked at
+    cluster = SINGLE  # skips device set-up if the output exists
+    if not Path(output).exists():
+        described = PretrainingRecords(records, sequence_length=length)
+        _check_fit(config, described)
+        cluster = join_cluster(config, described.manifest.config["vocabulary_size"], callbacks)
+
+    def build(work: Path, folder: Path) -> Contents:
+        vocabulary = recipe.source and recipe.source / VOCABULARY_FILE
+        training = PretrainingRecords(records, vocabulary_file=vocabulary, sequence_length=length)
+        held_out = PretrainingRecords(records, "held_out", verify=False, sequence_length=length)
+        follow = report if cluster.is_first else _ignore
+        return _build(Run(recipe, records, training, held_out, work, folder, follow, callbacks, cluster))
+
+    def find_key(settings: Mapping[str, Any]) -> str:
+        return recipe.find_key(settings.get(EARLIER, ()))
+
+    def publish_result(build: Callable[[Path], Contents]) -> Path:
+        return publish(output, recipe.stage, find_key, build, resumable=True, scratch=CHECKPOINTS)
+
+    return publish_together(cluster, output, build, publish_result)
+
+
+def _ignore(line: Mapping[str, Any]) -> None:
+    """Report nothing: another process does."""
+
+
+def _build(run: Run) -> Contents:
+    config, settings, cluster = run.config, run.config.pretraining, run.cluster
+    identity = run.recipe.find_identity()
+    check_same_run(cluster, identity | {"pretraining": settings.model_dump(mode="json")})
+    seed_everything(config.seed)
+    steering = {name: getattr(settings, name) for name in STEERING}
+    folder, is_chosen = run.work / CHECKPOINTS, settings.publish == "best"
+    checkpoints = Checkpoints(folder, identity, settings.keep_checkpoints, steering, cluster.is_first)
+    done, _ = checkpoints.find()  # the history of the run is known from here on
+    with arithmetic(settings.precision), cluster.scope():
+        model = run.recipe.make_model(run.training)
+        if not done and run.recipe.is_new:
+            set_initial_tokens(model, run.training, settings, config.seed)
+    best = BestCheckpoint(
+        folder / BEST,
+        identity,
+        lambda step: checkpoints.list_spans(("total_steps",), step),
+        is_chosen,
+        cluster.is_first,
+    )
+    with cluster.scope():
+        compile_pretrainer(model, config, cluster)
+        metrics = _train(run, model, checkpoints, best)
+        if not cluster.is_first:
+            return Contents()
+        _save(run, model.published, metrics | {"parameters": model.published.count_params()})
+    facts = config.model_dump(mode="json", include={*run.recipe.facts})
+    earlier = checkpoints.list_earlier(STEERING if is_chosen else ("total_steps",), metrics["steps"])
+    return Contents(facts | ({EARLIER: earlier} if earlier else {}), run.recipe.find_inputs())
+
+
+def _save(run: Run, model: ModelWithHead, metrics: Mapping[str, Any]) -> None:
+    (run.work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    cased, card = run.training.manifest.config["cased"], write_card(run.config, metrics)
+    save_model_directory(model, run.work / "model", run.records / VOCABULARY_FILE, cased, card=card)
+
+
+def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> dict[str, Any]:
+    settings, training, cluster = run.config.pretraining, run.training, run.cluster
+    share, parts = (cluster.rank, cluster.processes), 1 if cluster.computes_apart else settings.accumulate_batches
+    objective, scores = run.objective, {}
+
+    def evaluate(until_stopped=iter) -> dict[str, float]:
+        batch_size = settings.batch_size // settings.accumulate_batches
+        batches = until_stopped(
+            ordered_batches(run.held_out, batch_size, settings.evaluate_instances, share, objective)
+        )
+        scores.update(score_pretraining(model, batches, objective.scores, cluster))
+        if settings.keep_best and scores:
+            best.offer(model, model.optimizer.steps, scores[f"{objective.main_score}_loss"])
+        return {f"held_out_{name}": value for name, value in scores.items()}
+
+    watch = PlateauWatch(lambda: find_unigram_loss(training), settings, read_log(run.folder))
+
+    def report(line: Mapping[str, Any]) -> None:
+        run.report(line)
+        if cluster.is_first and (remark := watch.see(line)):
+            _logger.warning("%s", remark)
+
+    tokens_per_step = settings.batch_size * training.sequence_length
+    masks = len(training[0]["masked_lm_ids"])
+    if settings.masked_fraction is not None:
+        masks = count_masks(training.sequence_length, settings.masked_fraction)
+    operations = run.recipe.count_operations(model, training.sequence_length, masks)
+    seconds = train(
+        model,
+        lambda step: pretraining_dataset(
+            training,
+            settings.batch_size,
+            run.config.seed,
+            step,
+            settings.masking,
+            accumulate_batches=parts,
+            share=share,
+            bag_of_words=settings.bag_of_words > 0,
+            masked_fraction=settings.masked_fraction,
+            objective=objective,
+        ),
+        Borders(
+            settings.total_steps,
+            settings.log_every_steps,
+            settings.evaluate_every_steps,
+            settings.checkpoint_every_steps,
+        ),
+        run.folder,
+        checkpoints,
+        evaluate,
+        tokens_per_step,
+        report,
+        batches_per_step=settings.accumulate_batches,
+        flops_per_step=settings.batch_size * operations,
+        peak_flops=settings.peak_flops,
+        callbacks=run.callbacks,
+        tensorboard=settings.tensorboard,
+        cluster=cluster,
+    )
+    last = (read_log(run.folder) or [{"step": settings.total_steps}])[-1]  # the first process has the whole log
+    steps = last["step"]
+    cluster.wait()  # for the first process to have saved
+    chosen = {"published_step": best.restore(model) or steps} if settings.publish == "best" else {}
+    cluster.wait()
+    # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
+    if not scores or run.callbacks or chosen:
+        evaluate()
+    tokens = tokens_per_step * steps
+    return (
+        scores
+        | chosen
+        | {name: last[name] for name in ("skipped_steps",) if name in last}
+        | {
+            "steps": steps,
+            "tokens": tokens,
+            "seconds": round(seconds, 1),
+            "tokens_per_second": round(tokens / seconds),
+        }
+        | ({"devices": cluster.devices} if cluster.devices > 1 else {})
+    )
+
+
+def _check_fit(config: PipelineConfig, training: PretrainingRecords) -> None:
+    if not len(training):
+        raise ValueError("There must be records to train on. Received: none. Give the corpus more documents.")
+    check_positions(training.sequence_length, config.model.max_positions)
+
+
+def write_card(config: PipelineConfig, metrics: Mapping[str, Any]) -> str:
+    """Write the model card: what the model is and what was measured."""
+    rows = [[name.replace("_", " "), f"{value:,.4g}"] for name, value in sorted(metrics.items())]
+    title = f"# {escape_markdown(config.name)}"
+    family, size = find_family(config.model.family).title, code_span(config.model.size)
+    line = f"A {family} of size {size}, pre-trained with keras-bert-flow."
+    return "\n\n".join([title, line, as_markdown([["measure", "value"], *rows])]) + "\n"

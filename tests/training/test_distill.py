@@ -1,0 +1,124 @@
+"""Distillation from records and a teacher to a student that is published, over a kill, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import keras_bert_flow as kbf
+from keras_bert_flow.config.distillation import DistillationConfig
+from keras_bert_flow.config.model import ModelConfig
+from keras_bert_flow.preflight.distillation import check_distillation_stage
+from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.stages.distillation import distillation_key
+from keras_bert_flow.training.distillation.distill import distill
+from keras_bert_flow.training.pretraining.pretrain import pretrain
+from keras_bert_flow.training.state.logs import read_log
+from tests.oracles.objective_records import write_objective_records
+from tests.oracles.tiny_records import make_tiny_config
+from tests.training.test_objectives import SETTINGS, SHAPE
+
+pytestmark = pytest.mark.any_backend
+
+STEPS = {"batch_size": 16, "total_steps": 80, "warmup_steps": 4, "learning_rate": 0.003}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return write_objective_records(tmp_path_factory.mktemp("distillation") / "records", "mlm_nsp")
+
+
+def make_config(family="distilbert", **settings):
+    config = make_tiny_config(model=SHAPE | {"num_layers": 2}, masking="dynamic", **SETTINGS)
+    shape = config.model.model_dump() | {"family": family, "num_layers": 1}
+    settings = STEPS | {"student": ModelConfig(**shape)} | settings
+    return config.model_copy(update={"distillation": DistillationConfig(**settings)})
+
+
+@pytest.fixture(scope="module")
+def teacher(records):
+    return pretrain(make_config(), records, records.parent / "teacher", lambda line: None) / "model"
+
+
+@pytest.mark.parametrize(("family", "start"), [("distilbert", "teacher"), ("bert", "random")])
+def test_student_comes_near_its_teacher(records, teacher, tmp_path, family, start):
+    output = distill(make_config(family, start=start), records, teacher, tmp_path / "out", lambda line: None)
+    manifest = check_folder(output, "distillation")
+    assert set(manifest.inputs) == {"records", "teacher"}
+    assert manifest.config["model"]["family"] == family
+    lines = read_log(output)
+    # A copy of its layers begins near the teacher; random weights have the way before them.
+    assert lines[-1]["soft_loss"] < (0.2 if start == "teacher" else 0.9 * lines[0]["soft_loss"])
+    metrics = json.loads((output / "metrics.json").read_text())
+    model = kbf.MaskedLM.from_preset(output / "model")
+    assert (model.backbone.family, model.backbone.num_layers) == (family, 1)
+    assert metrics["parameters"] == model.count_params()
+    assert metrics["masked_lm_loss"] < np.log(40) - 0.3  # 40 pieces
+
+
+def test_killed_distillation_ends_in_the_same_bits(records, teacher, tmp_path):
+    config = make_config(total_steps=9)
+    pretraining = config.pretraining.model_copy(update={"checkpoint_every_steps": 4, "log_every_steps": 4})
+    config = config.model_copy(update={"pretraining": pretraining})
+
+    class Killed(BaseException):
+        pass
+
+    def die(line):
+        if line["step"] == 8:
+            raise Killed  # before its checkpoint: the run goes on from step 4
+
+    whole = distill(config, records, teacher, tmp_path / "whole", lambda line: None)
+    with pytest.raises(Killed):
+        distill(config, records, teacher, tmp_path / "killed", die)
+    (state,) = tmp_path.glob(".killed*/checkpoints/step-00000004/state.safetensors")
+    student = kbf.MaskedLM.from_preset(whole / "model")
+    kept = [name for name in load_file(state) if name.startswith("model/") and "seed" not in name]
+    assert len(kept) == len(student.weights)  # and nothing of the teacher
+    steps = []
+    killed = distill(config, records, teacher, tmp_path / "killed", lambda line: steps.append(line["step"]))
+    assert steps == [8, 9]
+    first, second = ((folder / "model" / "model.safetensors").read_bytes() for folder in (whole, killed))
+    assert first == second
+
+
+def test_key_goes_by_teacher_and_settings(records, teacher, tmp_path):
+    key = distillation_key(make_config(), records, teacher)
+    assert key == distillation_key(make_config(teacher="elsewhere"), records, teacher)
+    others = [
+        make_config(temperature=3.0),
+        make_config("bert"),
+        make_config(total_steps=41),
+        make_config(start="random"),
+    ]
+    assert len({key, *(distillation_key(config, records, teacher) for config in others)}) == 5
+    watched = make_config()
+    pretraining = watched.pretraining.model_copy(update={"log_every_steps": 3})
+    assert key == distillation_key(watched.model_copy(update={"pretraining": pretraining}), records, teacher)
+
+
+def test_what_cannot_be_is_refused_before_work(records, teacher, tmp_path):
+    def check(config, teacher=teacher):
+        check_distillation_stage(config, records, teacher, tmp_path / "out")
+
+    check(make_config())
+    wide = make_config(student=ModelConfig(family="bert", size="tiny", max_positions=16))
+    with pytest.raises(ValueError, match="of one width to be compared. Received: hidden_dim=128, the teacher's 32"):
+        check(wide)
+    deep = make_config().distillation.student.model_copy(update={"num_layers": 3})
+    with pytest.raises(ValueError, match="Received: 3 blocks for 2 layers"):
+        check(make_config(student=deep))
+    kbf.Backbone.from_preset(teacher).save_to_preset(tmp_path / "bare", vocabulary_path=records / "vocab.txt")
+    with pytest.raises(ValueError, match="must have a masked-LM head"):
+        check(make_config(), tmp_path / "bare")
+    with pytest.raises(ValueError, match="There must be a section `distillation`"):
+        check(make_config().model_copy(update={"distillation": None}))
+    others = write_objective_records(tmp_path / "others", "mlm")
+    pieces = (others / "vocab.txt").read_text().replace("word7", "other7")
+    (teacher_of_others := tmp_path / "teacher").mkdir()
+    for path in teacher.iterdir():
+        (teacher_of_others / path.name).write_bytes(path.read_bytes())
+    (teacher_of_others / "vocab.txt").write_text(pieces)
+    with pytest.raises(ValueError, match="vocabulary"):
+        check(make_config(), teacher_of_others)
