@@ -25,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -163,16 +164,28 @@ def pretrain(arguments: argparse.Namespace, records: Path, recipe: str, seed: in
     return run_kbf(arguments, "pretrain", "--records", records, "--output", output, **values)
 
 
+def train_for(minutes: float, train: Callable[[int, Path], float], folder: Path) -> tuple[int, float, float]:
+    """Train for about so many processor minutes, and return the steps, the seconds, and those before the first step.
+
+    Args:
+        train: trains for a number of steps, into a folder, and returns the processor seconds.
+        folder: of the short runs by which the steps are chosen, and of `run`, the one that counts.
+    """
+    short, long = train(SHORT, folder / "short"), train(LONG, folder / "long")
+    step_seconds = (long - short) / (LONG - SHORT)
+    steps = max(LONG, int((60 * minutes - short) / step_seconds) + SHORT)
+    return steps, train(steps, folder / "run"), max(0.0, short - SHORT * step_seconds)
+
+
 def measure_ours(arguments: argparse.Namespace, records: Path, recipe: str, seed: int, folder: Path) -> dict[str, Any]:
     """Pre-train with a recipe; return steps, tokens, seconds, loss, accuracy and the losses on the way."""
-    short = pretrain(arguments, records, recipe, seed, SHORT, folder / "short")
-    long = pretrain(arguments, records, recipe, seed, LONG, folder / "long")
-    step_seconds = (long - short) / (LONG - SHORT)
-    steps = max(LONG, int((60 * arguments.minutes - short) / step_seconds) + SHORT)
-    seconds = pretrain(arguments, records, recipe, seed, steps, folder / "run")
+
+    def train(steps: int, output: Path) -> float:
+        return pretrain(arguments, records, recipe, seed, steps, output)
+
+    steps, seconds, start = train_for(arguments.minutes, train, folder)
     metrics = json.loads((folder / "run" / "metrics.json").read_text())
     lines = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
-    start = max(0.0, short - SHORT * step_seconds)
     return {
         "steps": steps,
         "tokens": metrics["tokens"],

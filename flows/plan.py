@@ -137,12 +137,17 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     if config.distillation is not None:
         teacher = Path(config.distillation.teacher) if config.has_own_teacher else previous and previous / MODEL
         key = distillation_key(config, records[-1].folder, teacher) if teacher and records[-1].folder else None
-        planned = PlannedStage("distillation", key and _stage(config, "distillation", key), "pretraining")
+        planned = PlannedStage(
+            "distillation",
+            key and _stage(config, "distillation", key),
+            "records" if config.has_own_teacher else "pretraining",
+        )
         previous = planned.folder
         phases.append(previous)
         yield planned
+    trained_by = "pretraining" if config.distillation is None else "distillation"
     key = finetuning_key(config, previous / MODEL) if previous else None
-    finetuning = PlannedStage("finetuning", key and _stage(config, "finetuning", key), "pretraining")
+    finetuning = PlannedStage("finetuning", key and _stage(config, "finetuning", key), trained_by)
     yield finetuning
     folders = (finetuning.folder, records[-1].folder, phases)
     key = evaluation_key(config, *folders) if finetuning.folder else None

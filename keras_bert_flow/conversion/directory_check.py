@@ -62,7 +62,7 @@ def check_masked_lm(folder: str | Path) -> dict[str, Any]:
             if name not in tensors:
                 raise ValueError(
                     f"A model must have a masked-LM head to score tokens. Received: {folder}, without `{name}`. Take "
-                    "what `kbf pretrain` made, a BertForMaskedLM or a BertForPreTraining."
+                    "what `kbf pretrain` made of the objective mlm, a BertForMaskedLM or a BertForPreTraining."
                 )
             _check_shape(name, tuple(getattr(shape, size) for size in sizes), tensors)
     return read_hf_config(config, source)

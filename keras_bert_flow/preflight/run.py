@@ -16,6 +16,7 @@ from keras_bert_flow.preflight.stages import (
     check_pattern,
     check_pooling,
     check_predictions,
+    check_scored_model,
     check_sequences,
     check_task,
     packages_of,
@@ -61,5 +62,6 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     if "pretraining" in stages and "finetuning" in stages:
         check_pooling(config)
     if "evaluation" in stages:
+        check_scored_model(config)
         check_minimal_pairs(config)
     return check_task(config) if "finetuning" in stages or "evaluation" in stages else None

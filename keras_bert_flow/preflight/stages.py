@@ -26,7 +26,7 @@ from keras_bert_flow.text.corpus.inputs import check_inputs, packages_for
 from keras_bert_flow.text.corpus.storage import is_remote
 from keras_bert_flow.text.cutting import check_cutting
 from keras_bert_flow.text.masking import count_masks
-from keras_bert_flow.text.objectives.registry import DEFAULT
+from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
 from keras_bert_flow.training.finetuning.task_data import (
@@ -166,6 +166,16 @@ def check_minimal_pairs(config: PipelineConfig) -> None:
     pairs, file = read_minimal_pairs(path, limit), config.vocabulary.file
     pieces = read_vocabulary(file) if file else SPECIAL_PIECES
     encode_pairs(WordPieceTokenizer(pieces, config.vocabulary.cased), pairs, config.model.max_positions)
+
+
+def check_scored_model(config: PipelineConfig) -> None:
+    """Check that what is pre-trained can score minimal pairs, if the configuration names some."""
+    objective = config.phases[-1].records.objective
+    if config.evaluation.minimal_pairs is not None and find_objective(objective).main_score != "masked_lm":
+        raise ValueError(
+            "`evaluation.minimal_pairs` must be scored by a masked LM. Received: records.objective="
+            f"{objective}, of which none comes. Leave the pairs out, or use mlm."
+        )
 
 
 def check_predictions(config: PipelineConfig) -> None:
