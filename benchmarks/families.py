@@ -155,8 +155,6 @@ def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
             return pretrain(arguments, name, steps, output)
 
         steps, seconds, _ = train_for(arguments.minutes, train, folder)
-            arguments.minutes, lambda steps, path: pretrain(arguments, name, steps, path), folder
-        )
         metrics = json.loads((folder / "run" / "metrics.json").read_text())
         place.write_text(json.dumps({"steps": steps, "seconds": seconds, "metrics": metrics}))
     found = json.loads(place.read_text())
