@@ -33,6 +33,7 @@ _HOMES = {
     "WarmupDecay": "training.optimizers.schedules",
     "WordPieceTokenizer": "text.tokenizers.wordpiece",
     "adamw": "training.optimizers.factory",
+    "distill": "training.distillation.distill",
     "evaluate_minimal_pairs": "evaluation.minimal_pairs",
     "finetune": "training.finetuning.finetune",
     "learn_vocabulary": "text.vocabulary.learner",

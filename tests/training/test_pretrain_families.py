@@ -7,6 +7,7 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.training.pretraining.objective_fit import check_objective
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.objective_records import write_objective_records
@@ -51,6 +52,15 @@ def test_fields_of_a_family_are_options_of_the_configuration(tmp_path):
     further = make_tiny_config(model=shape | {"family": "bert", "options": {}}, **settings)
     with pytest.raises(ValueError, match="with family=albert, not bert"):
         pretrain(further, records, tmp_path / "further", lambda line: None, initial_model=model)
+
+
+@pytest.mark.any_backend
+def test_detector_has_a_family_and_no_bag_of_words():
+    with pytest.raises(ValueError, match="`model.family` must be one of electra for the objective rtd. Received: bert"):
+        check_objective("rtd", "bert", 0.0)
+    with pytest.raises(ValueError, match="`pretraining.bag_of_words` must be 0 with the objective rtd. Received: 1.0"):
+        check_objective("rtd", "electra", 1.0)
+    check_objective("rtd", "electra", 0.0)
 
 
 @pytest.mark.any_backend
