@@ -33,7 +33,12 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
     table = find_table(settings["family"])
     config = {"architectures": [table.class_prefix + architecture], "model_type": table.family}
     extra = {"max_positions": table.count_extra_positions(settings)}
-    config |= {setting.theirs: settings[setting.ours] + extra.get(setting.ours, 0) for setting in table.settings}
+    values = {setting: settings[setting.ours] for setting in table.settings}
+    for setting, value in values.items():
+        if not isinstance(value, str):
+            config[setting.theirs] = value + extra.get(setting.ours, 0)
+        elif value != setting.default:  # a field that `transformers` has not
+            config[setting.theirs] = value
     return config | {table.activation: HF_ACTIVATIONS[settings["hidden_act"]], **table.written}
 
 
@@ -49,7 +54,7 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     for name, known in table.fixed.items():
         _refuse(config, name, known, source)
     _check_head_fields(config, table, source)
-    settings = {setting.ours: _number(config, setting, source) for setting in table.settings}
+    settings = {setting.ours: _read_setting(config, setting, source) for setting in table.settings}
     extra = table.count_extra_positions(settings)
     settings["max_positions"] -= extra
     if settings["max_positions"] < 1:
@@ -126,6 +131,15 @@ def make_label_fields(labels: Sequence[str]) -> dict[str, dict]:
 def number_labels(count: int) -> tuple[str, ...]:
     """Return the names that Hugging Face gives to classes without names."""
     return tuple(f"LABEL_{index}" for index in range(count))
+
+
+def _read_setting(config: dict[str, Any], setting: Setting, source: str) -> Any:
+    if not isinstance(setting.default, str):
+        return _number(config, setting, source)
+    value = config.get(setting.theirs, setting.default)
+    if not isinstance(value, str):
+        raise ValueError(f"{source}: `{setting.theirs}` must be a text. Received: {setting.theirs}={_quote(value)}.")
+    return value
 
 
 def _number(config: dict[str, Any], setting: Setting, source: str) -> float:

@@ -33,6 +33,10 @@ def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.nd
             )
         parts = hf.tensor_names(variable.path, names)
         tensors |= hf.export_variable(variable.path, value, parts, backbone.num_heads)
+    prefix = table.prefix if saved.head else ""
+    for source, copy in table.list_copies(backbone.shape):
+        for part in ("weight", "bias"):
+            tensors[f"{prefix}{copy}.{part}"] = tensors[f"{prefix}{source}.{part}"]
     return tensors
 
 

@@ -19,30 +19,41 @@ class EncoderBlock(ShapedLayer):
         padding_mask: int or bool, (batch, length). 1 for a real token.
     Returns:
         float, (batch, length, hidden).
+    Args:
+        lowest: a block to have the layers in common with that the shape says (`shared_parts`).
     Attributes:
         is_rematerialised: compute the block again in the backward pass of training, for memory; set it after `build`,
             before the first step. It changes no number and is not saved.
     Source: Devlin et al. 2019, section 3; google-research/bert, modeling.py, `transformer_model`.
     """
 
-    def __init__(self, shape, **kwargs):
+    def __init__(self, shape, lowest=None, **kwargs):
         super().__init__(shape, **kwargs)
         self.is_rematerialised = False
         get_activation(self.shape.hidden_act)  # raises where there is none
-        self.attention = MultiHeadSelfAttention(self.shape, dtype=self.dtype_policy, name="attention")
+        shared = self.shape.shared_parts if lowest is not None else ()
+        if "attention" in shared:
+            self.attention = lowest.attention
+        else:
+            self.attention = MultiHeadSelfAttention(self.shape, dtype=self.dtype_policy, name="attention")
         self.attention_dropout = self.make_dropout("attention_dropout")
         self.attention_layer_norm = self.make_layer_norm("attention_layer_norm")
-        self.intermediate = self.make_dense(self.shape.intermediate_dim, "intermediate")
-        self.output_dense = self.make_dense(self.shape.hidden_dim, "output")
+        if "intermediate" in shared:
+            self.intermediate, self.output_dense = lowest.intermediate, lowest.output_dense
+        else:
+            self.intermediate = self.make_dense(self.shape.intermediate_dim, "intermediate")
+            self.output_dense = self.make_dense(self.shape.hidden_dim, "output")
         self.output_dropout = self.make_dropout("output_dropout")
         self.output_layer_norm = self.make_layer_norm("output_layer_norm")
 
     def build(self, inputs_shape, padding_mask_shape=None):
-        self.attention.build(inputs_shape, padding_mask_shape)
+        if not self.attention.built:
+            self.attention.build(inputs_shape, padding_mask_shape)
         self.attention_dropout.build(inputs_shape)
         self.attention_layer_norm.build(inputs_shape)
-        self.intermediate.build(inputs_shape)
-        self.output_dense.build((*inputs_shape[:-1], self.shape.intermediate_dim))
+        if not self.intermediate.built:
+            self.intermediate.build(inputs_shape)
+            self.output_dense.build((*inputs_shape[:-1], self.shape.intermediate_dim))
         self.output_dropout.build(inputs_shape)
         self.output_layer_norm.build(inputs_shape)
 
@@ -76,5 +87,6 @@ def make_blocks(shape, dtype, name):
     Args:
         name: of the blocks, which their numbers follow.
     """
-    blocks = [EncoderBlock(shape, dtype=dtype, name=f"{name}{index}") for index in range(shape.num_blocks)]
+    blocks = [EncoderBlock(shape, dtype=dtype, name=f"{name}0")]
+    blocks += [EncoderBlock(shape, blocks[0], dtype=dtype, name=f"{name}{n}") for n in range(1, shape.num_blocks)]
     return [blocks[index * shape.num_blocks // shape.num_layers] for index in range(shape.num_layers)]

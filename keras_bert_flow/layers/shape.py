@@ -79,6 +79,11 @@ class EncoderShape:
         return self.num_layers
 
     @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """Parts of a block that all blocks share: `attention`, `intermediate`, `output`."""
+        return ()
+
+    @property
     def head_dim(self) -> int:
         return self.hidden_dim // self.num_heads
 

@@ -5,7 +5,7 @@ import keras
 from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.models.block_stack import stack_blocks
+from keras_bert_flow.models.block_stack import BlockStack
 from keras_bert_flow.models.families.registry import DEFAULT, find_family
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
@@ -56,13 +56,14 @@ class Backbone(keras.Model):
             name="token_embedding",
         )
         embeddings = load_by_name(parts.embeddings)(shape, dtype=policy, name="embeddings")
+        stack = BlockStack(parts, shape, policy)
 
         inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in INPUT_NAMES}
         embedded = embeddings(token_embedding(inputs["token_ids"]), inputs["segment_ids"])
-        stack = stack_blocks(parts, shape, policy, embedded, inputs["padding_mask"])
-        outputs = {"sequence_output": stack.sequence}
+        sequence, hidden_states = stack.apply(embedded, inputs["padding_mask"])
+        outputs = {"sequence_output": sequence}
         if use_pooler:
-            outputs["pooled_output"] = load_by_name(parts.pooler)(shape, dtype=policy, name="pooler")(stack.sequence)
+            outputs["pooled_output"] = load_by_name(parts.pooler)(shape, dtype=policy, name="pooler")(sequence)
         super().__init__(inputs=inputs, outputs=outputs, name=name or f"{family}_backbone")
 
         self.dtype_policy = policy
@@ -70,7 +71,7 @@ class Backbone(keras.Model):
         self.family = family
         self.use_pooler = use_pooler
         self.shape = shape
-        self.hidden_states = stack.hidden_states
+        self.hidden_states = hidden_states
         self.blocks = stack.blocks
         self.widening = stack.widening
         for field, value in shape.describe().items():
@@ -96,13 +97,12 @@ class Backbone(keras.Model):
 
     def find_depths(self):
         """Return how many layers up each weight is, by its path: 0 in the embeddings, 1 in the lowest block; a pooler
-        is of no layer.
+        is of no layer. What several blocks share is of the lowest.
         """
         lowest = [self.token_embedding, self.get_layer("embeddings"), *([self.widening] if self.widening else [])]
         parts = [lowest, *([block] for block in self.blocks)]
-        return {
-            weight.path: depth for depth, layers in enumerate(parts) for layer in layers for weight in layer.weights
-        }
+        lowest_last = reversed([*enumerate(parts)])
+        return {weight.path: depth for depth, layers in lowest_last for layer in layers for weight in layer.weights}
 
     def list_matrices(self):
         """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""

@@ -194,6 +194,49 @@ def test_layers_of_albert_share_weights_by_groups(tmp_path, groups):
         make_backbone("albert", num_layers=3, num_groups=4)
 
 
+@pytest.mark.parametrize("sharing", ["attention", "feed_forward"])
+def test_albert_that_shares_a_part_of_each_block_travels(tmp_path, sharing):
+    model = randomised(make_backbone("albert", num_layers=3, num_groups=3, sharing=sharing))
+    inputs, mask = make_ids(make_inputs()), make_inputs()["padding_mask"].astype(bool)
+    whole = make_backbone("albert", num_layers=3, num_groups=3)
+    block = {"attention": 4 * (24 * 24 + 24), "feed_forward": 2 * 24 * 40 + 24 + 40}[sharing]
+    assert model.count_params() == whole.count_params() - 2 * block
+    found = keras.ops.convert_to_numpy(model(inputs)["sequence_output"])
+    for kind in (model, randomised(kbf.TextClassifier(model, 2))):
+        kind.save_to_preset(tmp_path / type(kind).__name__)
+    reference = load_reference("albert", "Model", tmp_path / "Backbone")
+    theirs = run_reference(reference, inputs).last_hidden_state.numpy()
+    load_reference("albert", "ForSequenceClassification", tmp_path / "TextClassifier")
+    found = keras.ops.convert_to_numpy(model(inputs)["sequence_output"])
+    again = kbf.Backbone.from_preset(tmp_path / "TextClassifier")
+    assert again.get_config() == model.get_config()
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(again(inputs)["sequence_output"]), found)
+    reference.save_pretrained(tmp_path / "theirs")  # with the field that says what is shared
+    for one, other in zip(
+        kbf.Backbone.from_preset(tmp_path / "theirs").get_weights(),
+        kbf.Backbone.from_preset(tmp_path / "Backbone").get_weights(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    expected = kbf.Backbone.from_preset(tmp_path / "Backbone")(inputs)["sequence_output"]
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(expected)[mask], theirs[mask], atol=TOLERANCE)
+    assert max(model.find_depths().values()) == 3 and len(model.find_depths()) == len(model.weights) - 2
+    with pytest.raises(ValueError, match="a block of its own. Received: num_groups=1, num_layers=3. Set"):
+        make_backbone("albert", num_layers=3, sharing=sharing)
+    with pytest.raises(ValueError, match="must be one of all, attention, feed_forward. Received: sharing='x'"):
+        make_backbone("albert", sharing="x")
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(("sharing", "millions"), [("attention", 64), ("feed_forward", 38), ("all", 12)])
+def test_partial_sharing_has_the_sizes_of_the_paper(sharing, millions):
+    """Lan et al. 2020, table 4, embeddings of 128; the numbers there are rounded."""
+    groups = 1 if sharing == "all" else 12
+    sizes = {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "intermediate_dim": 3072}
+    model = kbf.Backbone("albert", vocabulary_size=30000, num_groups=groups, sharing=sharing, **sizes)
+    assert model.count_params() / 1e6 == pytest.approx(millions, abs=0.5)
+
+
 def test_electra_without_narrow_embeddings_has_no_layer_to_widen_them(tmp_path):
     model, inputs = randomised(make_backbone("electra", embedding_dim=SMALL["hidden_dim"])), make_ids(make_inputs())
     model.save_to_preset(tmp_path / "ours")

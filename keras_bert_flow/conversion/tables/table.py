@@ -43,7 +43,7 @@ class Setting:
     """A field of the shape of an encoder and the field of `config.json` that holds it.
 
     Attributes:
-        default: Hugging Face's; None where a checkpoint must say it.
+        default: Hugging Face's; None where a checkpoint must say it. A text where the field holds one.
         least: least value of a whole number.
     """
 
@@ -106,6 +106,16 @@ class FamilyTable:
         yield from size_tensors({ours: tensors for ours, tensors in self.embeddings.items() if ours not in absent})
         for index in range(shape.num_blocks):
             yield from size_tensors(self.block, self.block_name.format(index))
+
+    def list_copies(self, shape: EncoderShape) -> Iterator[tuple[str, str]]:
+        """Yield the names, of a layer of the lowest block and of the same in another, of what all blocks share here:
+        there, each block has it.
+        """
+        for ours, tensors in self.block.items():
+            if ours.partition("/")[0] in shape.shared_parts:
+                for name in split_fused(tensors.name):
+                    for index in range(1, shape.num_blocks):
+                        yield self.block_name.format(0) + name, self.block_name.format(index) + name
 
     def name_heads(self, heads: Mapping[str, str], architecture: str) -> dict[str, str]:
         """Return what the layers of heads are called in this family, from what they are called in BERT.

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import Family
 
+# Parts that all blocks have in common, where they are not whole blocks
+SHARED_PARTS = {"all": (), "attention": ("attention",), "feed_forward": ("intermediate", "output")}
+
 
 @dataclass(frozen=True)
 class AlbertShape(EncoderShape):
@@ -16,6 +19,8 @@ class AlbertShape(EncoderShape):
     Attributes:
         embedding_dim: width of the embeddings.
         num_groups: blocks with weights of their own; layers that follow each other share one.
+        sharing: what the layers share: `all` of a block within a group; or of blocks that each layer has one of,
+            `attention` or `feed_forward` (section 4.5, table 4).
     """
 
     hidden_act: str = "gelu_tanh"
@@ -23,6 +28,7 @@ class AlbertShape(EncoderShape):
     attention_dropout_rate: float = 0.0
     embedding_dim: int = 128
     num_groups: int = 1
+    sharing: str = "all"
 
     def __post_init__(self):
         super().__post_init__()
@@ -31,6 +37,18 @@ class AlbertShape(EncoderShape):
                 f"`num_groups` must be from 1 to `num_layers`. Received: num_groups={self.num_groups}, "
                 f"num_layers={self.num_layers}. Try 1."
             )
+
+        if self.sharing not in SHARED_PARTS:
+            raise ValueError(f"`sharing` must be one of {', '.join(SHARED_PARTS)}. Received: sharing={self.sharing!r}.")
+        if self.shared_parts and self.num_groups != self.num_layers:
+            raise ValueError(
+                f"With sharing={self.sharing} each layer must have a block of its own. Received: "
+                f"num_groups={self.num_groups}, num_layers={self.num_layers}. Set num_groups to {self.num_layers}."
+            )
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        return SHARED_PARTS[self.sharing]
 
     @property
     def widens_embeddings(self) -> bool:

@@ -7,7 +7,7 @@ from keras_bert_flow.layers.dense import Dense
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.layers.replacement import ReplaceTokens, Verdicts
 from keras_bert_flow.models.backbone import refuse_pooler
-from keras_bert_flow.models.block_stack import stack_blocks
+from keras_bert_flow.models.block_stack import BlockStack
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.losses import BinaryTokenAccuracy, BinaryTokenLoss
@@ -96,10 +96,9 @@ class ReplacedTokenPretrainer(ModelWithHead):
         draws = inputs["replacement_draws"] = keras.Input((None,), dtype="float32", name="replacement_draws")
         shape = backbone.shape.narrow(generator_size)
         embedded = backbone.embed(inputs["token_ids"], inputs["segment_ids"])
-        generator = stack_blocks(
-            find_family(backbone.family), shape, backbone.dtype_policy, embedded, inputs["padding_mask"], GENERATOR
-        )
-        mlm = masked_token_logits(backbone, generator.sequence, inputs["mask_positions"], shape)
+        generator = BlockStack(find_family(backbone.family), shape, backbone.dtype_policy, GENERATOR)
+        sequence, _ = generator.apply(embedded, inputs["padding_mask"])
+        mlm = masked_token_logits(backbone, sequence, inputs["mask_positions"], shape)
         replaced = ReplaceTokens(dtype="float32", name="replace_tokens")(
             inputs["token_ids"], inputs["mask_positions"], inputs["mask_ids"], mlm, draws
         )
