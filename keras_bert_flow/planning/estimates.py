@@ -92,9 +92,13 @@ def estimate_pretraining(config: PipelineConfig, estimate: CorpusEstimate | None
     lines, total = [], 0.0
     if estimate is not None:
         lines.append(f"Tokens: about {estimate.tokens:,.0f} ({estimate.basis}).")
-    for phase in config.phases:
+    trained = [] if config.has_own_teacher else [("Pre-training", phase) for phase in config.phases]
+    trained += [("Distillation", config.student)] if config.distillation else []
+    for title, phase in trained:
         records, training = phase.records, phase.pretraining
         operations = training.total_steps * training.batch_size * _count_flops(phase)
+        if title == "Distillation" and not config.has_own_teacher:
+            operations += training.total_steps * training.batch_size * _count_flops(config.phases[-1], is_teacher=True)
         total += operations
         passes = ""
         if estimate is not None:
@@ -103,9 +107,10 @@ def estimate_pretraining(config: PipelineConfig, estimate: CorpusEstimate | None
             sequences = count * count_sequences(records.sequence_length, length)
             share = training.total_steps * training.batch_size / max(1.0, sequences)
             passes = f" about {share:,.1f} passes over the records,"
-            lines.append(f"Records: about {count:,.0f} of {records.sequence_length} tokens, from the same sample.")
+            if title != "Distillation" or config.has_own_teacher:  # its records are those of the phase before
+                lines.append(f"Records: about {count:,.0f} of {records.sequence_length} tokens, from the same sample.")
         lines.append(
-            f"Pre-training: {training.total_steps:,} steps of {training.batch_size} sequences,{passes} "
+            f"{title}: {training.total_steps:,} steps of {training.batch_size} sequences,{passes} "
             f"{operations:.3g} floating-point operations."
         )
     return [*lines, _estimate_time(total, config.pretraining.peak_flops)]
@@ -160,7 +165,8 @@ def _estimate_time(operations: float, peak_flops: float | None) -> str:
     )
 
 
-def _count_flops(config: PipelineConfig) -> int:
+def _count_flops(config: PipelineConfig, is_teacher: bool = False) -> int:
+    """Count the operations of a sequence in training, or of a teacher, which is asked only."""
     model, records, vocabulary = config.model, config.records, config.vocabulary
     pieces = len(read_vocabulary(vocabulary.file)) if vocabulary.file else vocabulary.size
     length = config.pretraining.sequence_length or records.sequence_length
@@ -176,7 +182,7 @@ def _count_flops(config: PipelineConfig) -> int:
         bag_of_words=config.pretraining.bag_of_words > 0,
         generator=shape.narrow(config.pretraining.generator_size) if objective.has_generator else None,
     )
-    return flops.training
+    return flops.forward if is_teacher else flops.training
 
 
 def _show(seconds: float) -> str:

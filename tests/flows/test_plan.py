@@ -21,6 +21,8 @@ from flows.plan import describe_plan, plan_stages
 from flows.settling import settle_config
 from flows.stages import records_stage, vocabulary_stage
 from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.distillation import DistillationConfig
+from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.planning.corpus_sample import SAMPLE_BYTES, measure_bytes, read_sample
@@ -55,6 +57,20 @@ def test_plan_is_lines_whatever_the_run_is_called(config):
     first, *others = describe_plan(config.model_copy(update={"name": "two\nlines \x1b]0;pwned\x07"})).splitlines()
     assert first.startswith("Plan of two\\nlines \\x1b]0;pwned\\x07: backend")
     assert len(others) == plain.count("\n")
+
+
+def test_plan_has_the_student_and_no_pretraining_with_a_teacher_of_its_own(config):
+    shape = {"family": "distilbert", "num_layers": 1, "hidden_dim": 16, "num_heads": 2, "intermediate_dim": 32}
+    student = DistillationConfig(student=ModelConfig(**shape), batch_size=4, total_steps=5, warmup_steps=1)
+    taught = config.model_copy(update={"distillation": student})
+    assert [stage.name for stage in plan_stages(taught)] == [*STAGES[:3], "distillation", *STAGES[3:]]
+    lines = estimate_pretraining(taught, None)
+    assert [line.partition(":")[0] for line in lines] == ["Pre-training", "Distillation", "Time of pre-training"]
+    assert lines[1].startswith("Distillation: 5 steps of 4 sequences")
+    own = student.model_copy(update={"teacher": "teacher"})
+    taught = config.model_copy(update={"distillation": own})
+    assert [stage.name for stage in plan_stages(taught)] == [*STAGES[:2], "distillation", *STAGES[3:]]
+    assert [line.partition(":")[0] for line in estimate_pretraining(taught, None)][0] == "Distillation"
 
 
 def test_command_prints_a_plan_and_starts_nothing(tiny_config: Path):
