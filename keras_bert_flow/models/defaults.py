@@ -27,7 +27,7 @@ def share_logits(labels, logits):
 class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     """Keras' cross-entropy of logits, by rows; labels that share their logits have a loss each.
 
-    A single logit is a loss that the model has computed itself, whatever the label.
+    One number for each of several places, (batch, places, 1), is a loss that the model has computed itself.
 
     Keras hands three-dimensional logits to PyTorch with the vocabulary in the middle, which takes twice as long, and
     multiplies those of jax with one-hot labels. On PyTorch on a processor see `torch_cross_entropy`.
@@ -37,7 +37,7 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
         super().__init__(from_logits=from_logits, **kwargs)
 
     def call(self, y_true, y_pred):
-        if y_pred.shape[-1] == 1:
+        if len(y_pred.shape) == 3 and y_pred.shape[-1] == 1:
             return y_pred[..., 0]
         if share_logits(y_true, y_pred):
             logits = ops.convert_to_tensor(y_pred)[:, 0]  # (batch, classes)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_bert_flow.models.defaults import token_loss
 from tests.oracles.pair_losses import contrastive_loss, cosines
 from tests.oracles.task_models import call, make_task_inputs, make_task_labels, make_task_model
 
@@ -87,3 +88,13 @@ def test_pairs_of_a_batch_need_no_labels(labels):
     assert logs["loss"] == pytest.approx(contrastive_loss(vectors, np.arange(8).reshape(4, 2)), abs=1e-4)
     hits = (vectors[:, 0] @ vectors[:, 1].T).argmax(-1) == np.arange(4)
     assert logs["accuracy"] == pytest.approx(hits.mean(), abs=1e-6)
+
+
+@pytest.mark.any_backend
+def test_one_choice_is_no_loss_and_no_accident():
+    """Logits of one class are certain; only those of places, (batch, places, 1), are losses computed beforehand."""
+    logits = np.array([[2.5], [-1.5]], "float32")
+    np.testing.assert_allclose(token_loss()(np.zeros(2, "int32"), logits), 0.0, atol=1e-6)
+    computed = np.array([[[0.5], [4.0]], [[1.5], [9.0]]], "float32")
+    weights = np.array([[1.0, 0.0], [1.0, 0.0]], "float32")
+    np.testing.assert_allclose(token_loss()(np.zeros((2, 2), "int32"), computed, weights), 1.0, atol=1e-6)

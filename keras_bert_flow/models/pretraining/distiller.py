@@ -72,8 +72,8 @@ class Distiller(ModelWithHead):
     """Train a student on what a teacher guesses for masked tokens, on the tokens, and on the teacher's hidden states.
 
     Inputs: those of a `MaskedLM`. Outputs: `mlm` of the student; `soft`, float32, (batch, masks_per_sequence, 1), and
-    `hidden`, float32, (batch, length, 1), which are losses themselves. A weight of 0 leaves the output
-    out, but for `mlm`. The teacher is not trained, has no dropout, and is in no checkpoint.
+    `hidden`, float32, (batch, length, 1), which are losses themselves. A weight of 0 leaves the output out, but
+    for `mlm`. The teacher is not trained, has no dropout, and is in no checkpoint.
 
     Args:
         student: a `MaskedLM`, which is published.
