@@ -268,19 +268,17 @@ def describe(arguments: argparse.Namespace, found: dict[str, Any]) -> dict[str, 
 
 def main() -> None:
     arguments = parse_arguments()
-    is_first = True
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         records = arguments.records or build_records(arguments, folder)
-        for recipe in arguments.recipes:
+        for number, recipe in enumerate(arguments.recipes):
             rows = []
             for seed in arguments.seeds:
                 place = folder / recipe.replace(" ", "-").replace(",", "") / f"seed-{seed}"
                 rows.append(describe(arguments, measure(arguments, records, recipe, seed, place)))
-            if is_first:
+            if not number:
                 print("| recipe | " + " | ".join(rows[0]) + " |", "|---|" + "---:|" * len(rows[0]), sep="\n")
-                is_first = False
             print_row(recipe, rows)
 
 
