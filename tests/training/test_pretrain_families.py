@@ -55,6 +55,23 @@ def test_fields_of_a_family_are_options_of_the_configuration(tmp_path):
 
 
 @pytest.mark.any_backend
+def test_detector_goes_on_with_a_new_generator(tmp_path, caplog):
+    records = write_objective_records(tmp_path / "records", "rtd")
+    config = make_tiny_config(model=SHAPE | {"family": "electra"}, **SETTINGS | {"total_steps": 2, "warmup_steps": 1})
+    first = pretrain(config, records, tmp_path / "first", lambda line: None) / "model"
+    still = config.pretraining.model_copy(update={"learning_rate": 1e-12})  # too small a step for float32 to see
+    further = config.model_copy(update={"pretraining": still})
+    caplog.clear()
+    second = pretrain(further, records, tmp_path / "second", lambda line: None, initial_model=first) / "model"
+    (said,) = (record.getMessage() for record in caplog.records if "begin anew" in record.getMessage())
+    names = said.partition("no weights for ")[2].partition(", which")[0].split(", ")
+    assert {name.partition("_")[0] for name in names} == {"generator", "mlm"}  # and nothing of the detector
+    before, after = (kbf.ReplacedTokenDetector.from_preset(folder).get_weights() for folder in (first, second))
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-9)
+
+
+@pytest.mark.any_backend
 def test_detector_has_a_family_and_no_bag_of_words():
     with pytest.raises(ValueError, match="`model.family` must be one of electra for the objective rtd. Received: bert"):
         check_objective("rtd", "bert", 0.0)
