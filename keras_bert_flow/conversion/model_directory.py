@@ -164,8 +164,8 @@ def load_pretrainer(
     named = {name: value for name, value in overrides.items() if name == "name"}
     model = model_class(backbone, **named, **(options or {}))
     model = BagOfWordsPretrainer(model, bag_of_words) if bag_of_words else model
-    new_layers = list_missing(model.published, model.saved_as, tensors) if may_be_new else ()
-    import_tensors(model.published, backbone, model.saved_as, tensors, folder, new_layers)
+    new_layers = list_missing(model.find_published(), model.saved_as, tensors) if may_be_new else ()
+    import_tensors(model.find_published(), backbone, model.saved_as, tensors, folder, new_layers)
     return model, new_layers + list_unpublished(model)
 
 

@@ -93,6 +93,6 @@ def list_missing(model, saved: SavedAs, tensors: StoredTensors) -> tuple[str, ..
 
 def list_unpublished(model) -> tuple[str, ...]:
     """Return the layers of a model with weights that no model directory holds, in the order of the model."""
-    published = {id(weight) for weight in model.published.weights}
+    published = {id(weight) for weight in model.find_published().weights}
     layers = {weight.path.partition("/")[0]: None for weight in model.weights if id(weight) not in published}
     return tuple(layers)

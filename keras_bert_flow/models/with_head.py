@@ -25,8 +25,6 @@ class ModelWithHead(keras.Model):
     Attributes:
         saved_as: how it is saved in a model directory; a class that has none is saved in no other way than as `.keras`.
         settings: arguments of the constructor that pre-training has settings for.
-        published: the model that a model directory is to hold after training.
-        fixed_weights: those of a model within that never change, and that a checkpoint need not hold.
     """
 
     default_rate = 5e-5
@@ -40,12 +38,12 @@ class ModelWithHead(keras.Model):
         self.dtype_policy = backbone.dtype_policy
         self.backbone = backbone
 
-    @property
-    def published(self):
+    def find_published(self):
+        """Return the model that a model directory is to hold; no property, as Keras walks through those to save."""
         return self
 
-    @property
-    def fixed_weights(self):
+    def list_fixed_weights(self):
+        """Return weights of a model within that never change, and that a checkpoint need not hold."""
         return []
 
     def list_matrices(self):

@@ -75,7 +75,7 @@ def test_detector_sees_what_the_generator_put_in():
         replaced[row, x["mask_positions"][row, place]] = drawn[row, place]
         original[row, x["mask_positions"][row, place]] = x["mask_ids"][row, place]
     inputs = {"token_ids": replaced, "segment_ids": x["segment_ids"], "padding_mask": x["padding_mask"]}
-    logits = model.published.predict(inputs, verbose=0)
+    logits = model.find_published().predict(inputs, verbose=0)
     right = np.where(replaced != original, logits, -logits)
     assert (replaced != original).any()
     np.testing.assert_allclose(outputs["rtd"][..., 1] - outputs["rtd"][..., 0], right, atol=1e-5)
@@ -93,7 +93,7 @@ def test_configuration_comes_back():
 
 def test_detector_travels_to_transformers_and_back(tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    detector, inputs = make_pretrainer().published, make_inputs()
+    detector, inputs = make_pretrainer().find_published(), make_inputs()
     detector.save_to_preset(tmp_path / "ours")
     reference, report = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert {name: list(found) for name, found in report.items() if found} == {}
@@ -114,7 +114,7 @@ def test_detector_travels_to_transformers_and_back(tmp_path):
 
 @pytest.mark.any_backend
 def test_detector_has_the_binary_cross_entropy_by_default():
-    detector, inputs = make_pretrainer().published, make_inputs()
+    detector, inputs = make_pretrainer().find_published(), make_inputs()
     detector.compile()
     labels = np.random.default_rng(5).integers(0, 2, inputs["token_ids"].shape)
     weights = inputs["padding_mask"].astype("float32")

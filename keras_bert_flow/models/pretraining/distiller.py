@@ -120,12 +120,10 @@ class Distiller(ModelWithHead):
             "hidden_state_weight": hidden_state_weight,
         }
 
-    @property
-    def published(self):
+    def find_published(self):
         return self.student
 
-    @property
-    def fixed_weights(self):
+    def list_fixed_weights(self):
         return self.teacher.variables
 
     def make_losses(self):

@@ -116,8 +116,7 @@ class ReplacedTokenPretrainer(ModelWithHead):
         self.generator_size, self.replaced_token_weight = generator_size, replaced_token_weight
         self.default_loss_weights = {"mlm": 1.0, "rtd": replaced_token_weight}
 
-    @property
-    def published(self):
+    def find_published(self):
         return self.detector
 
     def list_matrices(self):

@@ -164,7 +164,7 @@ def _build(run: Run) -> Contents:
         metrics = _train(run, model, checkpoints, best)
         if not cluster.is_first:
             return Contents()
-        _save(run, model.published, metrics | {"parameters": model.published.count_params()})
+        _save(run, model.find_published(), metrics | {"parameters": model.find_published().count_params()})
     facts = config.model_dump(mode="json", include={*run.recipe.facts})
     earlier = checkpoints.list_earlier(STEERING if is_chosen else ("total_steps",), metrics["steps"])
     return Contents(facts | ({EARLIER: earlier} if earlier else {}), run.recipe.find_inputs())

@@ -242,7 +242,7 @@ def _check_finite(state: Mapping[str, np.ndarray], step: int) -> None:
 
 def _list_variables(model) -> dict[str, Any]:
     """Name every variable that training changes, metrics aside: they start anew with every stretch of steps."""
-    fixed = {id(variable) for variable in getattr(model, "fixed_weights", ())}
+    fixed = {id(variable) for variable in (model.list_fixed_weights() if hasattr(model, "list_fixed_weights") else ())}
     groups = {  # the variables that are not trained hold the dropout seeds
         "model": [
             variable
