@@ -11,7 +11,7 @@ import pytest
 from keras_bert_flow.import_closure import PACKAGES, ROOT, code_digests
 from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.stages.registry import STAGES
-from tests.oracles.tiny_model import write_tiny_model
+from tests.oracles.tiny_model import TINY_SHAPE, write_tiny_model
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS
 
@@ -162,6 +162,7 @@ RUNS = {
     "vocabulary": "stage.build_vocabulary(config.corpus, config.vocabulary, folder / 'out')",
     "records": "stage.build_records(config.corpus, config.records, folder / 'v.txt', False, folder / 'out')",
     "pretraining": "stage.pretrain(config, folder / 'records', folder / 'out', report=str)",
+    "distillation": "stage.distill(config, folder / 'records', folder / 'teacher', folder / 'out', report=str)",
     "finetuning": "stage.finetune(config, folder / 'model', folder / 'out', report=str)",
     "evaluation": (
         "made = [folder / name for name in ('finetuned', 'pretrained', 'records')]\n"
@@ -179,9 +180,12 @@ def inputs(tmp_path):
     (run / "run.json").write_text('{"start": "pretrained", "seed": 1, "seconds": 1, "score": 0.5}')
     (tmp_path / "pretrained").mkdir()
     (tmp_path / "pretrained" / "metrics.json").write_text('{"seconds": 1}')
-    for name in ("finetuned", "pretrained"):
-        write_manifest(tmp_path / name, name, "key", {}, {}, {})
+    for name, stage in (("finetuned", "finetuning"), ("pretrained", "pretraining")):
+        write_manifest(tmp_path / name, stage, "key", {}, {}, {})
     write_tiny_model(tmp_path / "model")
+    write_tiny_model(
+        tmp_path / "teacher", pieces=(tmp_path / "records" / "vocab.txt").read_text().split(), has_masked_lm=True
+    )
     shutil.copy(tmp_path / "model" / "vocab.txt", tmp_path / "v.txt")
     (tmp_path / "corpus.txt").write_text("A cat sat. It ate.\n\nA dog ran. It hid.\n" * 20)
     (tmp_path / "table.tsv").write_text("text\tlabel\n" + "a b\tyes\nc\tno\n" * 4)
@@ -191,6 +195,12 @@ def inputs(tmp_path):
         "corpus": {"input": [str(tmp_path / "corpus.txt")]},
         "vocabulary": {"size": 60},
         "task": {"name": "a task", "train": table, "dev": table},
+        "distillation": {
+            "student": {"family": "distilbert", "num_layers": 1} | TINY_SHAPE,
+            "batch_size": 4,
+            "total_steps": 2,
+            "warmup_steps": 0,
+        },
         "finetuning": {"sequence_length": 16, "epochs": 1, "batch_size": 4, "seeds": [1], "compare_random": False},
     }
     config["records"] |= {"sequence_length": 16, "max_predictions": 4, "objective": "mlm"}

@@ -12,6 +12,7 @@ from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_voc
 
 PIECES = (*SPECIAL_PIECES, "a", "b", "c")
 HIDDEN, INTERMEDIATE, POSITIONS = 4, 8, 64
+TINY_SHAPE = {"hidden_dim": HIDDEN, "num_heads": 2, "intermediate_dim": INTERMEDIATE, "max_positions": POSITIONS}
 _TRANSFORM = {
     "dense.weight": (HIDDEN, HIDDEN),
     "dense.bias": (HIDDEN,),

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from keras_bert_flow.records.manifest import write_manifest
-from tests.oracles.tiny_model import PIECES, write_tiny_model
+from tests.oracles.tiny_model import PIECES, TINY_SHAPE, write_tiny_model
 from tests.oracles.tiny_records import write_tiny_records
 from tests.preflight.refused import assert_refused
 
@@ -19,14 +19,19 @@ EVALUATE = f"evaluate --model model {TASK}"
 REPORT = "report --finetuned finetuned --pretrained pretrained --records records --config run.yaml --output new"
 PRETRAIN = "pretrain --records records --config tiny.yaml --output new"
 CONTINUE = "pretrain --records intact --initial-model model --config tiny.yaml --output new"
+DISTILL = "distill --records records --teacher model --config student.yaml --output new"
 SEARCH = "search --model model --lines corpus/corpus.txt a"
 MODEL_FILES = ("model.safetensors", "config.json", "vocab.txt", "tokenizer_config.json", "task.json", "README.md")
 CASES = [
     *((command, f"pretrained/model/{name}") for name in MODEL_FILES for command in (PREDICT, FINETUNE)),
-    *((command, "pretrained/model/model.safetensors") for command in (EVALUATE, CONTINUE, SEARCH, REPORT)),
-    *((command, "pretrained/manifest.json") for command in (PREDICT, FINETUNE, EVALUATE, CONTINUE, SEARCH, REPORT)),
+    *((command, "pretrained/model/model.safetensors") for command in (EVALUATE, CONTINUE, DISTILL, SEARCH, REPORT)),
+    *(
+        (command, "pretrained/manifest.json")
+        for command in (PREDICT, FINETUNE, EVALUATE, CONTINUE, DISTILL, SEARCH, REPORT)
+    ),
     *((PRETRAIN, f"records/{name}") for name in ("train-*.tfrecord", "held_out-*.tfrecord", "*.index", "vocab.txt")),
-    *((command, "records/manifest.json") for command in (PRETRAIN, REPORT, "inspect records")),
+    *((command, "records/manifest.json") for command in (PRETRAIN, DISTILL, REPORT, "inspect records")),
+    (DISTILL, "records/train-*.tfrecord"),
     (REPORT, "records/train-*.tfrecord"),
     ("inspect records", "records/train-*.tfrecord"),
     ("inspect records", "records/train-*.index"),
@@ -100,6 +105,9 @@ def place(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(task))
     tiny = {"model": {"size": "tiny"}, "pretraining": {"total_steps": 2, "batch_size": 2, "warmup_steps": 0}}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny))
+    student = {"family": "distilbert", "num_layers": 1} | TINY_SHAPE | {"max_positions": 512}
+    distillation = {"distillation": {"student": student, "total_steps": 2, "batch_size": 2, "warmup_steps": 0}}
+    (tmp_path / "student.yaml").write_text(yaml.safe_dump(distillation))
     (tmp_path / "corpus.txt").write_text("A cat sat. It ate.\n\nA dog ran.\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", "torch")
@@ -123,15 +131,17 @@ def test_flipped_bit_is_refused(command, name, published, place, capsys):
 def test_every_case_passes_its_checks_with_whole_files(place):
     """So what the cases refuse is the bit, not the setting."""
     from keras_bert_flow.config.loading import load_config
-    from keras_bert_flow.preflight import models, stages
+    from keras_bert_flow.preflight import distillation, models, stages
 
     config = load_config("run.yaml", ["finetuning.sequence_length=16"])
     tiny, new = load_config("tiny.yaml"), Path("new")
     stages.check_pretraining_stage(tiny, Path("records"), None, new)
     with pytest.raises(ValueError, match="must have the shape"):  # behind the check of digests
         stages.check_pretraining_stage(tiny, Path("intact"), Path("model"), new)
+    with pytest.raises(ValueError, match="must have a masked-LM head"):  # behind the same
+        distillation.check_distillation_stage(load_config("student.yaml"), Path("records"), Path("model"), new)
     stages.check_finetuning_stage(config, Path("model"), new)
-    stages.check_report_stage(config, Path("finetuned"), Path("pretrained"), Path("records"), None, new)
+    stages.check_report_stage(config, Path("finetuned"), Path("pretrained"), Path("records"), (), new)
     stages.check_records_stage(config, Path("vocabulary/vocab.txt"), new)
     models.check_search(Path("model"), Path("corpus/corpus.txt"), None, None)
     assert json.loads(Path("pretrained/manifest.json").read_text())["digest"]
