@@ -18,7 +18,7 @@ BACKENDS = ("keras", "tensorflow", "jax", "torch")
 EVERYTHING = None
 ALLOWED = {
     # The last two, which come with Beam, only where a file needs them.
-    "text": "by_name json_documents numpy tokenizers pyarrow zstandard",
+    "text": "by_name json_documents terminal numpy tokenizers pyarrow zstandard",
     "records": "artifacts json_documents local_paths outputs numpy google_crc32c",
     "data": "text records tasks json_documents terminal grain numpy",
     "backends": "keras numpy grain jax tensorflow torch",
@@ -30,7 +30,7 @@ ALLOWED = {
         "config artifacts interrupts json_documents stages local_paths precision_choice progress data backends models "
         "distribution conversion layers markdown tasks text records keras numpy scipy safetensors"
     ),
-    "tasks": "by_name text json_documents local_paths numpy sklearn scipy",
+    "tasks": "by_name text pydantic json_documents local_paths numpy sklearn scipy",
     "evaluation": (
         "tasks data prediction models conversion artifacts config json_documents stages local_paths "
         "precision_choice records training "
@@ -44,7 +44,7 @@ ALLOWED = {
         "scipy"
     ),
     "doctor": "text records config artifacts json_documents terminal numpy scipy",
-    "config": "local_paths terminal yaml_documents pydantic",
+    "config": "tasks local_paths terminal yaml_documents pydantic",
     "artifacts": "interrupts local_paths locks outputs",
     "locks": "interrupts terminal",
     "import_closure": "",

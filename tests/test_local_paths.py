@@ -152,8 +152,9 @@ def write_arrays(output):
 
 def write_official(output):
     from keras_bert_flow.tasks.formats.official import write_official
+    from keras_bert_flow.tasks.registry import make_task
 
-    write_official(output, None, [], [])
+    write_official(output, make_task("classification"), [], [])
 
 
 def write_submission(output):

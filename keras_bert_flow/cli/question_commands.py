@@ -17,7 +17,7 @@ from keras_bert_flow.prediction.lines import read_items, read_waiting_items, rea
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.models import check_asked_model, check_search
 from keras_bert_flow.progress import counting_progress
-from keras_bert_flow.tasks.formats.official import find_format, write_official
+from keras_bert_flow.tasks.formats.official import check_format, write_official
 
 JSONL = "jsonl"
 
@@ -60,7 +60,8 @@ def predict(
     _check_file_options(is_fine_tuned, format, set, input, output)
     check_asked_model(model, asked_as, options, [] if is_fine_tuned else [input], output)
     task = change_task(find_task(model)[0], set or ()) if is_fine_tuned else None
-    official = None if format == JSONL else find_format(format, task)
+    if format != JSONL:
+        check_format(format, task)
     examples = task.read(input, has_labels=False) if task and input else None
     from keras_bert_flow.prediction.asked_model import AT_ONCE
     from keras_bert_flow.prediction.load import load
@@ -68,8 +69,8 @@ def predict(
     asked = load(model, asked_as, **options)
     if set:
         asked.task = task
-    if official is not None:
-        write_official(output, official, examples, asked.answer(examples))
+    if format != JSONL:
+        write_official(output, task, examples, asked.answer(examples))
     elif input is not None:
         examples = asked.read(input) if examples is None else examples
         total = len(examples) if isinstance(examples, Sequence) else None

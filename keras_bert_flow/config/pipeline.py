@@ -15,11 +15,10 @@ from keras_bert_flow.config.optimization import check_at_most
 from keras_bert_flow.config.pretraining import PretrainingConfig, SecondPhaseConfig
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.config.settings import LocalPath, Settings
-from keras_bert_flow.config.tasks import AnyTask, ClassificationConfig
+from keras_bert_flow.config.tasks import POOLED, TASKS, AnyTask
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 
 Backend = Literal["jax", "tensorflow", "torch"]
-POOLED_TASKS = ("classification", "regression", "multi_label")  # whose heads predict from one vector for each text
 
 
 class PipelineConfig(Settings):
@@ -44,7 +43,7 @@ class PipelineConfig(Settings):
     distillation: DistillationConfig | None = Field(
         None, description="A smaller model that learns from the pre-trained one, for the task. Default: none."
     )
-    task: AnyTask = Field(default_factory=ClassificationConfig, description="The task.")
+    task: AnyTask = Field(default_factory=TASKS["classification"], description="The task.")
     finetuning: FinetuningConfig = Field(default_factory=FinetuningConfig, description="Fine-tuning.")
     evaluation: EvaluationConfig = Field(
         default_factory=EvaluationConfig, description="What the report measures beside the task."
@@ -60,18 +59,18 @@ class PipelineConfig(Settings):
 
     @model_validator(mode="after")
     def _check_pooling(self):
-        if self.finetuning.pooling is not None and self.task.kind not in POOLED_TASKS:
+        if self.finetuning.pooling is not None and self.task.kind not in POOLED:
             raise ValueError(
-                f"`finetuning.pooling` must go with a task of kind {', '.join(POOLED_TASKS)}. Received: "
+                f"`finetuning.pooling` must go with a task of kind {', '.join(POOLED)}. Received: "
                 f"pooling={self.finetuning.pooling}, kind={self.task.kind}. Leave it out."
             )
         return self
 
     @model_validator(mode="after")
     def _check_head_start(self):
-        if self.finetuning.head_start == "probe" and self.task.kind not in POOLED_TASKS:
+        if self.finetuning.head_start == "probe" and self.task.kind not in POOLED:
             raise ValueError(
-                f"`finetuning.head_start: probe` must go with a task of kind {', '.join(POOLED_TASKS)}. Received: "
+                f"`finetuning.head_start: probe` must go with a task of kind {', '.join(POOLED)}. Received: "
                 f"head_start=probe, kind={self.task.kind}. Leave it out."
             )
         return self

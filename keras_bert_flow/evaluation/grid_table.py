@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.evaluation.headings import HEADINGS, format_spread
+from keras_bert_flow.evaluation.headings import format_spread, name_metric
 from keras_bert_flow.evaluation.summary import align
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.markdown import as_markdown
@@ -43,7 +43,7 @@ def other_seconds(grid: Mapping[str, Any] | None) -> float:
 def grid_rows(grid: Mapping[str, Any]) -> list[list[str]]:
     """Lay out the table: a header row, then a row a point, the cheapest first."""
     metric = grid["main_metric"]
-    heading = HEADINGS.get(grid["kind"], {}).get(metric, metric)
+    heading = name_metric(grid["kind"], metric)
     header = ["learning rate", "batch size", "epochs", heading, "runs", "seconds", ""]
     rows = []
     for point in grid["points"]:

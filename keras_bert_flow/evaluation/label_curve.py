@@ -7,12 +7,12 @@ from typing import Any
 from keras_bert_flow.evaluation.convergence import is_improving
 from keras_bert_flow.evaluation.curves import Panel, Series
 from keras_bert_flow.evaluation.headings import (
-    HEADINGS,
     MODEL_NAMES,
     SHARE,
-    WORD_BASELINES,
     format_metric,
     format_spread,
+    name_metric,
+    name_word_baseline,
 )
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.markdown import as_markdown
@@ -100,11 +100,11 @@ def curve_panel(curve: Mapping[str, Any]) -> Panel:
 
 
 def _heading(curve: Mapping[str, Any]) -> str:
-    return HEADINGS.get(curve["kind"], {}).get(curve["main_metric"], curve["main_metric"])
+    return name_metric(curve["kind"], curve["main_metric"])
 
 
 def _list_models(curve: Mapping[str, Any]) -> dict[str, str]:
-    names = {"tfidf": WORD_BASELINES.get(curve["kind"])} | MODEL_NAMES
+    names = {"tfidf": name_word_baseline(curve["kind"])} | MODEL_NAMES
     return {model: names[model] for model in MODELS if any(row.get(model) for row in curve["rows"])}
 
 

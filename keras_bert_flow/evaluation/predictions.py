@@ -1,14 +1,12 @@
 """Keep the predictions of a run as lines of JSON, and in the format in which others score them where there is one."""
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.tasks.answering.squad import write_answers, write_no_answer_scores
 from keras_bert_flow.tasks.core.task import Prediction, Task
-from keras_bert_flow.tasks.tagging.conll import write_conll
+from keras_bert_flow.tasks.formats.rows import JSON_LINES
 
 
 def write_predictions(
@@ -21,25 +19,6 @@ def write_predictions(
     predicted tag, as conlleval takes it, unless a word holds a blank.
     """
     lines = (json.dumps(prediction) + "\n" for prediction in predictions)
-    with open(folder / f"{name}.jsonl", "w", encoding="utf-8", newline="\n") as file:
+    with open(folder / f"{name}{JSON_LINES}", "w", encoding="utf-8", newline="\n") as file:
         file.writelines(lines)
-    if task.kind in OFFICIAL:
-        OFFICIAL[task.kind](folder / name, task, examples, predictions)
-
-
-def _write_squad(path: Path, task: Task, examples: Sequence[Any], predictions: Sequence[Prediction]) -> None:
-    write_answers(f"{path}.answers.json", predictions)
-    if task.null_threshold is not None:
-        write_no_answer_scores(f"{path}.no_answer.json", predictions)
-
-
-def _write_columns(path: Path, task: Task, examples: Sequence[Any], predictions: Sequence[Prediction]) -> None:
-    with suppress(ValueError):  # a word of a .jsonl may hold a blank, and then no columns can say it
-        write_conll(f"{path}.conll", examples, [prediction["tags"] for prediction in predictions])
-
-
-# kind of task → writes the files of its format, whose names begin with the path
-OFFICIAL: dict[str, Callable[[Path, Task, Sequence[Any], Sequence[Prediction]], None]] = {
-    "question_answering": _write_squad,
-    "token_classification": _write_columns,
-}
+    task.write_beside(folder / name, examples, predictions)

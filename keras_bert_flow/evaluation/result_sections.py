@@ -14,11 +14,11 @@ from keras_bert_flow.evaluation.summary import (
     result_rows,
 )
 from keras_bert_flow.tasks.core.unreachable import list_unreachable
+from keras_bert_flow.tasks.registry import find_task_class
 
 MAX_CLASSES = 40  # a wider confusion matrix, or a longer table, is no longer read
 MAX_TEXT = 500  # characters of a shown example
-# Kind of task → what its classes are called; counts, and what they count.
-CLASS_NAMES = {"multi_label": "label", "token_classification": "type of span"}
+# Counts, and what they count.
 COUNTS = {"gold": "in the dev set", "predicted": "predicted", "correct": "in both"}
 SHARES = {"precision": "precision %", "recall": "recall %", "f1": "F1 %"}
 NOTHING = "(none)"
@@ -100,7 +100,7 @@ def describe_classes(results: Mapping[str, Any]) -> list[str]:
         ]
         for name in names
     ]
-    header = [CLASS_NAMES.get(kind, "class"), *SHARES.values(), *COUNTS.values()]
+    header = [find_task_class(kind).class_name, *SHARES.values(), *COUNTS.values()]
     return [table(header, rows), paragraph(f"Pre-trained, {_sum_of_runs(results)}.{left_out}", "note")]
 
 

@@ -108,7 +108,7 @@ def build_results(
         "interval": _bound(task, dev, runs[PRETRAINED][0], models[PRETRAINED]["runs"][0][task.main_metric]),
         "classes": pool_tables([task.tabulate(dev, run.predictions) for run in runs[PRETRAINED]]),
     }
-    if task.kind == "classification":
+    if task.has_confusion:
         results["confusion"] = _count_confusion(task, dev, runs[PRETRAINED])
     return results
 

@@ -22,6 +22,17 @@ KINDS = {
 WORDS = {str: "text", bool: "true or false", int: "an integer", float: "a number", NoneType: "null"}
 
 
+def find_task_class(kind: str) -> type[Task]:
+    """Return the class of a kind of task.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"A task must be of a known kind. Received: {kind!r}. Use one of: {', '.join(KINDS)}.")
+    return load_by_name(KINDS[kind])
+
+
 def make_task(kind: str, **values: Any) -> Task:
     """Make a task; fields that are not given have their defaults.
 
@@ -31,9 +42,7 @@ def make_task(kind: str, **values: Any) -> Task:
     Raises:
         ValueError: there is no such kind or field, or a value is not of its field's type.
     """
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"A task must be of a known kind. Received: {kind!r}. Use one of: {', '.join(KINDS)}.")
-    task_class = load_by_name(KINDS[kind])
+    task_class = find_task_class(kind)
     hints, known = get_type_hints(task_class), [field.name for field in fields(task_class)]
     for field, value in values.items():
         if field not in known:

@@ -12,7 +12,7 @@ from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.evaluation.prediction_files import score_predictions
 from keras_bert_flow.tasks.answering.squad import gold_answers, read_questions
-from keras_bert_flow.tasks.formats.glue import write_glue_table
+from keras_bert_flow.tasks.formats.glue_table import write_glue_table
 from keras_bert_flow.tasks.tagging.conll import read_tagged_words, write_conll
 from tests.oracles.conlleval import conlleval
 from tests.oracles.squad_scores import official_1
@@ -65,7 +65,7 @@ def test_table_for_the_server_of_glue_is_scored(tmp_path):
     dev, rng = Path(DATA, "sst2/test.tsv"), random.Random(3)
     gold = [line.split("\t")[1] for line in dev.read_text(encoding="utf-8").splitlines()]
     predicted = [rng.choice("011") for _ in gold]
-    write_glue_table(tmp_path / "SST-2.tsv", [{"label": label} for label in predicted])
+    write_glue_table(tmp_path / "SST-2.tsv", predicted)
     config = configure(Path(DATA, "sst2/train.tsv"), dev, text="0", label="1", header=False)
     scores = score_predictions(config, tmp_path / "SST-2.tsv")
     assert scores["accuracy"] == pytest.approx(accuracy_score(gold, predicted))
@@ -74,7 +74,7 @@ def test_table_for_the_server_of_glue_is_scored(tmp_path):
 def test_label_that_only_training_has_may_be_predicted(tmp_path):
     (tmp_path / "train.tsv").write_text("text\tlabel\nw\ta\nw\tb\nw\tc\n")
     (tmp_path / "dev.tsv").write_text("text\tlabel\nw\ta\nw\tb\n")
-    write_glue_table(tmp_path / "p.tsv", [{"label": "a"}, {"label": "c"}])
+    write_glue_table(tmp_path / "p.tsv", ["a", "c"])
     scores = score_predictions(configure(tmp_path / "train.tsv", tmp_path / "dev.tsv"), tmp_path / "p.tsv")
     assert scores["accuracy"] == 0.5
     with pytest.raises(ValueError, match="'c'") as caught:

@@ -7,7 +7,8 @@ import pytest
 
 from keras_bert_flow.tasks.classification.classification import Classification
 from keras_bert_flow.tasks.classification.regression import Regression
-from keras_bert_flow.tasks.formats.glue import GLUE, SUBMISSION, glue_task, write_glue_submission, write_glue_table
+from keras_bert_flow.tasks.formats.glue import GLUE, SUBMISSION, glue_task, write_glue_submission
+from keras_bert_flow.tasks.formats.glue_table import read_glue_table, write_glue_table
 from tests.tasks.files import DATA, message_of, needs_data, write
 
 # The first lines of the published files, and the facts of each task, from the paper and the server's own names.
@@ -135,12 +136,13 @@ def test_table_is_written_with_labels_or_numbers_and_taken_by_a_submission(tmp_p
         "STS-B.tsv": [{"score": n / 7} for n in range(1379)],
     }
     for name, predictions in answers.items():
-        write_glue_table(tmp_path / name, predictions)
+        given = [next(iter(prediction.values())) for prediction in predictions]
+        write_glue_table(tmp_path / name, given)
+        assert read_glue_table(tmp_path / name, type(given[0])) == given
         with open(tmp_path / name, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
         assert rows[0].keys() == {"index", "prediction"}
         assert [int(row["index"]) for row in rows] == list(range(len(predictions)))
-        given = [next(iter(prediction.values())) for prediction in predictions]
         assert [type(one)(row["prediction"]) for one, row in zip(given, rows, strict=True)] == given
     missing = write_glue_submission(tmp_path / "a.zip", {name: tmp_path / name for name in answers})
     assert len(missing) == 9
@@ -149,7 +151,7 @@ def test_table_is_written_with_labels_or_numbers_and_taken_by_a_submission(tmp_p
         scores = [line.split("\t")[1] for line in archive.read("STS-B.tsv").decode().splitlines()[1:]]
     assert [float(score) for score in scores] == [min(n / 7, 5.0) for n in range(1379)]
     with pytest.raises(ValueError, match=r"Prediction 1: a column holds no tab .* Received: 'a\\tb'"):
-        write_glue_table(tmp_path / "WNLI.tsv", [{"label": "a"}, {"label": "a\tb"}])
+        write_glue_table(tmp_path / "WNLI.tsv", ["a", "a\tb"])
 
 
 @pytest.mark.parametrize(

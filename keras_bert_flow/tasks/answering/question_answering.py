@@ -10,8 +10,16 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from keras_bert_flow.tasks.answering.answer_alignment import count_unreachable_answers
+from keras_bert_flow.tasks.answering.answer_files import score_answer_file
 from keras_bert_flow.tasks.answering.context_windows import Window, cut_windows, find_gold, require_room
-from keras_bert_flow.tasks.answering.squad import ContextQuestion, gold_answers, read_questions
+from keras_bert_flow.tasks.answering.settings import QuestionAnsweringSettings
+from keras_bert_flow.tasks.answering.squad import (
+    ContextQuestion,
+    gold_answers,
+    read_questions,
+    write_answers,
+    write_no_answer_scores,
+)
 from keras_bert_flow.tasks.answering.squad_metrics import score_squad_1, score_squad_2
 from keras_bert_flow.tasks.core.answers import token_logits_of
 from keras_bert_flow.tasks.core.features import Features
@@ -23,7 +31,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 @final
 @dataclass(frozen=True)
-class QuestionAnswering(Task):
+class QuestionAnswering(QuestionAnsweringSettings, Task):
     """Find the span of a context that answers a question: SQuAD 1.1, and 2.0 where the answer may be missing.
 
     A model reads [CLS] question [SEP] window [SEP] and gives each token a `start` and an `end` logit. A context that is
@@ -41,15 +49,15 @@ class QuestionAnswering(Task):
     Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert, run_squad.py, whose values these are.
     """
 
-    kind: ClassVar[str] = "question_answering"
     baseline: ClassVar[str] = "commonest place of an answer"
+    headings: ClassVar[Mapping[str, str]] = {
+        "exact": "exact match %",
+        "f1": "F1 of words %",
+        "has_answer_f1": "F1, answerable %",
+        "no_answer_f1": "F1, unanswerable %",
+    }
+    official_format: ClassVar[str | None] = "squad"
 
-    stride: int = 128
-    max_question_tokens: int = 64
-    max_answer_tokens: int = 30
-    n_best: int = 20
-    null_threshold: float | None = None
-    main_metric: str = "f1"
     labels: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -190,6 +198,19 @@ class QuestionAnswering(Task):
         task = self if all(example.answers for example in examples) else by_rules_2
         pairs = zip(examples, predictions, strict=True)
         return mean_measure([task.score([one], [answer])[self.main_metric] for one, answer in pairs])
+
+    def write_official(
+        self, path: Path, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]
+    ) -> None:
+        write_answers(path, predictions)
+
+    def write_beside(self, path: Path, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> None:
+        write_answers(f"{path}.answers.json", predictions)
+        if self.null_threshold is not None:
+            write_no_answer_scores(f"{path}.no_answer.json", predictions)
+
+    def score_file(self, path: str | Path, examples: Sequence[ContextQuestion]) -> dict[str, float]:
+        return score_answer_file(self, path, examples)
 
     def _find_spans(self, start_logits: np.ndarray, end_logits: np.ndarray, window: Window) -> np.ndarray:
         """Return the best spans of a window, float64, (spans, 3): score, start and end in characters."""

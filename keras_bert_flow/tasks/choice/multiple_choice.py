@@ -8,6 +8,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from keras_bert_flow.tasks.choice.choices import ChoiceColumns, ChoiceExample, count_choices, read_choices
+from keras_bert_flow.tasks.choice.settings import MultipleChoiceSettings
 from keras_bert_flow.tasks.core.answers import probabilities_of
 from keras_bert_flow.tasks.core.checks import check_main_metric, refuse_labels
 from keras_bert_flow.tasks.core.features import Features, join_texts
@@ -20,7 +21,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 @final
 @dataclass(frozen=True)
-class MultipleChoice(Task):
+class MultipleChoice(MultipleChoiceSettings, Task):
     """Choices between texts, laid out as SWAG (the defaults) or, with the fields of `RACE`, as RACE.
 
     Each choice is a sequence of its own, [CLS] context [SEP] question and choice [SEP]; a model of it gives each
@@ -38,14 +39,9 @@ class MultipleChoice(Task):
     Source: Devlin et al. 2019, section 4.4, for the sequences.
     """
 
-    kind: ClassVar[str] = "multiple_choice"
     baseline: ClassVar[str] = "commonest place"
+    headings: ClassVar[Mapping[str, str]] = {"accuracy": "accuracy %"}
 
-    context: str = "sent1"
-    question: str | None = "sent2"
-    choices: tuple[str, ...] = ("ending0", "ending1", "ending2", "ending3")
-    label: str = "label"
-    header: bool = True
     main_metric: str = "accuracy"
     labels: tuple[str, ...] = ()
 

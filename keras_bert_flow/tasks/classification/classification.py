@@ -7,6 +7,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
+from keras_bert_flow.tasks.classification.settings import ClassificationSettings
 from keras_bert_flow.tasks.core.answers import name_shares, probabilities_of
 from keras_bert_flow.tasks.core.checks import check_labels, check_main_metric, require_learnt
 from keras_bert_flow.tasks.core.counts import count_classes, macro_f1, make_table
@@ -29,13 +30,14 @@ from keras_bert_flow.tasks.core.texts import (
     read_examples,
     show_texts,
 )
+from keras_bert_flow.tasks.formats.glue_table import read_glue_table, write_glue_table
 from keras_bert_flow.tasks.formats.tables import class_names, number_labels, require_text
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 @final
 @dataclass(frozen=True)
-class Classification(Task):
+class Classification(ClassificationSettings, Task):
     """Classes of texts, from a table as `tables.read_table` reads it.
 
     A model of it answers {"logits": (rows, classes)}. A prediction is {"label", "probability", "probabilities"}, the
@@ -49,15 +51,16 @@ class Classification(Task):
             second is the positive one.
     """
 
-    kind: ClassVar[str] = "classification"
     baseline: ClassVar[str] = "majority class"
-
-    text: str = "text"
-    text_pair: str | None = None
-    label: str = "label"
-    header: bool = True
-    main_metric: str = "accuracy"
-    labels: tuple[str, ...] = ()
+    headings: ClassVar[Mapping[str, str]] = {
+        "accuracy": "accuracy %",
+        "f1": "macro F1 %",
+        "f1_positive": "class 1 F1 %",
+        "matthews": "Matthews correlation",
+    }
+    word_baseline: ClassVar[str | None] = "TF-IDF with logistic regression"
+    has_confusion: ClassVar[bool] = True
+    official_format: ClassVar[str | None] = "glue"
 
     def __post_init__(self):
         check_labels(self.labels, least=2)
@@ -127,6 +130,12 @@ class Classification(Task):
             return counts[1].f1 if self.main_metric == "f1_positive" else macro_f1(counts)
 
         return measure
+
+    def write_official(self, path: Path, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> None:
+        write_glue_table(path, [found["label"] for found in predictions])
+
+    def read_official(self, path: str | Path, examples: Sequence[TextExample]) -> list[Prediction]:
+        return [{"label": label} for label in read_glue_table(path, str)]
 
     def _pair_ids(
         self, examples: Sequence[TextExample], predictions: Sequence[Prediction]

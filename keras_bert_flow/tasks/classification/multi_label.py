@@ -8,6 +8,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 from scipy.special import expit
 
+from keras_bert_flow.tasks.classification.settings import MultiLabelSettings
 from keras_bert_flow.tasks.core.answers import logits_of, name_shares
 from keras_bert_flow.tasks.core.checks import check_labels, check_main_metric, require_learnt
 from keras_bert_flow.tasks.core.counts import count_marks, make_table
@@ -33,7 +34,7 @@ MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true
 
 @final
 @dataclass(frozen=True)
-class MultiLabel(Task):
+class MultiLabel(MultiLabelSettings, Task):
     """Sets of labels of texts, from a table as `tables.read_table` reads it.
 
     The labels stand in one column, with `separator` between them (in .jsonl also as a list), or each has a column of
@@ -53,18 +54,14 @@ class MultiLabel(Task):
         labels: where they are given rather than learnt, a training table may have no others.
     """
 
-    kind: ClassVar[str] = "multi_label"
     baseline: ClassVar[str] = "commonest labels"
-
-    text: str = "text"
-    text_pair: str | None = None
-    label: str = "label"
-    separator: str = "|"
-    label_columns: tuple[str, ...] = ()
-    threshold: float = 0.5
-    header: bool = True
-    main_metric: str = "f1_micro"
-    labels: tuple[str, ...] = ()
+    headings: ClassVar[Mapping[str, str]] = {
+        "f1_micro": "micro F1 %",
+        "f1_macro": "macro F1 %",
+        "exact_match": "exact match %",
+    }
+    word_baseline: ClassVar[str | None] = "TF-IDF with logistic regression"
+    class_name: ClassVar[str] = "label"
 
     def __post_init__(self):
         check_main_metric(self.main_metric, SET_METRICS)

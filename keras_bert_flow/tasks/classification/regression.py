@@ -7,6 +7,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
+from keras_bert_flow.tasks.classification.settings import RegressionSettings
 from keras_bert_flow.tasks.core.answers import logits_of
 from keras_bert_flow.tasks.core.checks import check_main_metric, refuse_labels
 from keras_bert_flow.tasks.core.features import Features
@@ -21,6 +22,7 @@ from keras_bert_flow.tasks.core.texts import (
     read_examples,
     show_texts,
 )
+from keras_bert_flow.tasks.formats.glue_table import read_glue_table, write_glue_table
 from keras_bert_flow.tasks.formats.scores import read_score, require_different_scores
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -29,7 +31,7 @@ COLLAPSED = 0.01  # share of a range; no two numbers that a model says are quite
 
 @final
 @dataclass(frozen=True)
-class Regression(Task):
+class Regression(RegressionSettings, Task):
     """Scores of texts, from a table as `tables.read_table` reads it, whose labels are numbers.
 
     A model of it answers {"logits": (rows,) or (rows, 1)}, in the unit of the table: targets are not scaled. A
@@ -43,16 +45,15 @@ class Regression(Task):
         labels: none: it chooses from nothing.
     """
 
-    kind: ClassVar[str] = "regression"
     baseline: ClassVar[str] = "mean of the training table"
+    headings: ClassVar[Mapping[str, str]] = {
+        "pearson": "Pearson correlation",
+        "spearman": "Spearman correlation",
+        "mse": "mean squared error",
+    }
+    word_baseline: ClassVar[str | None] = "TF-IDF with ridge regression"
+    official_format: ClassVar[str | None] = "glue"
 
-    text: str = "text"
-    text_pair: str | None = None
-    label: str = "label"
-    header: bool = True
-    main_metric: str = "spearman"
-    lowest: float | None = None
-    highest: float | None = None
     labels: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -112,6 +113,12 @@ class Regression(Task):
     def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
         labels, answers = _pair_scores(examples, predictions)
         return lambda chosen: regression_metrics(labels[chosen], answers[chosen])[self.main_metric]
+
+    def write_official(self, path: Path, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> None:
+        write_glue_table(path, [found["score"] for found in predictions])
+
+    def read_official(self, path: str | Path, examples: Sequence[TextExample]) -> list[Prediction]:
+        return [{"score": score} for score in read_glue_table(path, float)]
 
     @property
     def _range(self) -> tuple[float, float]:

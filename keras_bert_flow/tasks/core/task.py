@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.losses import mean_loss
+from keras_bert_flow.tasks.formats.rows import JSON_LINES, read_objects
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 Prediction = Mapping[str, Any]  # plain JSON values, so that it can be written as a line
@@ -26,10 +27,21 @@ class Task(ABC):
         baseline: what `guess` predicts, in words.
         main_metric: of those that `score` gives, the one by which runs are compared; higher is better.
         labels: names of what the model chooses from, in the order of its outputs; empty where it chooses from nothing.
+        headings: metric → its heading in a report, in the order of the columns; others are in `metrics.json` only. One
+            that ends in " %" is of a share.
+        word_baseline: what the baseline of `baselines.word_baseline` is called; None where the kind has none.
+        class_name: what a row of `tabulate` is.
+        has_confusion: whether a report counts which class was taken for which.
+        official_format: name of the format in which others take predictions of this kind; None where there is none.
     """
 
     kind: ClassVar[str]
     baseline: ClassVar[str]
+    headings: ClassVar[Mapping[str, str]]
+    word_baseline: ClassVar[str | None] = None
+    class_name: ClassVar[str] = "class"
+    has_confusion: ClassVar[bool] = False
+    official_format: ClassVar[str | None] = None
     main_metric: str
     labels: tuple[str, ...]
 
@@ -118,6 +130,49 @@ class Task(ABC):
     @abstractmethod
     def make_measure(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Measure:
         """Return the `main_metric` as a function of the examples that count, made to be called a thousand times."""
+
+    def write_official(self, path: Path, examples: Sequence[Any], predictions: Sequence[Prediction]) -> None:
+        """Write predictions in `official_format`.
+
+        Raises:
+            ValueError: there is none, or a prediction cannot be said in it; the message names it.
+        """
+        raise ValueError(f"Predictions of {self.kind} have no official format. Write them as lines of JSON.")
+
+    def write_beside(  # noqa: B027  (most kinds have no such files)
+        self, path: Path, examples: Sequence[Any], predictions: Sequence[Prediction]
+    ) -> None:
+        """Write what official scorers take, beside the lines of JSON of a run; names of the files begin with `path`."""
+
+    def read_official(self, path: str | Path, examples: Sequence[Any]) -> list[Prediction]:
+        """Read predictions of the examples in the official format.
+
+        Raises:
+            ValueError: there is none, or the file is not in it, or of other examples; the message names the file.
+        """
+        raise ValueError(f"Predictions of {self.kind} must be in a .jsonl file. Received: {path}. Use `kbf predict`.")
+
+    def score_file(self, path: str | Path, examples: Sequence[Any]) -> dict[str, float]:
+        """Measure the predictions of a file against the examples: lines of JSON, or the official format.
+
+        Raises:
+            ValueError: the predictions are not of these examples; the message names the file.
+        """
+        is_lines = str(path).endswith(JSON_LINES)
+        predictions = [fields for _, fields in read_objects(path)] if is_lines else self.read_official(path, examples)
+        if len(predictions) != len(examples):
+            raise ValueError(
+                f"{path}: must hold a prediction for each example. Received: {len(predictions)} for {len(examples)}. "
+                "Predict the file that they are from."
+            )
+        try:
+            return self.score(examples, predictions)
+        except KeyError as error:
+            raise ValueError(f"{path}: a prediction lacks {error} for {self.kind}. Predict with such a task.") from None
+        except (TypeError, AttributeError) as error:  # a field that JSON gave another type
+            raise ValueError(
+                f"{path}: a prediction is not one of {self.kind} ({error}). Predict with such a task."
+            ) from None
 
     def count_unreachable(
         self, tokenizer: Tokenizer, examples: Sequence[Any], features: Features

@@ -13,6 +13,7 @@ from keras_bert_flow.tasks.core.metrics import CORRELATIONS, mean_measure, regre
 from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
 from keras_bert_flow.tasks.core.texts import TextExample, are_labelled, labels_of, pose_texts, read_examples, show_texts
 from keras_bert_flow.tasks.embedding.partners import number_texts, pair_cosines, partner_loss, rank_partners
+from keras_bert_flow.tasks.embedding.settings import SentenceEmbeddingSettings
 from keras_bert_flow.tasks.formats.scores import read_score, require_different_scores
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -26,7 +27,7 @@ COLLAPSED = 0.01  # share of the range of the labels
 
 @final
 @dataclass(frozen=True)
-class SentenceEmbedding(Task):
+class SentenceEmbedding(SentenceEmbeddingSettings, Task):
     """Vectors of texts, learnt from a table of pairs as `tables.read_table` reads it.
 
     With the objective `contrastive` the two texts of a row belong together, and the second texts of the other rows in a
@@ -53,20 +54,14 @@ class SentenceEmbedding(Task):
     `sentence_transformers` have them.
     """
 
-    kind: ClassVar[str] = "sentence_embedding"
     baseline: ClassVar[str] = "same vector for every text"
+    headings: ClassVar[Mapping[str, str]] = {
+        "mrr": "MRR@10",
+        "accuracy": "partner found first %",
+        "spearman": "Spearman correlation",
+        "pearson": "Pearson correlation",
+    }
 
-    objective: str = CONTRASTIVE
-    text: str = "text"
-    text_pair: str = "text_pair"
-    label: str = "label"
-    header: bool = True
-    lowest: float = 0.0
-    highest: float = 1.0
-    scale: float = 20.0
-    pooling: str | None = None
-    normalize: bool | None = None
-    main_metric: str | None = None
     labels: tuple[str, ...] = ()
 
     def __post_init__(self):

@@ -7,13 +7,14 @@ A folder of GLUE is named as in `GLUE` and holds train.tsv, the dev files and th
 import math
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.local_paths import check_local
-from keras_bert_flow.tasks.core.task import Prediction, Task
+from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.formats.glue_table import COLUMNS, format_glue_table
 from keras_bert_flow.tasks.formats.rows import (
     abridge,
     pick_fields,
@@ -24,7 +25,6 @@ from keras_bert_flow.tasks.formats.rows import (
 )
 from keras_bert_flow.tasks.registry import make_task
 
-COLUMNS = ("index", "prediction")
 BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 LOWEST, HIGHEST = 0.0, 5.0  # similarity of STS-B
@@ -151,25 +151,6 @@ def glue_task(name: str, test: bool = False) -> Task:
     return make_task(task.kind, **columns, **known, header=test or task.header, main_metric=task.metrics[0])
 
 
-def write_glue_table(path: str | Path, predictions: Iterable[Prediction]) -> None:
-    """Write predictions of classes or of numbers as the table of one test file: index, from 0, and prediction.
-
-    Labels and numbers are written as they are. Which GLUE takes, `write_glue_submission` sees to.
-
-    Raises:
-        ValueError: a label holds a tab or a line end.
-    """
-    values = [str(found["label"] if "label" in found else found["score"]) for found in predictions]
-    for index, value in enumerate(values):
-        if any(mark in value for mark in "\t\r\n"):
-            raise ValueError(
-                f"Prediction {index}: a column holds no tab or line end. Received: {abridge([repr(value)])}. "
-                "Write the predictions as lines of JSON."
-            )
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.write(_format_table(values))
-
-
 def write_glue_submission(path: str | Path, predictions: Mapping[str, str | Path]) -> tuple[str, ...]:
     """Write predictions on the test tables as the .zip that the server of GLUE takes.
 
@@ -209,12 +190,7 @@ def _format_predictions(name: str, file: str | Path) -> str:
             f"{name} must have {task.tests[name].rows} predictions. Received: {len(lines)}, from {file}. "
             f"Predict the whole of {task.tests[name].file}."
         )
-    return _format_table(lines)
-
-
-def _format_table(values: Iterable[Any]) -> str:
-    header = "\t".join(COLUMNS)
-    return f"{header}\n" + "".join(f"{index}\t{value}\n" for index, value in enumerate(values))
+    return format_glue_table(lines)
 
 
 def _read_labels(file: str | Path, labels: tuple[str, ...]) -> Iterator[str]:

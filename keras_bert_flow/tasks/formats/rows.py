@@ -9,6 +9,7 @@ from typing import Any
 from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.tasks.formats.bounded_reading import GZIP, read_byte_lines
 
+JSON_LINES = ".jsonl"
 Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
 
 

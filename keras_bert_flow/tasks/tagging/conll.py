@@ -57,6 +57,22 @@ def read_tagged_words(
     return examples
 
 
+def read_predicted_tags(path: str | Path, examples: Sequence[TaggedWords]) -> list[TaggedWords]:
+    """Read the tags that were predicted for some sentences: columns, the word first and the tag last.
+
+    Raises:
+        ValueError: the words are others; the message names file and row.
+    """
+    found = read_tagged_words(path, 0, LAST)
+    for gold, predicted in zip(examples, found, strict=False):
+        if tuple(gold.words) != tuple(predicted.words):
+            raise ValueError(
+                f"{predicted.place(0)}: must have the words of {gold.place(0)}. Received: {abridge(predicted.words)}. "
+                "Predict that file."
+            )
+    return found
+
+
 def write_conll(path: str | Path, examples: Sequence[TaggedWords], predicted: Sequence[Sequence[str]]) -> None:
     """Write word, tag where there is one, and predicted tag, parted by a space, as conlleval reads them.
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -13,7 +14,8 @@ from keras_bert_flow.tasks.core.features import IGNORED, Features
 from keras_bert_flow.tasks.core.metrics import has_collapsed
 from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
 from keras_bert_flow.tasks.formats.rows import abridge
-from keras_bert_flow.tasks.tagging.conll import LAST, read_tagged_words
+from keras_bert_flow.tasks.tagging.conll import read_predicted_tags, read_tagged_words, write_conll
+from keras_bert_flow.tasks.tagging.settings import TokenClassificationSettings
 from keras_bert_flow.tasks.tagging.span_metrics import (
     SPAN_METRICS,
     count_sentences,
@@ -39,7 +41,7 @@ OUTPUT = "logits"
 
 
 @dataclass(frozen=True)
-class TokenClassification(Task):
+class TokenClassification(TokenClassificationSettings, Task):
     """Give each word of a sentence a tag. A word is tagged at its first piece, as in the paper.
 
     Attributes:
@@ -55,15 +57,16 @@ class TokenClassification(Task):
     Source: Devlin et al. 2019, section 5.3; arXiv:1810.04805.
     """
 
-    kind: ClassVar[str] = "token_classification"
     baseline: ClassVar[str] = "commonest tag"
+    headings: ClassVar[Mapping[str, str]] = {
+        "precision": "span precision %",
+        "recall": "span recall %",
+        "f1": "span F1 %",
+        "accuracy": "accuracy of words %",
+    }
+    class_name: ClassVar[str] = "type of span"
+    official_format: ClassVar[str | None] = "conll"
 
-    word_column: int | str = 0
-    tag_column: int | str = LAST
-    scheme: str | None = None
-    stride: int | None = None
-    strict: bool = False
-    main_metric: str = "f1"
     labels: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -215,6 +218,16 @@ class TokenClassification(Task):
     def make_measure(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> Measure:
         counts = count_sentences(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
         return lambda chosen: measure_sentences(counts[chosen])[self.main_metric]
+
+    def write_official(self, path: Path, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> None:
+        write_conll(path, examples, [found["tags"] for found in predictions])
+
+    def write_beside(self, path: Path, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> None:
+        with suppress(ValueError):  # a word of a .jsonl may hold a blank, and then no columns can say it
+            self.write_official(Path(f"{path}.conll"), examples, predictions)
+
+    def read_official(self, path: str | Path, examples: Sequence[TaggedWords]) -> list[Prediction]:
+        return [{"words": list(each.words), "tags": list(each.tags)} for each in read_predicted_tags(path, examples)]
 
     def _predict(self, example: TaggedWords, tags: list[str], probabilities: list[float]) -> Prediction:
         spans = example.show_spans(spans_of(tags, self._known_scheme(), self.strict))

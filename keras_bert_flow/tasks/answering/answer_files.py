@@ -1,0 +1,38 @@
+"""Score a file of answers as the official scripts of SQuAD do."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.json_documents import read_json
+from keras_bert_flow.tasks.answering.squad import ContextQuestion, gold_answers
+from keras_bert_flow.tasks.answering.squad_metrics import score_squad_1, score_squad_2
+from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.formats.rows import JSON_LINES, abridge, read_objects
+
+
+def score_answer_file(task: Task, path: str | Path, examples: Sequence[ContextQuestion]) -> dict[str, float]:
+    """Score answers; without `null_difference`, which only our lines have, no best threshold is looked for."""
+    golds = gold_answers(examples)
+    if str(path).endswith(JSON_LINES):
+        predictions = [fields for _, fields in read_objects(path)]
+        if all({"id", "answer", "null_difference", "n_best"} <= set(fields) for fields in predictions):
+            if missing := golds.keys() - {fields["id"] for fields in predictions}:
+                raise ValueError(f"{path}: an answer is missing for {abridge(sorted(missing))}. Predict them all.")
+            return task.score(examples, predictions)
+        answers = {str(fields.get("id")): fields.get("answer") for fields in predictions}
+    else:
+        answers = _read_answers(path)
+    if wrong := [question for question, answer in answers.items() if not isinstance(answer, str)]:
+        raise ValueError(f"{path}: each answer must be a text. Received: another for {abridge(map(str, wrong))}.")
+    return score_squad_1(golds, answers) if all(golds.values()) else score_squad_2(golds, answers)
+
+
+def _read_answers(path: str | Path) -> dict[str, Any]:
+    try:
+        answers = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: must be JSON. Received: {error}. Write it again.") from None
+    if not isinstance(answers, dict):
+        raise ValueError(f"{path}: must be an object of ids and answers. Received: {type(answers).__name__}.")
+    return answers

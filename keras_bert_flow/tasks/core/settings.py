@@ -1,0 +1,28 @@
+"""Settings of a task: how they are declared, and the types that several kinds share.
+
+Each kind declares its settings once, as a frozen dataclass in the `settings.py` of its folder. The task inherits them,
+and `config.tasks` makes the section `task` of a configuration from them, with descriptions and limits.
+"""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+
+class TaskSettings:
+    """What every kind's settings say of themselves.
+
+    Attributes:
+        kind: name of the kind in a configuration and in a model directory.
+        is_pooled: whether its head predicts from one vector for each text, so that `pooling` and a probe apply.
+    """
+
+    kind: ClassVar[str]
+    is_pooled: ClassVar[bool] = False
+
+
+Text = Annotated[str, Field(description="Column of the text: a name, or a number from 0 where there is no header.")]
+TextPair = Annotated[str | None, Field(description="Column of a second text, for pairs.")]
+Label = Annotated[str, Field(description="Column of the label: a name, or a number from 0.")]
+Header = Annotated[bool, Field(description="The first line of a .tsv or .csv names the columns.")]
+COMPARED = "By which runs are compared"

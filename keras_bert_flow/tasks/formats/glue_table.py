@@ -1,0 +1,51 @@
+"""The table in which GLUE's server takes predictions of classes and of numbers: index, from 0, and prediction."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.tasks.formats.rows import abridge, read_rows
+
+COLUMNS = ("index", "prediction")
+
+
+def format_glue_table(values: Iterable[Any]) -> str:
+    """Return the table of some values, as they are."""
+    header = "\t".join(COLUMNS)
+    return f"{header}\n" + "".join(f"{index}\t{value}\n" for index, value in enumerate(values))
+
+
+def write_glue_table(path: str | Path, values: Iterable[str | float]) -> None:
+    """Write labels or numbers as they are. Which GLUE takes, `glue.write_glue_submission` sees to.
+
+    Raises:
+        ValueError: a label holds a tab or a line end.
+    """
+    written = [str(value) for value in values]
+    for index, value in enumerate(written):
+        if any(mark in value for mark in "\t\r\n"):
+            raise ValueError(
+                f"Prediction {index}: a column holds no tab or line end. Received: {abridge([repr(value)])}. "
+                "Write the predictions as lines of JSON."
+            )
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(format_glue_table(written))
+
+
+def read_glue_table(path: str | Path, convert: Callable[[str], Any]) -> list[Any]:
+    """Return the predictions of a table in their order.
+
+    Args:
+        convert: makes a prediction of what stands in the table; `float` of numbers.
+    Raises:
+        ValueError: the file is no such table; the message names file and row.
+    """
+    found = []
+    for number, (row, (index, value)) in enumerate(read_rows(path, list(COLUMNS), True)):
+        if str(index) != str(number):
+            raise ValueError(f"{path}, row {row}: `index` must count from 0. Received: {index!r}. Sort the table.")
+        try:
+            found.append(convert(value))
+        except ValueError:
+            raise ValueError(f"{path}, row {row}: must be a number. Received: {value!r}. Correct it.") from None
+    return found
