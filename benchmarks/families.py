@@ -8,7 +8,8 @@ order, ELECTRA replaced tokens. The student is a DistilBERT of half the layers, 
 the time of its teacher is not in its own. All have one vocabulary, one shape and one recipe (docs/recipes.md), and each
 run is a process of its own with one thread, trained to the end of its schedule; its steps are chosen as in
 `benchmarks/speedrun.py`. Held-out losses compare where the instances are the same: RoBERTa and the student; those of
-ELECTRA are its generator's.
+ELECTRA are its generator's. `other task` is what else each learns, with what chance gives; for replaced tokens that is
+the loss of one who knows only how many there are.
 
 Then each is fine-tuned by `kbf finetune` on the task, from the mean of its tokens, and asked for the dev table, whose
 texts are in a column by number, with one thread (`texts a second`, the median of three passes, without loading).
@@ -18,6 +19,7 @@ texts are in a column by number, with one thread (`texts a second`, the median o
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -28,14 +30,15 @@ from typing import Any
 from benchmarks.speedrun import ALL, run_child, run_kbf, train_for
 
 TEACHER = "RoBERTa"
-# Name → family, objective, options of the family
-MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "BERT": ("bert", "mlm_nsp", {}),
-    TEACHER: ("roberta", "mlm", {}),
-    "ALBERT": ("albert", "mlm_sop", {"embedding_dim": 128}),
-    "ELECTRA": ("electra", "rtd", {"embedding_dim": 128}),
-    "DistilBERT": ("distilbert", "mlm", {}),
+# Name → family, objective, options of the family, settings of `pretraining` of its own
+MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "BERT": ("bert", "mlm_nsp", {}, {}),
+    TEACHER: ("roberta", "mlm", {}, {}),
+    "ALBERT": ("albert", "mlm_sop", {"embedding_dim": 128}, {}),
+    "ELECTRA": ("electra", "rtd", {"embedding_dim": 128}, {"generator_size": 1, "replaced_token_weight": 20}),
+    "DistilBERT": ("distilbert", "mlm", {}, {}),
 }
+SENTENCE_TASKS = ("next_sentence", "sentence_order")
 PASSES = 3
 
 
@@ -81,7 +84,7 @@ def build_records(arguments: argparse.Namespace, objective: str) -> Path:
 
 def pretrain(arguments: argparse.Namespace, name: str, steps: int, output: Path) -> float:
     """Pre-train or distil a model for some steps, and return the processor seconds."""
-    family, objective, options = MODELS[name]
+    family, objective, options, own = MODELS[name]
     records = build_records(arguments, objective)
     every = max(1, steps // 5)
     shape = {
@@ -102,6 +105,7 @@ def pretrain(arguments: argparse.Namespace, name: str, steps: int, output: Path)
     settings = (
         ALL
         | recipe
+        | own
         | {
             "masking": "dynamic",
             "precision": "mixed_bfloat16",
@@ -185,15 +189,27 @@ def time_predictions(arguments: argparse.Namespace) -> None:
     print(statistics.median(speeds))
 
 
+def describe_other_task(metrics: dict[str, float]) -> str:
+    """Write what else than masked tokens a model has learnt, with what chance gives."""
+    for task in SENTENCE_TASKS:
+        if f"{task}_accuracy" in metrics:
+            return f"{task.replace('_', ' ')} {100 * metrics[f'{task}_accuracy']:.1f} % (50.0)"
+    if "replaced_token_loss" not in metrics:
+        return "-"
+    chance = metrics["replaced_token_chance"]
+    entropy = -chance * math.log(chance) - (1 - chance) * math.log(1 - chance)
+    return f"replaced tokens {metrics['replaced_token_loss']:.3f} nats ({entropy:.3f})"
+
+
 def describe(found: dict[str, Any], labels: list[str]) -> list[str]:
-    metrics, kind = found["metrics"], "replaced_token" if "replaced_token_loss" in found["metrics"] else "masked_lm"
-    chance = metrics.get("replaced_token_chance", metrics["unigram_accuracy"])
+    metrics = found["metrics"]
     cells = [
         f"{metrics['parameters'] / 1e6:.2f}",
         f"{found['seconds'] / 60:.1f}",
         f"{metrics['tokens'] / 1e6:.1f}",
         f"{metrics['masked_lm_loss']:.3f}",
-        f"{100 * metrics[f'{kind}_accuracy']:.1f} ({100 * chance:.1f})",
+        f"{100 * metrics['masked_lm_accuracy']:.1f} ({100 * metrics['unigram_accuracy']:.1f})",
+        describe_other_task(metrics),
     ]
     for count in labels:
         values = found.get("scores", {}).get(count)
@@ -207,7 +223,8 @@ def main() -> None:
     if arguments.time:
         time_predictions(arguments)
         return
-    header = ["family", "million weights", "minutes", "million tokens", "masked-LM loss", "accuracy (chance) %"]
+    header = ["family", "million weights", "minutes", "million tokens", "masked-LM loss", "accuracy (unigram) %"]
+    header += ["other task (chance)"]
     header += [f"{count} labels, %" for count in arguments.labels] + ["texts a second"]
     print("| " + " | ".join(header) + " |")
     print("|---|" + "---:|" * (len(header) - 1))
