@@ -29,9 +29,8 @@ from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.stages.digests import corpus_digests
 from keras_bert_flow.stages.records import records_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
-from keras_bert_flow.text.objectives.registry import find_objective
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.objectives.registry import check_joining, find_objective
+from keras_bert_flow.text.tokenizers.files import copy_tokenizer, read_tokenizer_file
 
 
 def build_records(
@@ -43,15 +42,15 @@ def build_records(
     seed: int = 1,
     options: Sequence[str] = (),
 ) -> Path:
-    """Publish a folder of TFRecord files with `vocab.txt` and a manifest; at once where it is already there.
+    """Publish a folder of TFRecord files with its tokenizer and a manifest; at once where it is already there.
 
     The bytes depend on the text, the vocabulary, the settings and the seed, and on nothing else.
 
     Args:
         corpus: the text.
         records: objective, lengths, masks and shards.
-        vocabulary_file: a vocab.txt.
-        cased: the vocabulary keeps case.
+        vocabulary_file: a vocab.txt, or a tokenizer.json.
+        cased: the former keeps case; the latter says so itself.
         output: the folder.
         seed: of every random choice.
         options: Beam's options.
@@ -62,15 +61,16 @@ def build_records(
     """
     check_local(output)
     vocabulary_file = check_local(vocabulary_file, "The vocabulary")
-    tokenizer = WordPieceTokenizer.from_file(vocabulary_file, cased)
+    tokenizer = read_tokenizer_file(vocabulary_file, cased)
+    check_joining(records.objective, tokenizer)
     storage = BeamStorage(options)
 
     def build(work: Path) -> Contents:
         with job_folder(work) as folder:
             files, counters = _run(corpus, RecordRule(records, tokenizer, seed), folder, options)
-        (work / VOCABULARY_FILE).write_bytes(vocabulary_file.read_bytes())
-        config = records.model_dump() | {"cased": cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
-        return Contents(config, corpus_digests(corpus, storage), counters, files)
+        copy_tokenizer(vocabulary_file, work)
+        facts = {"cased": tokenizer.cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
+        return Contents(records.model_dump() | facts, corpus_digests(corpus, storage), counters, files)
 
     folder = publish(output, "records", records_key(corpus, records, vocabulary_file, cased, seed, storage), build)
     check_rejected(read_manifest(folder).counters, corpus.max_rejected_share)  # it may be there from a looser limit

@@ -29,10 +29,11 @@ from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.stages.digests import corpus_digests
 from keras_bert_flow.stages.vocabulary import vocabulary_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
+from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
 from keras_bert_flow.text.tokenizers.normalization import clean_text, normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import MAX_REMEMBERED_CHARACTERS
 from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, read_vocabulary, write_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, write_vocabulary
 from keras_bert_flow.text.vocabulary.word_limit import MAX_PLACES, WordLimit, add_histograms, count_places
 
 MAX_COUNTED = 200_000  # distinct words and texts between spaces that a worker counts before it hands them on, 30 MB
@@ -48,7 +49,7 @@ def build_vocabulary(
 
     Args:
         corpus: the text.
-        vocabulary: size and case; where it names a file, that file is checked and copied.
+        vocabulary: size and case; where it names a file, that is checked and copied; it may be a `tokenizer.json`.
         output: the folder.
         options: Beam's options.
     Raises:
@@ -60,17 +61,16 @@ def build_vocabulary(
     storage = BeamStorage(options)
 
     def build(work: Path) -> Contents:
-        if vocabulary.file is None:
-            with job_folder(work) as folder:
-                word_counts, counters = count_words(corpus, vocabulary.cased, folder, options)
-            pieces = learn_vocabulary(
-                word_counts, vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
-            )
-        else:
-            pieces, counters = read_vocabulary(vocabulary.file), {}
+        if vocabulary.file is not None:
+            read_tokenizer_file(vocabulary.file, vocabulary.cased).write(work)
+            return Contents(vocabulary.model_dump(), {}, {})
+        with job_folder(work) as folder:
+            word_counts, counters = count_words(corpus, vocabulary.cased, folder, options)
+        pieces = learn_vocabulary(
+            word_counts, vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
+        )
         write_vocabulary(work / VOCABULARY_FILE, pieces)
-        inputs = corpus_digests(corpus, storage) if vocabulary.file is None else {}
-        return Contents(vocabulary.model_dump(), inputs, counters)
+        return Contents(vocabulary.model_dump(), corpus_digests(corpus, storage), counters)
 
     folder = publish(output, "vocabulary", vocabulary_key(corpus, vocabulary, storage), build)
     check_rejected(read_manifest(folder).counters, corpus.max_rejected_share)  # it may be there from a looser limit

@@ -24,7 +24,7 @@ from keras_bert_flow.text.objectives.objective import ROWS, InstanceRule
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.pool import TokenizedDocument, held_out_choice
 from keras_bert_flow.text.randomness import keyed_numbers
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
 TRAIN, HELD_OUT = "train", "held_out"
@@ -40,7 +40,7 @@ class RecordRule:
     """What the steps need: the settings, the tokenizer, and the seed of every random choice."""
 
     config: RecordsConfig
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
     seed: int
 
     @property

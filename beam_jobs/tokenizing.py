@@ -10,7 +10,7 @@ from beam_jobs.reading import Texts
 from beam_jobs.results import CountingDoFn
 from keras_bert_flow.text.corpus.documents import ID_BYTES, make_document
 from keras_bert_flow.text.pool import TokenizedDocument
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # A packed document is its id, the bytes of its text and the number of its sentences, the length of each sentence, and
 # the token ids; the last two int32.
@@ -29,7 +29,7 @@ class TokenizeDocuments(CountingDoFn):
         split_lines: a line is a paragraph to be split into sentences; otherwise it is one sentence.
     """
 
-    def __init__(self, tokenizer: WordPieceTokenizer, split_lines: bool):
+    def __init__(self, tokenizer: Tokenizer, split_lines: bool):
         self._tokenizer = tokenizer  # sent to workers with this step alone: it is the largest thing to send
         self._split_lines = split_lines
 

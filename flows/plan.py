@@ -25,7 +25,7 @@ from keras_bert_flow.tasks.minimal_pairs import read_minimal_pairs
 from keras_bert_flow.terminal import JOINERS, escape_controls
 from keras_bert_flow.text.corpus.builtin import write_builtin_corpus, write_builtin_task
 from keras_bert_flow.text.corpus.storage import is_remote
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files
 
 UNKNOWN = "not yet known"
@@ -70,7 +70,7 @@ def describe_plan(config: PipelineConfig, task: TaskFiles | None = None) -> str:
 def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: TaskFiles) -> list[str]:
     files = check_corpus(config)
     folder = next((stage.folder for stage in stages if stage.name == "vocabulary"), None)
-    file = folder / VOCABULARY_FILE if folder else config.vocabulary.file and Path(config.vocabulary.file)
+    file = find_tokenizer_file(folder) if folder else config.vocabulary.file and Path(config.vocabulary.file)
     remote = [pattern for pattern in config.corpus.input if is_remote(pattern)]
     estimate = estimate_corpus(config, files, file or None) if files and not remote else None
     return [
@@ -157,7 +157,7 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
 def _plan_records(config: PipelineConfig, vocabulary: Path | None) -> PlannedStage:
     if vocabulary is None:
         return PlannedStage("records", None, "vocabulary")
-    file = vocabulary / VOCABULARY_FILE
+    file = find_tokenizer_file(vocabulary)
     key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed)
     return PlannedStage("records", _stage(config, "records", key))
 

@@ -25,6 +25,7 @@ from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.stages.vocabulary import VOCABULARY, vocabulary_key
 from keras_bert_flow.text.corpus.rejected import check_rejected
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
 MESSAGE = "kbf: "  # before the message of a command that failed; whoever prints it puts it there again
@@ -66,7 +67,7 @@ def vocabulary_stage(config: PipelineConfig) -> StageRun:
 
 
 def records_stage(config: PipelineConfig, vocabulary: Path) -> StageRun:
-    file = vocabulary / "vocab.txt"
+    file = find_tokenizer_file(vocabulary)
     key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed, _storage(config))
     stage = _stage(config, RECORDS, key, "--config", write_config(config), "--vocab", file)
     return _check_text(config, stage)

@@ -44,18 +44,19 @@ def vocab(
     options = (*settings.beam, *context.args)
     from beam_jobs.build_vocabulary import build_vocabulary
     from beam_jobs.running import check_options
+    from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
     check_options(options)
     settings = fill_builtin_corpus(settings, output)
     if settings.vocabulary.file is None:
         options = worker_options(settings.corpus, None, options)
-    show(build_vocabulary(settings.corpus, settings.vocabulary, output, options) / "vocab.txt")
+    show(find_tokenizer_file(build_vocabulary(settings.corpus, settings.vocabulary, output, options)))
 
 
 @app.command(context_settings=PASS_TO_BEAM)
 def records(
     context: typer.Context,
-    vocab: Annotated[Path, typer.Option(help="The vocab.txt to encode with.")],
+    vocab: Annotated[Path, typer.Option(help="The vocab.txt, or tokenizer.json, to encode with.")],
     output: Output,
     input: Inputs = None,
     sequence_length: Annotated[int | None, typer.Option(help="Tokens of an instance.")] = None,

@@ -19,4 +19,4 @@ class VocabularyConfig(Settings):
     max_cjk_characters: int = Field(
         8000, ge=0, description="Han characters to keep, the most frequent ones; the others become [UNK]."
     )
-    file: LocalPath | None = Field(None, description="Use this vocab.txt and learn none.")
+    file: LocalPath | None = Field(None, description="Use this vocab.txt, or tokenizer.json, and learn none.")

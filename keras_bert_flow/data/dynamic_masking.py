@@ -16,8 +16,7 @@ import numpy as np
 
 from keras_bert_flow.text.masking import TOKEN, MaskingRule, count_masks, mask_rows
 from keras_bert_flow.text.randomness import keyed_generator
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
 
 Features = Mapping[str, np.ndarray]
 
@@ -62,7 +61,7 @@ def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingR
         folder: the published records.
         config: that of their manifest.
     Raises:
-        FileNotFoundError: there is no vocab.txt beside the records.
+        FileNotFoundError: there is no tokenizer beside the records.
         ValueError: the manifest does not say how many tokens to mask.
     """
     missing = [name for name in ("masked_fraction", "max_predictions") if name not in config]
@@ -71,7 +70,7 @@ def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingR
             f"Dynamic masking needs {' and '.join(missing)} in the manifest. Received: {folder}, without. "
             "Build the records again, or use pretraining.masking=static."
         )
-    tokenizer = WordPieceTokenizer.from_file(Path(folder) / VOCABULARY_FILE, config.get("cased", False))
+    tokenizer = read_tokenizer_file(find_tokenizer_file(folder), config.get("cased", False))
     return MaskingRule.of(
         tokenizer, config["masked_fraction"], config["max_predictions"], config.get("mask_unit", TOKEN)
     )

@@ -18,9 +18,8 @@ from keras_bert_flow.text.cutting import check_cutting, count_sequences, cut_rec
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives.registry import DEFAULT
 from keras_bert_flow.text.randomness import keyed_generator
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 
 SAMPLE_SEQUENCES = 1000  # a second; their mean context is known to some hundredths
 
@@ -32,7 +31,7 @@ class PretrainingRecords:
         folder: what `kbf records` made.
         part: `train` or `held_out`.
         verify: compare the sha256 of every file with the manifest first.
-        vocabulary_file: the model's vocab.txt, where it is not the one in the folder.
+        vocabulary_file: the file of the model's tokenizer, where it is not the one in the folder.
         sequence_length: cut each record of the objective `mlm` into sequences of so many tokens, which take its place
             under a number of their own, with masks that depend on the number alone. They have the rest of their
             documents beside them; see `cutting.cut_record`.
@@ -53,7 +52,7 @@ class PretrainingRecords:
         self.manifest: Manifest = check_records(folder, digests=verify)
         self._folder = Path(folder)
         self._vocabulary_size = self.manifest.config["vocabulary_size"]
-        check_record_vocabulary(Path(folder) / VOCABULARY_FILE, self._vocabulary_size, vocabulary_file)
+        check_record_vocabulary(find_tokenizer_file(folder), self._vocabulary_size, vocabulary_file)
         files = [file for file in self.manifest.files if file.name.startswith(f"{part}-")]
         self._files = [
             _open_file(Path(folder) / file.name, file.records) for file in files if file.name.endswith(RECORD_SUFFIX)
@@ -128,7 +127,7 @@ class PretrainingRecords:
 
     def read_tokenizer(self) -> Tokenizer:
         """Return the tokenizer that the records were made with."""
-        return WordPieceTokenizer.from_file(self._folder / VOCABULARY_FILE, self.manifest.config.get("cased", False))
+        return read_tokenizer_file(find_tokenizer_file(self._folder), self.manifest.config.get("cased", False))
 
     @cached_property
     def label_weights(self) -> np.ndarray:

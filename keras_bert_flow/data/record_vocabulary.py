@@ -2,18 +2,24 @@
 
 from pathlib import Path
 
-from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
+from keras_bert_flow.text.tokenizers.files import read_pieces
 
 
 def check_record_vocabulary(path: Path, vocabulary_size: int, other: str | Path | None) -> None:
-    """Refuse records whose ids mean other pieces to the model than those that they were made of."""
-    pieces = read_vocabulary(path)
+    """Refuse records whose ids mean other pieces to the model than those that they were made of.
+
+    Args:
+        path: the file of the records' tokenizer; see `files.read_tokenizer_file`.
+        vocabulary_size: that of their manifest.
+        other: the file of the model's tokenizer; None where the model is new.
+    """
+    pieces = read_pieces(path)
     if len(pieces) != vocabulary_size:
         raise ValueError(
             f"Records must lie with the vocabulary that they were made with, of {vocabulary_size} pieces. "
             f"Received: {path}, with {len(pieces)}. Build the folder again."
         )
-    if other is not None and read_vocabulary(other) != pieces:
+    if other is not None and read_pieces(other) != pieces:
         raise ValueError(
             f"Records must be made with the model's vocabulary. Received: {path}, which is not that of {other}. "
             f"Build the records again with --vocab {other}."

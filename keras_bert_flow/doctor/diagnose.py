@@ -11,7 +11,7 @@ from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.records.verification import verify
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE
 
 _LOOKED_AT_BYTES = 65536  # the special pieces of every published vocabulary are in the first thousand
@@ -44,7 +44,7 @@ def diagnose(
     verify(*filter(None, (place, vocabulary_file)))
     if kind == "vocabulary":
         return examine_vocabulary(place, read_case(Path(place).parent) if cased is None else cased)
-    tokenizer = WordPieceTokenizer.from_file(vocabulary_file, bool(cased)) if vocabulary_file else None
+    tokenizer = read_tokenizer_file(vocabulary_file, cased) if vocabulary_file else None
     return examine_corpus(place, corpus, bool(cased), tokenizer)
 
 

@@ -1,6 +1,6 @@
 """Write pre-training records as text with their masks shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,8 @@ from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, RECORD_SUFFIX, TFRecordFile
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, read_vocabulary
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, list_tokenizer_files, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 PARTS = ("train", "held_out")
 LEGEND = "[MASK: word] hidden, [KEPT: word] to predict though shown, [RANDOM other: word] replaced by another"
@@ -31,8 +32,9 @@ def show_examples(folder: str | Path, count: int = 3, part: str = "train") -> st
     if part not in PARTS:
         raise ValueError(f"The part must be one of {', '.join(PARTS)}. Received: {part}.")
     manifest = check_records(folder, digests=False)
-    verify(folder / VOCABULARY_FILE)
-    pieces = read_vocabulary(folder / VOCABULARY_FILE)
+    vocabulary = find_tokenizer_file(folder)
+    verify(*list_tokenizer_files(vocabulary))
+    tokenizer = read_tokenizer_file(vocabulary)
     objective = manifest.config.get("objective", DEFAULT)
     names = [file.name for file in manifest.files if file.name.startswith(f"{part}-")]
     blocks = [LEGEND]
@@ -43,15 +45,15 @@ def show_examples(folder: str | Path, count: int = 3, part: str = "train") -> st
         file = TFRecordFile(path)
         for position in range(min(len(file), count + 1 - len(blocks))):
             place = f"record {position} of {path.name}"
-            blocks.append(show_record(decode_record(file[position]), pieces, place, objective))
+            blocks.append(show_record(decode_record(file[position]), tokenizer, place, objective))
     if len(blocks) == 1:
         raise ValueError(f"There must be {part} records to show. Received: {folder}, with none. Try the other --part.")
     return "\n\n".join(blocks)
 
 
-def show_record(features: Mapping[str, np.ndarray], pieces: Sequence[str], place: str, objective: str) -> str:
+def show_record(features: Mapping[str, np.ndarray], tokenizer: Tokenizer, place: str, objective: str) -> str:
     """Write one record: a head line, then each segment on a line of its own."""
-    ids, length = features["input_ids"], int(np.count_nonzero(features["input_mask"]))
+    pieces, ids, length = tokenizer.pieces, features["input_ids"], int(np.count_nonzero(features["input_mask"]))
     largest = int(max(ids.max(), features["masked_lm_ids"].max()))
     if largest >= len(pieces) or min(ids.min(), features["masked_lm_ids"].min()) < 0:
         raise ValueError(
@@ -65,7 +67,7 @@ def show_record(features: Mapping[str, np.ndarray], pieces: Sequence[str], place
     ):
         if position >= length:
             raise ValueError(f"A masked place must hold a token. Received: {position} in {place}. Rebuild the records.")
-        words[position] = show_prediction(words[position], pieces[original])
+        words[position] = show_prediction(words[position], pieces[original], tokenizer.mask_token)
     head = [place]
     if label := find_objective(objective).sentence_label:
         head.append(label.meanings[int(features["next_sentence_labels"][0])])
@@ -76,8 +78,8 @@ def show_record(features: Mapping[str, np.ndarray], pieces: Sequence[str], place
     return "\n".join([", ".join(head), *lines])
 
 
-def show_prediction(shown: str, original: str) -> str:
+def show_prediction(shown: str, original: str, mask_token: str = "[MASK]") -> str:
     """Write a masked token: what the model sees of it, and what it has to say."""
-    if shown == "[MASK]":
+    if shown == mask_token:
         return f"[MASK: {original}]"
     return f"[KEPT: {original}]" if shown == original else f"[RANDOM {shown}: {original}]"

@@ -44,9 +44,13 @@ class Layout:
         return find_objective(self.objective).most_padding
 
 
-def make_layout(config: Mapping[str, Any], pieces: Sequence[str]) -> Layout:
+def make_layout(
+    config: Mapping[str, Any], pieces: Sequence[str], special_pieces: Sequence[str] = SPECIAL_PIECES
+) -> Layout:
     """Read a layout from the configuration in a manifest, which may be empty, and the pieces of the vocabulary.
 
+    Args:
+        special_pieces: what this vocabulary calls [PAD], [UNK], [CLS], [SEP] and [MASK].
     Raises:
         ValueError: a special piece is missing, a value of the manifest has another type, or its objective is unknown.
     """
@@ -54,12 +58,12 @@ def make_layout(config: Mapping[str, Any], pieces: Sequence[str]) -> Layout:
     objective = config.get("objective", DEFAULT)
     find_objective(objective)
     places = {piece: number for number, piece in enumerate(pieces)}
-    missing = [piece for piece in SPECIAL_PIECES if piece not in places]
+    missing = [piece for piece in special_pieces if piece not in places]
     if missing:
-        raise ValueError(f"A vocabulary must hold {' '.join(SPECIAL_PIECES)}. Received: none of {' '.join(missing)}.")
+        raise ValueError(f"A vocabulary must hold {' '.join(special_pieces)}. Received: none of {' '.join(missing)}.")
     return Layout(
         vocabulary_size=config.get("vocabulary_size", len(pieces)),
-        special_ids=tuple(places[piece] for piece in SPECIAL_PIECES),
+        special_ids=tuple(places[piece] for piece in special_pieces),
         objective=objective,
         mask_unit=config.get("mask_unit", "word" if config.get("whole_word") else "token"),
         masked_fraction=config.get("masked_fraction"),

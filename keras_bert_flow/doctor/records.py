@@ -16,7 +16,8 @@ from keras_bert_flow.doctor.vocabulary import read_pieces
 from keras_bert_flow.records.checking import find_extra_files
 from keras_bert_flow.records.manifest import FileSummary, Manifest, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 
 SAMPLE = 100_000
 HISTOGRAMS = {"tokens_per_record": "tokens of a record"}
@@ -42,7 +43,7 @@ def examine_records(folder: str | Path, vocabulary_file: str | Path | None = Non
 
     Args:
         folder: what `kbf records` made, or TFRecord files of the same features that others made.
-        vocabulary_file: the vocab.txt of the records, where the folder holds none.
+        vocabulary_file: the vocab.txt, or tokenizer.json, of the records, where the folder holds none.
         sample: most records to read; their order in a file is a random one already.
     Raises:
         FileNotFoundError: the vocabulary given is missing.
@@ -143,20 +144,28 @@ def _judge_amounts(manifest: Manifest | None, opened: RecordFiles) -> list[Findi
 def _find_layout(
     folder: Path, manifest: Manifest | None, vocabulary_file: str | Path | None
 ) -> tuple[Layout | None, Finding]:
-    own = folder / VOCABULARY_FILE
+    own = find_tokenizer_file(folder)
     if vocabulary_file is None and not own.is_file():
         remedy = "Give the vocabulary that the records were made with: --vocab FILE. Nothing below was looked at."
         return None, judge("vocabulary", False, f"{own} is missing", remedy)
-    pieces, _ = read_pieces(vocabulary_file or own)
     config = manifest.config if manifest else {}
     try:
-        layout = make_layout(config, pieces)
+        pieces, special_pieces = _read_vocabulary(Path(vocabulary_file or own))
+        layout = make_layout(config, pieces, special_pieces)
     except ValueError as error:
         if vocabulary_file is not None:
             raise
         return None, judge("vocabulary", False, str(error), _REBUILD)
     value = f"{len(pieces):,} pieces; the records were made with {layout.vocabulary_size:,}"
     return layout, judge("vocabulary", len(pieces) == layout.vocabulary_size, value, _REBUILD)
+
+
+def _read_vocabulary(path: Path) -> tuple[Sequence[str], Sequence[str]]:
+    """Return all pieces, and the special ones; of a `vocab.txt` whatever its lines hold."""
+    if path.suffix != ".json":
+        return read_pieces(path)[0], SPECIAL_PIECES
+    tokenizer = read_tokenizer_file(path)
+    return tokenizer.pieces, [tokenizer.pieces[number] for number in tokenizer.special_ids]
 
 
 def _count(opened: RecordFiles, layout: Layout, sample: int) -> tuple[RecordCounts, int]:

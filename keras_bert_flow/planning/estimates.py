@@ -20,10 +20,11 @@ from keras_bert_flow.text.objectives.instances import build_instances
 from keras_bert_flow.text.objectives.objective import InstanceRule
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.pool import TokenizedDocument
+from keras_bert_flow.text.tokenizers.files import read_pieces, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
-from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 
 MATRIX_WIDTH = 1024  # of the product that is timed
 TIMED_SECONDS = 0.3
@@ -42,7 +43,7 @@ class CorpusEstimate:
 
     sample: CorpusSample
     tokenized: tuple[TokenizedDocument, ...]
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
     tokens: float
     basis: str
 
@@ -51,7 +52,7 @@ def estimate_corpus(config: PipelineConfig, files: Sequence[str], vocabulary: Pa
     """Encode a sample of a corpus; None where its first documents are too long to tell.
 
     Args:
-        vocabulary: vocab.txt; None: a vocabulary is learnt from the sample.
+        vocabulary: file of a tokenizer; None: a vocabulary is learnt from the sample.
     Raises:
         ValueError: the vocabulary has no room for the characters of the sample.
     """
@@ -60,9 +61,7 @@ def estimate_corpus(config: PipelineConfig, files: Sequence[str], vocabulary: Pa
     if not texts:
         return None
     cased = config.vocabulary.cased
-    tokenizer = (
-        WordPieceTokenizer.from_file(vocabulary, cased) if vocabulary else _learn_tokenizer(texts, config.vocabulary)
-    )
+    tokenizer = read_tokenizer_file(vocabulary, cased) if vocabulary else _learn_tokenizer(texts, config.vocabulary)
     tokenized = tuple(filter(None, (_tokenize(document, tokenizer) for document in sample.documents)))
     tokens = sum(len(document.token_ids) for document in tokenized) * sample.total_bytes / sample.read_bytes
     source = vocabulary or "a vocabulary learnt from it"
@@ -122,7 +121,7 @@ def _learn_tokenizer(texts: Iterable[str], vocabulary: VocabularyConfig) -> Word
     return WordPieceTokenizer(learn_vocabulary(counts, size, least, han), vocabulary.cased)
 
 
-def _tokenize(document: Document, tokenizer: WordPieceTokenizer) -> TokenizedDocument | None:
+def _tokenize(document: Document, tokenizer: Tokenizer) -> TokenizedDocument | None:
     sentences = [ids for ids in tokenizer.encode_batch(document.sentences) if len(ids)]
     if not sentences:
         return None
@@ -168,7 +167,7 @@ def _estimate_time(operations: float, peak_flops: float | None) -> str:
 def _count_flops(config: PipelineConfig, is_teacher: bool = False) -> int:
     """Count the operations of a sequence in training, or of a teacher, which is asked only."""
     model, records, vocabulary = config.model, config.records, config.vocabulary
-    pieces = len(read_vocabulary(vocabulary.file)) if vocabulary.file else vocabulary.size
+    pieces = len(read_pieces(vocabulary.file)) if vocabulary.file else vocabulary.size
     length = config.pretraining.sequence_length or records.sequence_length
     share, masks = config.pretraining.masked_fraction, records.max_predictions
     if share is None and length < records.sequence_length:

@@ -14,8 +14,9 @@ from keras_bert_flow.preflight.models import check_model_directory
 from keras_bert_flow.preflight.stages import check_model
 from keras_bert_flow.records.checking import check_positions, check_records
 from keras_bert_flow.text.cutting import check_cutting
-from keras_bert_flow.text.objectives.registry import DEFAULT
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
+from keras_bert_flow.training.pretraining.objective_fit import check_padding
 
 
 def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Path, output: Path) -> None:
@@ -32,7 +33,8 @@ def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Pat
     check_cutting(made.get("objective", DEFAULT), made["sequence_length"], length)
     check_positions(length, student.model.max_positions)
     check_teacher_directory(config, teacher)
-    check_record_vocabulary(records / VOCABULARY_FILE, made["vocabulary_size"], teacher / VOCABULARY_FILE)
+    check_padding(student.model, read_tokenizer_file(find_tokenizer_file(records)))
+    check_record_vocabulary(find_tokenizer_file(records), made["vocabulary_size"], find_tokenizer_file(teacher))
 
 
 def check_distillation(config: PipelineConfig) -> None:
@@ -45,9 +47,10 @@ def check_distillation(config: PipelineConfig) -> None:
         return
     size, last = config.vocabulary.size, config.phases[-1].records
     _check_student(config, resolve_shape(config.model, size), size)
-    if last.objective == "rtd":
+    if find_objective(last.objective).has_generator:
         raise ValueError(
-            "A teacher must have a masked-LM head. Received: records.objective=rtd, of which a detector comes. Use mlm."
+            f"A teacher must have a masked-LM head. Received: records.objective={last.objective}, of which a detector "
+            "comes. Use mlm."
         )
 
 

@@ -19,10 +19,9 @@ from keras_bert_flow.preflight.stages import (
     check_scored_model,
     check_sequences,
     check_task,
+    check_tokenizer,
     packages_of,
 )
-from keras_bert_flow.records.verification import verify
-from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 from keras_bert_flow.training.finetuning.task_data import TaskFiles
 
 STAGES = ("vocabulary", "records", "pretraining", "finetuning", "evaluation")
@@ -52,8 +51,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
         check_objectives(config)
         check_distillation(config)
     if "vocabulary" in stages and config.vocabulary.file is not None:
-        verify(config.vocabulary.file)
-        read_vocabulary(config.vocabulary.file)
+        check_tokenizer(config, config.vocabulary.file, "records" in stages)
     if "records" in stages:
         check_predictions(config)
         check_sequences(config)

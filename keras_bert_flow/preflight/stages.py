@@ -26,9 +26,10 @@ from keras_bert_flow.text.corpus.inputs import check_inputs, packages_for
 from keras_bert_flow.text.corpus.storage import is_remote
 from keras_bert_flow.text.cutting import check_cutting
 from keras_bert_flow.text.masking import count_masks
-from keras_bert_flow.text.objectives.registry import DEFAULT, find_objective
+from keras_bert_flow.text.objectives.registry import DEFAULT, check_joining, find_objective
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, list_tokenizer_files, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from keras_bert_flow.training.finetuning.task_data import (
     TaskData,
     TaskFiles,
@@ -37,7 +38,7 @@ from keras_bert_flow.training.finetuning.task_data import (
     read_task_data,
 )
 from keras_bert_flow.training.pretraining.initial_shape import check_shape
-from keras_bert_flow.training.pretraining.objective_fit import check_objective
+from keras_bert_flow.training.pretraining.objective_fit import check_objective, check_padding
 
 BEAM = "apache_beam"
 
@@ -96,8 +97,7 @@ def check_vocabulary_stage(config: PipelineConfig, output: Path) -> None:
     if config.vocabulary.file is None:
         check_corpus(config)
     else:
-        verify(config.vocabulary.file)
-        read_vocabulary(config.vocabulary.file)
+        check_tokenizer(config, config.vocabulary.file)
 
 
 def check_records_stage(config: PipelineConfig, vocabulary: Path, output: Path) -> None:
@@ -107,9 +107,18 @@ def check_records_stage(config: PipelineConfig, vocabulary: Path, output: Path) 
     check_names(output, vocabulary)
     check_pattern(output)
     check_predictions(config)
-    verify(vocabulary)
-    read_vocabulary(vocabulary)
+    check_tokenizer(config, vocabulary, makes_records=True)
     check_corpus(config, makes_records=True)
+
+
+def check_tokenizer(config: PipelineConfig, file: str | Path, makes_records: bool = False) -> None:
+    """Check the file of a tokenizer, and where it makes records that it can make those of every phase."""
+    verify(*list_tokenizer_files(file))
+    tokenizer = read_tokenizer_file(file, config.vocabulary.cased)
+    if makes_records:
+        check_padding(config.model, tokenizer)
+        for phase in config.phases:
+            check_joining(phase.records.objective, tokenizer)
 
 
 def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None, output: Path) -> None:
@@ -123,11 +132,12 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
         length = config.pretraining.sequence_length or record_length
         check_cutting(objective, record_length, length)
         check_positions(length, config.model.max_positions)
-    vocabulary = initial_model and initial_model / VOCABULARY_FILE
+    vocabulary = initial_model and find_tokenizer_file(initial_model)
     if initial_model is not None:
         check_shape(check_model_directory(initial_model), config.model, initial_model)
     if isinstance(made.get("vocabulary_size"), int):
-        check_record_vocabulary(records / VOCABULARY_FILE, made["vocabulary_size"], vocabulary)
+        check_record_vocabulary(find_tokenizer_file(records), made["vocabulary_size"], vocabulary)
+        check_padding(config.model, read_tokenizer_file(find_tokenizer_file(records)))
 
 
 def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) -> TaskData | None:
@@ -164,8 +174,9 @@ def check_minimal_pairs(config: PipelineConfig) -> None:
     check_installed(packages_for([path]))
     verify(path)
     pairs, file = read_minimal_pairs(path, limit), config.vocabulary.file
-    pieces = read_vocabulary(file) if file else SPECIAL_PIECES
-    encode_pairs(WordPieceTokenizer(pieces, config.vocabulary.cased), pairs, config.model.max_positions)
+    cased = config.vocabulary.cased
+    tokenizer = read_tokenizer_file(file, cased) if file else WordPieceTokenizer(SPECIAL_PIECES, cased)
+    encode_pairs(tokenizer, pairs, config.model.max_positions)
 
 
 def check_scored_model(config: PipelineConfig) -> None:

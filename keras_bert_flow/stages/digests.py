@@ -16,6 +16,7 @@ from keras_bert_flow.records.results import INFORMATIONAL, SCORES
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.text.corpus.inputs import find_inputs, input_format, open_packed, whole_file
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
+from keras_bert_flow.text.tokenizers.files import list_tokenizer_files
 
 # Where the text lies, and a limit that decides only whether there is a result at all.
 _NOT_IN_KEYS = {"input", "max_rejected_share"}
@@ -73,6 +74,13 @@ def digest_input_file(path: str | Path) -> str:
     """Digest a file by its content."""
     verify(path)
     return file_digest(path)
+
+
+def digest_tokenizer(path: str | Path, name: str) -> dict[str, str]:
+    """Digest the files of a tokenizer: this one, under a name, and the settings beside a `tokenizer.json`."""
+    files = list_tokenizer_files(path)
+    verify(*files)
+    return {name if file == Path(path) else file.name: file_digest(file) for file in files}
 
 
 def digest_table(path: Path) -> str:

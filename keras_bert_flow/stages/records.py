@@ -4,7 +4,7 @@ from pathlib import Path
 
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.stages.digests import corpus_digests, digest_input_file, list_corpus_settings
+from keras_bert_flow.stages.digests import corpus_digests, digest_tokenizer, list_corpus_settings
 from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 
@@ -25,5 +25,5 @@ def records_key(
         "cased": cased,
         "seed": seed,
     }
-    inputs = corpus_digests(corpus, storage) | {"vocabulary": digest_input_file(vocabulary_file)}
+    inputs = corpus_digests(corpus, storage) | digest_tokenizer(vocabulary_file, "vocabulary")
     return RECORDS.make_key(settings, inputs)

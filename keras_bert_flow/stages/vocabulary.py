@@ -2,7 +2,7 @@
 
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.stages.digests import corpus_digests, digest_input_file, list_corpus_settings
+from keras_bert_flow.stages.digests import corpus_digests, digest_tokenizer, list_corpus_settings
 from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 
@@ -11,7 +11,6 @@ VOCABULARY = Stage("vocabulary", "vocab", made_by="beam_jobs.build_vocabulary")
 
 def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: Storage = LOCAL) -> str:
     settings = {"corpus": list_corpus_settings(corpus), "vocabulary": vocabulary.model_dump(exclude={"file"})}
-    inputs = (
-        corpus_digests(corpus, storage) if vocabulary.file is None else {"file": digest_input_file(vocabulary.file)}
-    )
+    file = vocabulary.file
+    inputs = corpus_digests(corpus, storage) if file is None else digest_tokenizer(file, "file")
     return VOCABULARY.make_key(settings, inputs)

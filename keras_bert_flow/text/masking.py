@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_bert_flow.text.spans import choose_spans
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 TOKEN, WORD, SPAN = "token", "word", "span"
 MASK_SHARE = 0.8  # of the chosen tokens become [MASK]
@@ -39,9 +39,7 @@ class MaskingRule:
     unit: str = TOKEN
 
     @classmethod
-    def of(
-        cls, tokenizer: WordPieceTokenizer, masked_fraction: float, max_predictions: int, unit: str = TOKEN
-    ) -> "MaskingRule":
+    def of(cls, tokenizer: Tokenizer, masked_fraction: float, max_predictions: int, unit: str = TOKEN) -> "MaskingRule":
         """Return the rule for the pieces of a tokenizer."""
         special_ids = (tokenizer.cls_id, tokenizer.sep_id)
         return cls(masked_fraction, max_predictions, tokenizer.mask_id, special_ids, tokenizer.starts_word, unit)

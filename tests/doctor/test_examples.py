@@ -1,11 +1,13 @@
 import pytest
 
 from keras_bert_flow.doctor.examples import show_examples, show_prediction, show_record
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.doctor.examined import ROWS
 from tests.oracles.plain_records import PIECES, make_many, publish_plain
 from tests.oracles.tiny_records import write_tiny_records
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##ting", "dog", "ran")
+TOKENIZER = WordPieceTokenizer(WORDS)
 #        [CLS] the [MASK: cat] sat ##ting→dog [SEP] ran(kept) dog [SEP]
 RECORD = {
     "input_ids": [2, 5, 4, 7, 9, 3, 10, 9, 3, 0, 0],
@@ -22,7 +24,7 @@ def show(objective="mlm_nsp", **changed):
     import numpy as np
 
     return show_record(
-        {name: np.array(values) for name, values in (RECORD | changed).items()}, WORDS, "record 0 of f", objective
+        {name: np.array(values) for name, values in (RECORD | changed).items()}, TOKENIZER, "record 0 of f", objective
     )
 
 

@@ -112,7 +112,7 @@ class ReplacedTokenPretrainer(ModelWithHead):
         rtd = Verdicts(dtype="float32", name="rtd")(logits, replaced["is_replaced"])
         super().__init__(backbone, inputs, {"mlm": mlm, "rtd": rtd}, name)
         self.detector = detector
-        self.generator_blocks = generator.blocks
+        self.generator_blocks, self.generator_shape = generator.blocks, shape
         self.generator_size, self.replaced_token_weight = generator_size, replaced_token_weight
         self.default_loss_weights = {"mlm": 1.0, "rtd": replaced_token_weight}
 

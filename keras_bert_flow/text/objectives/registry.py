@@ -4,6 +4,7 @@ from functools import cache
 
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.text.objectives.objective import Objective
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # name → class, loaded when it is asked for: an objective needs no module but its own
 OBJECTIVES = {
@@ -13,6 +14,15 @@ OBJECTIVES = {
     "rtd": "keras_bert_flow.text.objectives.rtd:ReplacedTokens",
 }
 DEFAULT = "mlm_nsp"  # of records whose manifest names none
+
+
+def check_joining(name: str, tokenizer: Tokenizer) -> None:
+    """Raise ValueError unless a tokenizer joins two texts as the records of an objective do, with one [SEP] between."""
+    if find_objective(name).has_pairs and tokenizer.separators != 1:
+        raise ValueError(
+            f"Records of pairs must have one separator between two texts. Received: objective={name}, a tokenizer with "
+            f"{tokenizer.separators}. Use the objective mlm."
+        )
 
 
 @cache

@@ -1,6 +1,7 @@
 """A tokenizer of another family: byte-level BPE, Unigram, or whatever else a `tokenizer.json` holds."""
 
 import json
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -60,9 +61,9 @@ class LoadedTokenizer:
         )
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "LoadedTokenizer":
-        """Read the `tokenizer.json` of a model directory."""
-        path, settings = folder / FAST_TOKENIZER, folder / SETTINGS
+    def from_file(cls, path: Path) -> "LoadedTokenizer":
+        """Read a `tokenizer.json`, with the `tokenizer_config.json` beside it, if there is one."""
+        settings = path.with_name(SETTINGS)
         named = read_json_object(settings) if settings.is_file() else {}
         return cls(path.read_text(encoding="utf-8"), named, str(path))
 
@@ -82,6 +83,11 @@ class LoadedTokenizer:
 
     def encode_word(self, word: str) -> np.ndarray:
         return self.encode(f" {word}")
+
+    def encode_into(self, ids: array, text: str) -> int:
+        found = self.encode_word(text)
+        ids.extend(found.tolist())
+        return len(found)
 
     def encode_with_offsets(self, text: str) -> Offsets:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)

@@ -1,5 +1,6 @@
 """What tasks and models ask of a tokenizer, whichever family it is of."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -45,6 +46,9 @@ class Tokenizer(Protocol):
 
     def encode_word(self, word: str) -> np.ndarray:
         """Return the ids of a word as it stands in a text, behind a space."""
+
+    def encode_into(self, ids: array, text: str) -> int:
+        """Append the ids of a sentence, as it stands in a text, to an `array("i")`, and return how many."""
 
     def encode_with_offsets(self, text: str) -> Offsets:
         """Return the ids of a text and where in it each piece begins and ends, in characters; int32, (tokens,) each."""

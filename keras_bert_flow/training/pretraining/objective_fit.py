@@ -1,7 +1,10 @@
 """Check that an encoder can be trained on an objective as the settings say."""
 
+from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 def check_objective(name: str, family: str, bag_of_words: float) -> None:
@@ -25,4 +28,14 @@ def check_objective(name: str, family: str, bag_of_words: float) -> None:
         raise ValueError(
             f"`pretraining.bag_of_words` must be 0 with the objective {name}. Received: {bag_of_words}. Leave it "
             "out, or use mlm."
+        )
+
+
+def check_padding(model: ModelConfig, tokenizer: Tokenizer) -> None:
+    """Raise ValueError if a model counts positions from behind another padding token than that of its tokenizer."""
+    found = getattr(resolve_shape(model, tokenizer.vocabulary_size), "pad_token_id", tokenizer.pad_id)
+    if found != tokenizer.pad_id:
+        raise ValueError(
+            f"`model.options.pad_token_id` must be that of the tokenizer. Received: {found}, a tokenizer with "
+            f"{tokenizer.pad_id}. Set it to {tokenizer.pad_id}."
         )

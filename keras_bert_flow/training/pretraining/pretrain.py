@@ -84,6 +84,6 @@ def _count_operations(config: PipelineConfig, model: ModelWithHead, length: int,
         masks,
         use_pooler=model.backbone.use_pooler,
         bag_of_words=settings.bag_of_words > 0,
-        generator=shape.narrow(settings.generator_size) if "rtd" in model.output else None,
+        generator=getattr(model, "generator_shape", None),
     )
     return flops.training

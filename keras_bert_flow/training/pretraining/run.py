@@ -22,10 +22,12 @@ from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives.objective import Objective
 from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.text.tokenizers.files import copy_tokenizer, find_tokenizer_file
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.pretraining.initial_tokens import set_initial_tokens
+from keras_bert_flow.training.pretraining.objective_fit import check_padding
 from keras_bert_flow.training.pretraining.plateau import PlateauWatch, find_unigram_loss
 from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer
 from keras_bert_flow.training.pretraining.validation import score_pretraining
@@ -120,7 +122,7 @@ def publish_run(
         cluster = join_cluster(config, described.manifest.config["vocabulary_size"], callbacks)
 
     def build(work: Path, folder: Path) -> Contents:
-        vocabulary = recipe.source and recipe.source / VOCABULARY_FILE
+        vocabulary = recipe.source and find_tokenizer_file(recipe.source)
         training = PretrainingRecords(records, vocabulary_file=vocabulary, sequence_length=length)
         held_out = PretrainingRecords(records, "held_out", verify=False, sequence_length=length)
         follow = report if cluster.is_first else _ignore
@@ -173,7 +175,12 @@ def _build(run: Run) -> Contents:
 def _save(run: Run, model: ModelWithHead, metrics: Mapping[str, Any]) -> None:
     (run.work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     cased, card = run.training.manifest.config["cased"], write_card(run.config, metrics)
-    save_model_directory(model, run.work / "model", run.records / VOCABULARY_FILE, cased, card=card)
+    folder, vocabulary = run.work / "model", find_tokenizer_file(run.records)
+    if vocabulary.name != VOCABULARY_FILE:
+        folder.mkdir(exist_ok=True)
+        copy_tokenizer(vocabulary, folder)
+        vocabulary = None
+    save_model_directory(model, folder, vocabulary, cased, card=card)
 
 
 def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> dict[str, Any]:
@@ -262,6 +269,7 @@ def _check_fit(config: PipelineConfig, training: PretrainingRecords) -> None:
     if not len(training):
         raise ValueError("There must be records to train on. Received: none. Give the corpus more documents.")
     check_positions(training.sequence_length, config.model.max_positions)
+    check_padding(config.model, training.read_tokenizer())
 
 
 def write_card(config: PipelineConfig, metrics: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from keras_bert_flow.stages.distillation import DISTILLATION
 from keras_bert_flow.stages.finetuning import FINETUNING
 from keras_bert_flow.stages.pretraining import PRETRAINING, WATCHING
 from keras_bert_flow.stages.stage import Stage
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
 # What may be changed on the way. Of these, the first three can change which weights come out: see `history`.
 STEERING = ("total_steps", "evaluate_every_steps", "keep_best")
@@ -30,7 +30,7 @@ def pretraining_identity(config: PipelineConfig, records: Path, initial_model: P
     settings = config.model_dump(mode="json", include={"seed", "model", "pretraining"})
     settings["pretraining"] = {name: value for name, value in settings["pretraining"].items() if name not in CHANGEABLE}
     return settings | {
-        "vocabulary": files[VOCABULARY_FILE],
+        "vocabulary": files[find_tokenizer_file(records).name],
         "records": {name: digest for name, digest in files.items() if name.endswith(RECORD_SUFFIX)},
         "initial_model": {} if initial_model is None else folder_files(initial_model),
         **_software(PRETRAINING),

@@ -1,0 +1,116 @@
+"""Records of tokenizers that a `tokenizer.json` holds, against the library that wrote it."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import BertTokenizerFast
+
+from beam_jobs.build_vocabulary import build_vocabulary
+from keras_bert_flow.config.vocabulary import VocabularyConfig
+from keras_bert_flow.data.dynamic_masking import restore_tokens
+from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.doctor.diagnose import diagnose
+from keras_bert_flow.doctor.examples import show_examples
+from keras_bert_flow.stages.records import records_key
+from tests.beam_jobs.conftest import build, make_corpus, make_documents, make_records_config, read_folder
+from tests.oracles.other_tokenizers import make_byte_level, make_unigram
+
+MAKERS = {"byte-level": (make_byte_level, "Ġ"), "unigram": (make_unigram, "▁")}
+PARTS = ("train", "held_out")
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def case(request, tmp_path_factory):
+    """The library's tokenizer, the mark before a word, its file, the corpus, and records with whole words masked."""
+    make, mark = MAKERS[request.param]
+    made, place = make(), tmp_path_factory.mktemp(request.param)
+    made.save(str(place / "tokenizer.json"))
+    corpus = make_corpus(place / "corpus.txt")
+    settings = {"objective": "mlm", "duplication": 1, "mask_unit": "word", "max_predictions": 12}
+    return (
+        made,
+        mark,
+        place / "tokenizer.json",
+        corpus,
+        build(corpus, place / "tokenizer.json", place / "r", **settings),
+    )
+
+
+def read_rows(folder: Path, sequence_length: int | None = None) -> list[dict[str, np.ndarray]]:
+    parts = [PretrainingRecords(folder, part, sequence_length=sequence_length) for part in PARTS]
+    return [records[number] for records in parts for number in range(len(records))]
+
+
+def test_records_hold_what_the_library_encodes(case):
+    made, _, file, corpus, folder = case
+    special, found = [made.token_to_id(token) for token in ("<s>", "</s>", "[CLS]", "[SEP]")], Counter()
+    for row in read_rows(folder):
+        found.update(restore_tokens(row)[: row["input_mask"].sum()].tolist())
+    for number in special:
+        found.pop(number, None)
+    sentences = [f" {sentence}" for document in make_documents() for sentence in document]
+    encoded = made.encode_batch(sentences, add_special_tokens=False)
+    assert found == Counter(number for encoding in encoded for number in encoding.ids)
+    assert (folder / "tokenizer.json").read_text() == file.read_text() and not (folder / "vocab.txt").exists()
+    assert diagnose(str(folder), corpus).verdict != "error"
+    assert "[MASK: " in show_examples(folder)
+
+
+@pytest.mark.parametrize("sequence_length", [None, 16])
+def test_whole_words_are_masked(case, sequence_length):
+    """As text they are what stands between two marks; drawn by the job, and anew from its records."""
+    made, mark, _, _, folder = case
+    masked = 0
+    for row in read_rows(folder, sequence_length):
+        tokens, places = restore_tokens(row), row["masked_lm_positions"][row["masked_lm_weights"] > 0].tolist()
+        pieces = [made.id_to_token(token) for token in tokens[: row["input_mask"].sum()].tolist()]
+        words, masked = np.cumsum([piece.startswith(mark) for piece in pieces]), masked + len(places)
+        special = {number for number, piece in enumerate(pieces) if piece in ("<s>", "</s>", "[CLS]", "[SEP]")}
+        chosen = {words[place] for place in places}
+        missing = set(np.flatnonzero(np.isin(words, [*chosen])).tolist()) - special - {*places}
+        assert not missing or len(chosen) == 1  # one word may be longer than all that may be chosen
+    assert masked > 100
+
+
+def test_pairs_are_refused_where_two_separators_part_them(corpus, tmp_path):
+    make_byte_level().save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match=r"Received: objective=mlm_sop, a tokenizer with 2. Use the objective mlm"):
+        build(corpus, tmp_path / "tokenizer.json", tmp_path / "r", objective="mlm_sop")
+    make_unigram().save(str(tmp_path / "tokenizer.json"))
+    build(corpus, tmp_path / "tokenizer.json", tmp_path / "r", objective="mlm_sop")
+
+
+def test_wordpiece_of_a_json_is_that_of_its_vocabulary(corpus, vocabulary_file, tmp_path):
+    BertTokenizerFast(str(vocabulary_file)).save_pretrained(tmp_path / "theirs")
+    file = tmp_path / "theirs" / "tokenizer.json"
+    (tmp_path / "theirs" / "vocab.txt").unlink(missing_ok=True)
+    of_json, of_text = build(corpus, file, tmp_path / "a"), build(corpus, vocabulary_file, tmp_path / "b")
+    first, second = read_folder(of_json), read_folder(of_text)
+    first.pop("manifest.json"), second.pop("manifest.json")  # which have the keys
+    assert first == second
+    with pytest.raises(ValueError, match=r"`cased` must be as the tokenizer has it. Received: true, .* of false"):
+        build_vocabulary(corpus, VocabularyConfig(file=str(file), cased=True), tmp_path / "v")
+    build_vocabulary(corpus, VocabularyConfig(file=str(file)), tmp_path / "v")
+    assert (tmp_path / "v" / "vocab.txt").read_bytes() == vocabulary_file.read_bytes()
+
+
+def test_vocabulary_stage_hands_a_tokenizer_on(case, tmp_path):
+    _, _, file, corpus, _ = case
+    folder = build_vocabulary(corpus, VocabularyConfig(file=str(file)), tmp_path / "v")
+    assert (folder / "tokenizer.json").read_text() == file.read_text()
+
+
+def test_settings_beside_a_tokenizer_count(tmp_path, corpus):
+    arguments = (corpus, make_records_config(objective="mlm"), tmp_path / "tokenizer.json", False, 1)
+    make_byte_level().save(str(tmp_path / "tokenizer.json"))
+    before = records_key(*arguments)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"mask_token": "the"}))
+    assert records_key(*arguments) != before
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return make_corpus(tmp_path / "corpus.txt")
