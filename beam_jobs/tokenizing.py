@@ -39,7 +39,8 @@ class TokenizeDocuments(CountingDoFn):
             document = make_document(lines, self._split_lines)
             token_ids, lengths = array("i"), array("i")
             for sentence in document.sentences:
-                if length := self._tokenizer.encode_into(token_ids, sentence):
+                text = f" {sentence}" if token_ids else sentence  # as in running text: a space may be part of a piece
+                if length := self._tokenizer.encode_into(token_ids, text):
                     lengths.append(length)
             if not lengths:
                 self.counts["documents_without_tokens"] += 1

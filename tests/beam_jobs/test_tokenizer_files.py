@@ -51,8 +51,8 @@ def test_records_hold_what_the_library_encodes(case):
         found.update(restore_tokens(row)[: row["input_mask"].sum()].tolist())
     for number in special:
         found.pop(number, None)
-    sentences = [f" {sentence}" for document in make_documents() for sentence in document]
-    encoded = made.encode_batch(sentences, add_special_tokens=False)
+    texts = [f"{' ' * (number > 0)}{text}" for document in make_documents() for number, text in enumerate(document)]
+    encoded = made.encode_batch(texts, add_special_tokens=False)
     assert found == Counter(number for encoding in encoded for number in encoding.ids)
     assert (folder / "tokenizer.json").read_text() == file.read_text() and not (folder / "vocab.txt").exists()
     assert diagnose(str(folder), corpus).verdict != "error"
@@ -61,14 +61,15 @@ def test_records_hold_what_the_library_encodes(case):
 
 @pytest.mark.parametrize("sequence_length", [None, 16])
 def test_whole_words_are_masked(case, sequence_length):
-    """As text they are what stands between two marks; drawn by the job, and anew from its records."""
+    """They begin at a mark, or behind a special token; drawn by the job, and anew from its records."""
     made, mark, _, _, folder = case
     masked = 0
     for row in read_rows(folder, sequence_length):
         tokens, places = restore_tokens(row), row["masked_lm_positions"][row["masked_lm_weights"] > 0].tolist()
         pieces = [made.id_to_token(token) for token in tokens[: row["input_mask"].sum()].tolist()]
-        words, masked = np.cumsum([piece.startswith(mark) for piece in pieces]), masked + len(places)
         special = {number for number, piece in enumerate(pieces) if piece in ("<s>", "</s>", "[CLS]", "[SEP]")}
+        starts = [piece.startswith(mark) or number - 1 in special for number, piece in enumerate(pieces)]
+        words, masked = np.cumsum(starts), masked + len(places)
         chosen = {words[place] for place in places}
         missing = set(np.flatnonzero(np.isin(words, [*chosen])).tolist()) - special - {*places}
         assert not missing or len(chosen) == 1  # one word may be longer than all that may be chosen

@@ -83,7 +83,7 @@ def test_pieces_join_a_text(pair):
 def test_written_and_pickled_tokenizers_are_the_same(pair, tmp_path):
     _, ours = pair
     ours.write(tmp_path)
-    for again in (LoadedTokenizer.from_folder(tmp_path), pickle.loads(pickle.dumps(ours))):
+    for again in (LoadedTokenizer.from_file(tmp_path / "tokenizer.json"), pickle.loads(pickle.dumps(ours))):
         assert again.pieces == ours.pieces and again.special_ids == ours.special_ids
         assert again.encode(UNSEEN).tolist() == ours.encode(UNSEEN).tolist()
 

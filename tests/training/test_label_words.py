@@ -11,6 +11,7 @@ from keras_bert_flow.conversion.model_directory import load_task_model, save_mod
 from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.label_words import describe_left_out, find_label_words
@@ -18,6 +19,7 @@ from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
 from keras_bert_flow.training.finetuning.task_data import read_task_data
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.numpy_bert import randomise_weights
+from tests.oracles.other_tokenizers import make_byte_level
 from tests.oracles.tiny_records import make_tiny_config
 from tests.tasks.kinds import LETTERS, TOKENIZER
 from tests.training.finetune_cases import LENGTH
@@ -106,6 +108,13 @@ def test_words_are_found_in_the_order_of_the_classes():
     assert find_label_words(WORDS, ("yes", "no"), TOKENIZER) == IDS[::-1]
     assert find_label_words({"no": ("ab", "a"), "yes": ("p",)}, ("no", "yes"), TOKENIZER) == [[5], [20]]
     assert find_label_words(None, ("no", "yes"), TOKENIZER) == []
+
+
+@pytest.mark.any_backend
+def test_words_are_found_as_they_stand_in_a_text():
+    tokenizer = LoadedTokenizer(make_byte_level().to_str())
+    (found,), (other,) = find_label_words({"no": ("early",), "yes": ("owner",)}, ("no", "yes"), tokenizer)
+    assert [tokenizer.pieces[found], tokenizer.pieces[other]] == ["Ġearly", "Ġowner"]
 
 
 @pytest.mark.any_backend

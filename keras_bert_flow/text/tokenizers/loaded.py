@@ -85,7 +85,7 @@ class LoadedTokenizer:
         return self.encode(f" {word}")
 
     def encode_into(self, ids: array, text: str) -> int:
-        found = self.encode_word(text)
+        found = self.encode(text)
         ids.extend(found.tolist())
         return len(found)
 

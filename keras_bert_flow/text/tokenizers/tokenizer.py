@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
         """Return the ids of a word as it stands in a text, behind a space."""
 
     def encode_into(self, ids: array, text: str) -> int:
-        """Append the ids of a sentence, as it stands in a text, to an `array("i")`, and return how many."""
+        """Append the ids of a text to an `array("i")`, and return how many."""
 
     def encode_with_offsets(self, text: str) -> Offsets:
         """Return the ids of a text and where in it each piece begins and ends, in characters; int32, (tokens,) each."""

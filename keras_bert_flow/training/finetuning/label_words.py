@@ -46,5 +46,5 @@ def describe_left_out(words: Mapping[str, Sequence[str]] | None, tokenizer: Toke
 
 
 def _find_whole(words: Sequence[str], tokenizer: Tokenizer) -> list[int]:
-    encoded = [tokenizer.encode(word) for word in words]
+    encoded = [tokenizer.encode_word(word) for word in words]
     return [int(ids[0]) for ids in encoded if len(ids) == 1 and ids[0] != tokenizer.unk_id]
