@@ -78,7 +78,7 @@ def test_squad_files_are_scored_by_its_rules(tmp_path, is_impossible):
     ("name", "content", "message"),
     [
         ("p.tsv", "index\tprediction\n0\ta\n", "Received: 1 for 2"),
-        ("p.tsv", "index\tprediction\n1\ta\n0\tb\n", "`index` must count from 0"),
+        ("p.tsv", "index\tprediction\n1\ta\n0\tb\n", "`index` must count the rows from 0"),
         ("p.jsonl", '{"answer": "a"}\n{"answer": "a"}\n', "lacks 'label' for classification"),
         ("p.tsv", "index\tprediction\n0\ta\n1\tz\n", "z"),
     ],

@@ -5,19 +5,28 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from keras_bert_flow.tasks.core.settings import COMPARED, Header, Label, TaskSettings, Text, TextPair
+from keras_bert_flow.tasks.core.settings import COMPARED, Header, TaskSettings
 
 
 @dataclass(frozen=True)
-class ClassificationSettings(TaskSettings):
+class TextSettings(TaskSettings):
+    """What is labelled, and where the label stands."""
+
+    is_pooled: ClassVar[bool] = True
+
+    text: Annotated[
+        str, Field(description="Column of the text: a name, or a number from 0 where there is no header.")
+    ] = "text"
+    text_pair: Annotated[str | None, Field(description="Column of a second text, for pairs.")] = None
+    label: Annotated[str, Field(description="Column of the label: a name, or a number from 0.")] = "label"
+
+
+@dataclass(frozen=True)
+class ClassificationSettings(TextSettings):
     """One of several classes for each text."""
 
     kind: ClassVar[str] = "classification"
-    is_pooled: ClassVar[bool] = True
 
-    text: Text = "text"
-    text_pair: TextPair = None
-    label: Label = "label"
     header: Header = True
     main_metric: Annotated[
         Literal["accuracy", "f1", "f1_positive", "matthews"],
@@ -27,15 +36,11 @@ class ClassificationSettings(TaskSettings):
 
 
 @dataclass(frozen=True)
-class RegressionSettings(TaskSettings):
+class RegressionSettings(TextSettings):
     """A number for each text."""
 
     kind: ClassVar[str] = "regression"
-    is_pooled: ClassVar[bool] = True
 
-    text: Text = "text"
-    text_pair: TextPair = None
-    label: Label = "label"
     header: Header = True
     main_metric: Annotated[Literal["pearson", "spearman"], Field(description=f"{COMPARED}.")] = "spearman"
     lowest: Annotated[float | None, Field(description="Lowest number there can be; predictions are cut to it.")] = None
@@ -45,15 +50,11 @@ class RegressionSettings(TaskSettings):
 
 
 @dataclass(frozen=True)
-class MultiLabelSettings(TaskSettings):
+class MultiLabelSettings(TextSettings):
     """Any number of labels for each text."""
 
     kind: ClassVar[str] = "multi_label"
-    is_pooled: ClassVar[bool] = True
 
-    text: Text = "text"
-    text_pair: TextPair = None
-    label: Label = "label"
     separator: Annotated[str, Field(min_length=1, description="Between two labels of one column.")] = "|"
     label_columns: Annotated[
         tuple[str, ...], Field(description="A column of 0 and 1 for each label, in place of `label`.")

@@ -21,8 +21,5 @@ class TaskSettings:
     is_pooled: ClassVar[bool] = False
 
 
-Text = Annotated[str, Field(description="Column of the text: a name, or a number from 0 where there is no header.")]
-TextPair = Annotated[str | None, Field(description="Column of a second text, for pairs.")]
-Label = Annotated[str, Field(description="Column of the label: a name, or a number from 0.")]
 Header = Annotated[bool, Field(description="The first line of a .tsv or .csv names the columns.")]
 COMPARED = "By which runs are compared"

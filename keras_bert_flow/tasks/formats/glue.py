@@ -14,12 +14,11 @@ from typing import Any
 
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.tasks.core.task import Task
-from keras_bert_flow.tasks.formats.glue_table import COLUMNS, format_glue_table
+from keras_bert_flow.tasks.formats.glue_table import format_glue_table, walk_glue_table
 from keras_bert_flow.tasks.formats.rows import (
     abridge,
     pick_fields,
     read_objects,
-    read_rows,
     require_ending,
     spell_label,
 )
@@ -221,13 +220,7 @@ def _read_values(file: str | Path, field: str) -> Iterator[tuple[str, Any]]:
             place = f"{file}, row {number}"
             yield place, *pick_fields(place, fields, [field])
         return
-    for count, (number, (index, value)) in enumerate(read_rows(file, list(COLUMNS), header=True, num_labels=0)):
-        place = f"{file}, row {number}"
-        if index != str(count):
-            raise ValueError(
-                f"{place}: the column `index` must count the rows from 0. Received: {abridge([index])}, not {count}. "
-                "Predict the whole test table, in its order."
-            )
+    for place, value in walk_glue_table(file):
         yield place, _parse_number(value) if field == "score" else value
 
 

@@ -1,6 +1,6 @@
 """The table in which GLUE's server takes predictions of classes and of numbers: index, from 0, and prediction."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +32,34 @@ def write_glue_table(path: str | Path, values: Iterable[str | float]) -> None:
         file.write(format_glue_table(written))
 
 
+def walk_glue_table(path: str | Path) -> Iterator[tuple[str, str]]:
+    """Yield the place of each prediction of a table, for messages, and what stands there.
+
+    Raises:
+        ValueError: the file is no such table, or its rows are not in their order; the message names file and row.
+    """
+    for count, (row, (index, value)) in enumerate(read_rows(path, list(COLUMNS), header=True, num_labels=0)):
+        place = f"{path}, row {row}"
+        if index != str(count):
+            raise ValueError(
+                f"{place}: the column `index` must count the rows from 0. Received: {abridge([index])}, not {count}. "
+                "Predict the whole test table, in its order."
+            )
+        yield place, value
+
+
 def read_glue_table(path: str | Path, convert: Callable[[str], Any]) -> list[Any]:
     """Return the predictions of a table in their order.
 
     Args:
         convert: makes a prediction of what stands in the table; `float` of numbers.
     Raises:
-        ValueError: the file is no such table; the message names file and row.
+        ValueError: as of `walk_glue_table`, or a prediction cannot be converted.
     """
     found = []
-    for number, (row, (index, value)) in enumerate(read_rows(path, list(COLUMNS), True)):
-        if str(index) != str(number):
-            raise ValueError(f"{path}, row {row}: `index` must count from 0. Received: {index!r}. Sort the table.")
+    for place, value in walk_glue_table(path):
         try:
             found.append(convert(value))
         except ValueError:
-            raise ValueError(f"{path}, row {row}: must be a number. Received: {value!r}. Correct it.") from None
+            raise ValueError(f"{place}: must be a number. Received: {value!r}. Correct it.") from None
     return found
