@@ -9,6 +9,7 @@ from keras_bert_flow.outputs import check_place
 from keras_bert_flow.preflight.distillation import check_distillation
 from keras_bert_flow.preflight.stages import (
     check_corpus,
+    check_label_words,
     check_minimal_pairs,
     check_model,
     check_names,
@@ -52,6 +53,8 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
         check_distillation(config)
     if "vocabulary" in stages and config.vocabulary.file is not None:
         check_tokenizer(config, config.vocabulary.file, "records" in stages)
+        if "finetuning" in stages:
+            check_label_words(config, Path(config.vocabulary.file))
     if "records" in stages:
         check_predictions(config)
         check_sequences(config)

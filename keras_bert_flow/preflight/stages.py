@@ -30,6 +30,7 @@ from keras_bert_flow.text.objectives.registry import DEFAULT, check_joining, fin
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, list_tokenizer_files, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.training.finetuning.label_words import find_label_words
 from keras_bert_flow.training.finetuning.task_data import (
     TaskData,
     TaskFiles,
@@ -228,6 +229,16 @@ def check_pooling(config: PipelineConfig) -> None:
             "`finetuning.pooling: bag_of_words` must go on from pre-training with a bag of words. Received: "
             "pretraining.bag_of_words=0. Set it to 1, or choose another pooling."
         )
+
+
+def check_label_words(config: PipelineConfig, vocabulary: Path) -> None:
+    """Check that the vocabulary has a word whole for each class, if fine-tuning starts from such words.
+
+    Known once there is a vocabulary, and so before pre-training rather than after it.
+    """
+    words = config.finetuning.label_words
+    if words is not None:
+        find_label_words(words, list(words), read_tokenizer_file(vocabulary, config.vocabulary.cased))
 
 
 def check_task(config: PipelineConfig) -> TaskFiles | None:

@@ -16,9 +16,10 @@ STAGES = {
     "finetune": "finetuning",
     "report": "evaluation",
 }
+VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ngood\n"
 FILES = {
-    "vocab": {"vocab.txt": "[PAD]\n"},
-    "records": {"vocab.txt": "[PAD]\n"},
+    "vocab": {"vocab.txt": VOCABULARY},
+    "records": {"vocab.txt": VOCABULARY},
     "pretrain": {"model/config.json": "{}"},
     "distill": {"model/config.json": "{}"},
     "finetune": {"metrics.json": "{}"},

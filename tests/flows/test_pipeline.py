@@ -104,6 +104,14 @@ def test_second_phase_goes_on_from_the_first(runs: Path):
     assert "Each phase of pre-training must have its records. Received: 1 folder for 2 phases." in state.message
 
 
+def test_label_words_that_the_vocabulary_lacks_are_refused_before_training(runs: Path):
+    words = ["pretraining.bag_of_words=1", "finetuning.pooling=bag_of_words", "finetuning.head_start=probe"]
+    words.append("finetuning.label_words={'0': [good, bad], '1': [fine]}")
+    state = bert_pipeline("tiny.yaml", overrides=words, return_state=True)
+    assert "for each class that the vocabulary has whole. Received: fine for '1'" in state.message
+    assert calls(runs) == ["vocab", "records"]
+
+
 STUDENT = "distillation=" + json.dumps(
     {
         "student": {"family": "distilbert", "num_layers": 1, "hidden_dim": 16, "num_heads": 2, "intermediate_dim": 32},

@@ -114,6 +114,13 @@ def test_run_refuses_before_work(setting, words, place, capsys):
     assert_refused(["run", "run.yaml", "--set", setting], words, place, capsys)
 
 
+def test_label_words_are_looked_up_in_a_vocabulary_that_is_there(place, capsys):
+    words = f"finetuning={PROBED}, label_words: {{'no': [a], 'yes': [b]}}}}"
+    settings = ["vocabulary.file=good_vocab.txt", "pretraining.bag_of_words=1", words]
+    arguments = ["run", "run.yaml", *(part for setting in settings for part in ("--set", setting))]
+    assert_refused(arguments, "that the vocabulary has whole. Received: b for 'yes'", place, capsys)
+
+
 @pytest.mark.parametrize(
     ("flow", "setting", "words"),
     [
