@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.training_step import Timed, start_timed
-from keras_bert_flow.tasks.core.stored import write_task
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.corpus.builtin import write_builtin_task
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
@@ -69,7 +68,7 @@ def make_model(arguments: argparse.Namespace, texts: list[str], folder: Path) ->
     backbone = kbf.BertBackbone.from_size(arguments.size, vocabulary_size=arguments.vocabulary_size)
     model = kbf.TextClassifier(backbone, num_classes=len(LABELS), labels=LABELS)
     model.save_to_preset(folder / "model", vocabulary_path=folder / "vocab.txt")
-    write_task(folder / "model", make_task("classification", labels=LABELS), arguments.sequence_length)
+    make_task("classification", labels=LABELS).save(folder / "model", arguments.sequence_length)
     return folder / "model"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.tasks import TASKS
 from keras_bert_flow.tasks.core.task import Task
-from keras_bert_flow.tasks.registry import make_task, task_fields
+from keras_bert_flow.tasks.registry import make_task
 
 OF_THE_MODEL = {"kind", "labels"}
 
@@ -21,4 +21,4 @@ def change_task(task: Task, overrides: Sequence[str]) -> Task:
         raise ValueError(
             f"What a model chooses from must be as it was trained. Received: --set {', '.join(fixed)}. Leave it out."
         )
-    return make_task(**task_fields(task) | changes)
+    return make_task(**task.get_config() | changes)

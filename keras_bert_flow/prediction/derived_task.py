@@ -7,8 +7,8 @@ from typing import Any
 from keras_bert_flow.conversion.directory_files import read_json
 from keras_bert_flow.conversion.hf_config import number_labels, read_hf_config, read_labels
 from keras_bert_flow.conversion.tables.registry import find_table
-from keras_bert_flow.tasks.core.stored import TASK_FILE, read_task
-from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.core.stored import read_task
+from keras_bert_flow.tasks.core.task import TASK_FILE, Task
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.tasks.tagging.tag_schemes import PLAIN, is_tag
 

@@ -12,8 +12,8 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.prediction.lines import list_items
-from keras_bert_flow.tasks.core.stored import TASK_FILE, read_task
-from keras_bert_flow.tasks.core.task import Prediction
+from keras_bert_flow.tasks.core.stored import read_task
+from keras_bert_flow.tasks.core.task import TASK_FILE, Prediction
 from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
 
 

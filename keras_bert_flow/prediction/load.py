@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.prediction.derived_task import has_task
 from keras_bert_flow.prediction.lines import check_batch_positions
-from keras_bert_flow.tasks.core.stored import TASK_FILE
+from keras_bert_flow.tasks.core.task import TASK_FILE
 
 if TYPE_CHECKING:  # a request is checked before grain and Keras are imported
     from keras_bert_flow.prediction.asked_model import AskedModel

@@ -10,8 +10,7 @@ from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_fe
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.tasks.core.features import Features
-from keras_bert_flow.tasks.core.stored import TASK_FILE
-from keras_bert_flow.tasks.core.task import Prediction, Task
+from keras_bert_flow.tasks.core.task import TASK_FILE, Prediction, Task
 from keras_bert_flow.tasks.core.texts import pose_texts
 
 

@@ -1,4 +1,4 @@
-"""Make a task of its kind and its fields, which are plain values, and give them back."""
+"""Make a task of its kind and its fields, which are plain values."""
 
 from dataclasses import fields
 from types import NoneType, UnionType
@@ -54,12 +54,6 @@ def make_task(kind: str, **values: Any) -> Task:
                 f"`{field}` of a {kind} task must be {_describe(hints[field])}. Received: {abridge([repr(value)])}."
             )
     return task_class(**{field: tuple(v) if isinstance(v, list) else v for field, v in values.items()})
-
-
-def task_fields(task: Task) -> dict[str, Any]:
-    """Return the kind and all fields of a task in plain JSON values: `make_task(**task_fields(task))` equals it."""
-    values = {field.name: getattr(task, field.name) for field in fields(task)}
-    return {"kind": task.kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def _fits(value: Any, hint: Any) -> bool:

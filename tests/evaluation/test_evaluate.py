@@ -12,7 +12,6 @@ from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.tasks.core.stored import write_task
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.tasks.tagging.conll import read_tagged_words
 from tests.evaluation.test_grid_table import GRID
@@ -88,7 +87,7 @@ def make_folders(tmp_path):
             run = finetuned / start / f"seed-{seed}"
             model = load_task_model(kind, tmp_path / "base", labels=learnt.labels)
             save_model_directory(model, run / "model", tmp_path / "vocab.txt")
-            write_task(run / "model", learnt, LENGTH)
+            learnt.save(run / "model", LENGTH)
             (run / "run.json").write_text(json.dumps({"start": start, "seed": seed, "seconds": 1.5}))
             (run / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
         pretrained.mkdir()

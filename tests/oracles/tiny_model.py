@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from keras_bert_flow.tasks.core.stored import write_task
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 
@@ -68,5 +67,5 @@ def write_tiny_model(
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)  # the library makes it its writer's alone
     write_vocabulary(folder / "vocab.txt", pieces)
-    write_task(folder, make_task("classification", labels=labels), POSITIONS)
+    make_task("classification", labels=labels).save(folder, POSITIONS)
     return folder

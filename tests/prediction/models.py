@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import keras_bert_flow as kbf
-from keras_bert_flow.tasks.core.stored import write_task
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 from tests.oracles import numpy_bert
@@ -46,5 +45,5 @@ def save_classifier(folder: Path) -> Path:
     """Write what `kbf finetune` makes, with weights that nobody trained."""
     task = make_task("classification", labels=("no", "yes"))
     save(kbf.TextClassifier(make_backbone(), labels=task.labels, num_classes=2), folder)
-    write_task(folder / "model", task, LONGEST)
+    task.save(folder / "model", LONGEST)
     return folder / "model"

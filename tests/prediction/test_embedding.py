@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.tasks.core.stored import write_task
 from keras_bert_flow.tasks.registry import make_task
 from tests.oracles.small_bert import SMALL
 
@@ -54,7 +53,7 @@ def test_texts_are_cut_where_the_directory_says(encoder, tmp_path):
     short = kbf.Embedder(tmp_path)
     assert short.sequence_length == 6
     np.testing.assert_allclose(*short.embed(["w1 w2 w3 w4", "w1 w2 w3 w4 w5 w6"]), atol=1e-6)
-    write_task(tmp_path, make_task("sentence_embedding"), 8)
+    make_task("sentence_embedding").save(tmp_path, 8)
     assert kbf.Embedder(tmp_path).sequence_length == 8
 
 

@@ -9,7 +9,7 @@ from keras_bert_flow.tasks.choice.multiple_choice import RACE, MultipleChoice
 from keras_bert_flow.tasks.classification.classification import Classification
 from keras_bert_flow.tasks.classification.multi_label import MultiLabel
 from keras_bert_flow.tasks.classification.regression import Regression
-from keras_bert_flow.tasks.registry import KINDS, make_task, task_fields
+from keras_bert_flow.tasks.registry import KINDS, make_task
 from tests.patience import PATIENCE_SECONDS
 from tests.tasks.files import message_of
 
@@ -21,7 +21,7 @@ def test_every_kind_makes_its_class(kind):
     task = make_task(kind)
     assert type(task).__name__ == KINDS[kind].split(":")[1]
     assert task.kind == kind
-    assert make_task(**task_fields(task)) == task
+    assert make_task(**task.get_config()) == task
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_every_kind_makes_its_class(kind):
     ],
 )
 def test_fields_of_a_task_are_json_and_make_it_again(task):
-    stored = json.loads(json.dumps(task_fields(task)))
-    assert stored == task_fields(task)
+    stored = json.loads(json.dumps(task.get_config()))
+    assert stored == task.get_config()
     assert make_task(**stored) == task
     assert hash(make_task(**stored)) == hash(task)  # lists have become tuples again
-    assert make_task(**task_fields(replace(task, header=not task.header))) != task
+    assert make_task(**replace(task, header=not task.header).get_config()) != task
 
 
 @pytest.mark.parametrize(

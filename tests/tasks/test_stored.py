@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_bert_flow.tasks.core.stored import read_task, write_task
+from keras_bert_flow.tasks.core.stored import read_task
 from keras_bert_flow.tasks.registry import make_task
 
 TASKS = [
@@ -20,7 +20,7 @@ TASKS = [
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.kind)
 def test_stored_task_is_the_same(tmp_path, task):
-    write_task(tmp_path, task, 96)
+    task.save(tmp_path, 96)
     assert read_task(tmp_path) == (task, 96)
 
 

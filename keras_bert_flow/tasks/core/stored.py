@@ -1,19 +1,10 @@
-"""Keep beside a model what its task is, so that it can be asked in the task's own terms."""
+"""Read the task of a model directory, so that the model can be asked in the task's own terms."""
 
-import json
 from pathlib import Path
 
 from keras_bert_flow.json_documents import read_json
-from keras_bert_flow.tasks.core.task import Task
-from keras_bert_flow.tasks.registry import make_task, task_fields
-
-TASK_FILE = "task.json"
-
-
-def write_task(folder: str | Path, task: Task, sequence_length: int) -> None:
-    """Write a task, and how long its rows are at most, in tokens."""
-    fields = task_fields(task) | {"sequence_length": sequence_length}
-    (Path(folder) / TASK_FILE).write_text(json.dumps(fields, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+from keras_bert_flow.tasks.core.task import TASK_FILE, Task
+from keras_bert_flow.tasks.registry import make_task
 
 
 def read_task(folder: str | Path) -> tuple[Task, int]:

@@ -1,7 +1,9 @@
 """Say what a task is: how examples are read, shown to a model, answered and scored."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +13,8 @@ from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.losses import mean_loss
 from keras_bert_flow.tasks.formats.rows import JSON_LINES, read_objects
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+
+TASK_FILE = "task.json"  # of a model directory
 
 Prediction = Mapping[str, Any]  # plain JSON values, so that it can be written as a line
 Measure = Callable[[np.ndarray], float]  # places of examples, int, (any number,), some perhaps twice → their score
@@ -192,11 +196,20 @@ class Task(ABC):
         """What the constructor of the model is told besides its labels; of most kinds nothing."""
         return {}
 
-    def save(self, folder: str | Path, sequence_length: int) -> None:
-        """Write `task.json` into a model directory; see `stored.write_task`."""
-        from keras_bert_flow.tasks.core.stored import write_task  # which knows every task
+    def get_config(self) -> dict[str, Any]:
+        """Return the kind and all fields in plain JSON values: `make_task(**task.get_config())` equals the task."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"kind": self.kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
-        write_task(folder, self, sequence_length)
+    def save(self, folder: str | Path, sequence_length: int) -> None:
+        """Write the task into a model directory, for `stored.read_task`.
+
+        Args:
+            sequence_length: how long its rows are at most, in tokens.
+        """
+        config = self.get_config() | {"sequence_length": sequence_length}
+        content = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        (Path(folder) / TASK_FILE).write_text(content, encoding="utf-8")
 
     def measure_loss(self, outputs: Mapping[str, Sequence[Any]], features: Features) -> float:
         """Return the mean loss of what a model answered, as it is trained on it; see `losses.mean_loss`."""

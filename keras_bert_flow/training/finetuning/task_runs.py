@@ -15,7 +15,6 @@ from keras_bert_flow.conversion.model_directory import load_for_finetuning, save
 from keras_bert_flow.data.task_batches import read_batches
 from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.tasks.core.stored import write_task
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
@@ -102,7 +101,7 @@ class TaskRuns:
         vocabulary = folder / VOCABULARY_FILE
         vocabulary = vocabulary if vocabulary.is_file() else None  # else a `tokenizer.json`
         save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, max_tokens=length)
-        write_task(folder, self._data.task, length)
+        self._data.task.save(folder, length)
 
     def _is_finished(self, folder: Path) -> bool:
         if not (folder / RUN_FILE).is_file():
