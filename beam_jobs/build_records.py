@@ -3,8 +3,8 @@
     text ──► documents as token ids ──► pools of documents ──► masked instances ──► records ──► sorted shards
 
 A random next segment comes from a document of the same pool: documents fall into pools by the digest of their text, so
-a pool is a random sample of the corpus. Between the steps the data is in files (`spilling.py`), so no worker ever holds
-more than a pool and a few megabytes, and the runner holds the names of the files.
+a pool is a random sample of the corpus. What moves between the steps goes through an exchange (`exchange/`), so no
+worker ever holds more than a pool, or a part of a shard.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import apache_beam as beam
 
+from beam_jobs.exchange.choice import choose_exchange
 from beam_jobs.measuring import MeasureCorpus
 from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule
 from beam_jobs.reading import ReadCorpus, tell_ignored, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results
 from beam_jobs.running import job_folder, run_pipeline
-from beam_jobs.sharding import WriteShards, choose_shards
-from beam_jobs.spilling import SpreadThroughFiles
+from beam_jobs.sharding import WriteShards, plan_shards
 from beam_jobs.storage import BeamStorage
 from beam_jobs.tokenizing import TokenizeDocuments
 from keras_bert_flow.config.corpus import CorpusConfig
@@ -81,15 +81,16 @@ def _run(
     corpus: CorpusConfig, rule: RecordRule, folder: Path, options: Sequence[str]
 ) -> tuple[list[FileSummary], dict[str, int]]:
     def build(pipeline: beam.Pipeline) -> None:
-        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, folder, BeamStorage(options))
+        exchange = choose_exchange(options, folder)
+        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, exchange, BeamStorage(options))
         tokenize = TokenizeDocuments(rule.tokenizer, split_lines=corpus.lines == "paragraphs")
         tokenized = read.texts | "TokenizeDocuments" >> beam.ParDo(tokenize).with_outputs(COUNTERS, main="documents")
-        size = tokenized.documents | "MeasureCorpus" >> MeasureCorpus(rule.config, folder)
-        kept = tokenized.documents | "KeepDocuments" >> SpreadThroughFiles(folder / "tokenized")
-        pools = {"documents": kept, "size": size} | "PoolDocuments" >> PoolDocuments(rule, folder)
+        size = tokenized.documents | "MeasureCorpus" >> MeasureCorpus(rule.config, exchange)
+        kept = tokenized.documents | "KeepDocuments" >> exchange.spread("tokenized")
+        pools = {"documents": kept, "size": size} | "PoolDocuments" >> PoolDocuments(rule, exchange)
         built = pools | "BuildRecords" >> beam.ParDo(BuildRecords(rule)).with_outputs(COUNTERS, main="records")
-        shards = size | "ChooseShards" >> beam.Map(choose_shards, rule.config, rule.tokenizer.vocabulary_size)
-        files = {"records": built.records, "shards": shards} | "WriteShards" >> WriteShards(folder, rule.seed)
+        plan = size | "PlanShards" >> beam.Map(plan_shards, rule.config, rule.tokenizer.vocabulary_size)
+        files = {"records": built.records, "plan": plan} | "WriteShards" >> WriteShards(folder, rule.seed, exchange)
         counters = (read.counters, tokenized[COUNTERS], built[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
         _ = {"results": files, COUNTERS: counters} | "WriteSummaries" >> WriteResults(folder)
 

@@ -16,10 +16,11 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from beam_jobs.exchange.choice import choose_exchange
+from beam_jobs.exchange.exchange import Items
 from beam_jobs.reading import ReadCorpus, Texts, tell_ignored, tell_rejected
 from beam_jobs.results import COUNTERS, CountingDoFn, WriteResults, read_results
 from beam_jobs.running import job_folder, run_pipeline
-from beam_jobs.spilling import MergeRuns, write_run
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
@@ -86,12 +87,14 @@ def count_words(
     """
 
     def build(pipeline: beam.Pipeline) -> None:
-        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, folder, BeamStorage(options))
-        count = beam.ParDo(CountInBundles(cased, folder / "words")).with_outputs(COUNTERS, main="runs")
-        words = read.texts | "CountInBundles" >> count
+        exchange = choose_exchange(options, folder)
+        read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, exchange, BeamStorage(options))
+        count = beam.ParDo(CountInBundles(cased)).with_outputs(COUNTERS, main="words")
+        counted = read.texts | "CountInBundles" >> count
         buckets = pipeline | "ListBuckets" >> beam.Create(range(BUCKETS))
-        counts = {"runs": words.runs, "buckets": buckets} | "AddCounts" >> MergeRuns(add_counts, str(folder / "counts"))
-        counters = (read.counters, words[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
+        add = exchange.sort("words", add_counts, str(folder / "counts"), divide=lambda *_: b"", lift=LiftCounts())
+        counts = {"items": counted.words, "buckets": buckets} | "AddCounts" >> add
+        counters = (read.counters, counted[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
         _ = {"results": counts, COUNTERS: counters} | "WriteCounts" >> WriteResults(folder)
 
     run_pipeline(build, options, folder)
@@ -111,21 +114,17 @@ def count_words(
 
 
 class CountInBundles(CountingDoFn):
-    """Count the words of a bundle, and write a sorted run of the counts at its end, or as often as the table is full.
+    """Count the words of a bundle, and emit the counts by bucket at its end, or as often as the table is full.
 
-    Emits the path of each run. A word is always in the same one of 256 buckets. The runner would hold counts that
-    travel through it, once for every full table of every worker, which is as good as holding the text. What stands
-    between two spaces is normalised once, when the table is written: text repeats its words, and nothing in
-    normalisation looks past whitespace.
+    A word is always in the same one of 256 buckets. What stands between two spaces is normalised once, when the table
+    is emitted: text repeats its words, and nothing in normalisation looks past whitespace.
 
     Args:
         cased: words keep case.
-        folder: a new folder for the runs, in one that every worker can reach.
     """
 
-    def __init__(self, cased: bool, folder: Path):
+    def __init__(self, cased: bool):
         self._cased = cased
-        self._folder = str(folder)
 
     def start_bundle(self) -> None:
         super().start_bundle()
@@ -133,7 +132,7 @@ class CountInBundles(CountingDoFn):
         self._words: Counter[str] = Counter()
         self._long_characters = 0
 
-    def process(self, texts: Texts) -> Iterator[str]:
+    def process(self, texts: Texts) -> Iterator[Items]:
         for lines in texts:
             parts = clean_text(" ".join(lines)).split()
             if max(map(len, parts), default=0) > MAX_REMEMBERED_CHARACTERS:
@@ -141,10 +140,10 @@ class CountInBundles(CountingDoFn):
                 parts = [part for part in parts if len(part) <= MAX_REMEMBERED_CHARACTERS]
             self._texts.update(parts)
             if len(self._texts) + len(self._words) > MAX_COUNTED or self._long_characters > MAX_LONG_CHARACTERS:
-                yield from self._write()
+                yield from self._take()
 
     def finish_bundle(self) -> Iterator[WindowedValue | beam.pvalue.TaggedOutput]:
-        yield from map(GlobalWindows.windowed_value, self._write())
+        yield from map(GlobalWindows.windowed_value, self._take())
         yield from super().finish_bundle()
 
     def _count_long(self, texts: Sequence[str]) -> None:
@@ -154,8 +153,8 @@ class CountInBundles(CountingDoFn):
             self._words.update(words)
             self._long_characters += sum(len(word) for word in words if len(word) > MAX_REMEMBERED_CHARACTERS)
 
-    def _write(self) -> Iterator[str]:
-        """Write what was counted, if that is a word, and forget it."""
+    def _take(self) -> Iterator[Items]:
+        """Yield what was counted, and forget it."""
         for text, count in self._texts.items():
             for word in normalize_text(text, self._cased).split():
                 self._words[word] += count
@@ -163,12 +162,35 @@ class CountInBundles(CountingDoFn):
         buckets: defaultdict[int, list[bytes]] = defaultdict(list)
         for word, count in self._words.items():
             name = word.encode()
-            buckets[zlib.crc32(name) % BUCKETS].append(name + _COUNT.pack(count))
-        if buckets:
-            yield write_run(self._folder, buckets)
+            bucket, items = place_count(name, count)
+            buckets[bucket] += items
+        yield from buckets.items()
         self._texts.clear()
         self._words.clear()
         self._long_characters = 0
+
+
+class LiftCounts(beam.PTransform):
+    """Add up the counts of each word before they are sent."""
+
+    def expand(self, items):
+        return (
+            items
+            | "NameCounts" >> beam.FlatMap(name_counts)
+            | "SumCounts" >> beam.CombinePerKey(sum)
+            | "PlaceCounts" >> beam.MapTuple(place_count)
+        )
+
+
+def name_counts(pair: Items) -> Iterator[tuple[bytes, int]]:
+    """Yield each word of a bucket, in UTF-8, and its count."""
+    for item in pair[1]:
+        yield item[: -_COUNT.size], _COUNT.unpack(item[-_COUNT.size :])[0]
+
+
+def place_count(name: bytes, count: int) -> Items:
+    """Return the bucket of a word, in UTF-8, and the item of its count."""
+    return zlib.crc32(name) % BUCKETS, [name + _COUNT.pack(count)]
 
 
 def add_counts(bucket: int, items: Iterator[bytes], folder: str) -> Iterator[tuple[str, list[tuple[int, int]]]]:

@@ -3,19 +3,18 @@
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import apache_beam as beam
 
-from beam_jobs.spilling import SortThroughFiles
+from beam_jobs.exchange.exchange import Exchange
 from beam_jobs.tokenizing import read_facts
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.text.corpus.documents import ID_BYTES
 from keras_bert_flow.text.objectives.objective import Estimate
 from keras_bert_flow.text.objectives.registry import find_objective
 
-BUCKETS = 32  # into which documents are dealt by their ids
+BUCKETS = 32  # into which documents are dealt by the first byte of their ids
 _FACTS = struct.Struct("<QQ")  # bytes of text and thousandths of an instance, after the id
 
 
@@ -37,27 +36,25 @@ class MeasureCorpus(beam.PTransform):
     """Emit one CorpusSize for batches of packed documents.
 
     Copies of a document count once: they do not reach the records, and pools that were counted with them would hold
-    too few documents to choose a random next segment from. The ids are sorted through files, 36 bytes for each
-    document, so neither a worker nor the runner holds them.
+    too few documents to choose a random next segment from. The ids are sorted, 36 bytes for each document.
 
     Args:
         config: the objective and the lengths.
-        folder: of the job, for the ids; every worker must reach it.
+        exchange: moves the ids.
     """
 
-    def __init__(self, config: RecordsConfig, folder: Path):
+    def __init__(self, config: RecordsConfig, exchange: Exchange):
         super().__init__()
         self._estimate = find_objective(config.objective).estimate_instances(
             config.sequence_length, config.short_fraction
         )
-        self._folder = Path(folder) / "ids"
+        self._exchange = exchange
 
     def expand(self, batches):
         measured = batches | "MeasureDocuments" >> beam.FlatMap(measure_documents, self._estimate)
         buckets = batches.pipeline | "ListIdBuckets" >> beam.Create(range(BUCKETS))
-        sizes = {"items": measured, "buckets": buckets} | "CountDistinct" >> SortThroughFiles(
-            self._folder, count_distinct
-        )
+        count = self._exchange.sort("ids", count_distinct, divide=find_id_group)
+        sizes = {"items": measured, "buckets": buckets} | "CountDistinct" >> count
         return sizes | "AddSizes" >> beam.CombineGlobally(add_sizes)
 
 
@@ -71,8 +68,13 @@ def measure_documents(batch: list[bytes], estimate: Estimate) -> Iterator[tuple[
     yield from buckets.items()
 
 
+def find_id_group(bucket: int, item: bytes) -> bytes:
+    """Divide a bucket of ids by their second byte."""
+    return item[1:2]
+
+
 def count_distinct(bucket: int, items: Iterator[bytes]) -> Iterator[CorpusSize]:
-    """Yield the size of a bucket, each document once."""
+    """Yield the size of a bucket or a group of it, each document once."""
     documents = text_bytes = instances = 0
     last = b""
     for item in items:

@@ -4,16 +4,15 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from beam_jobs.exchange.exchange import Exchange
 from beam_jobs.measuring import CorpusSize
 from beam_jobs.results import CountingDoFn
-from beam_jobs.spilling import SortThroughFiles
 from beam_jobs.tokenizing import unpack_document
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
@@ -64,20 +63,21 @@ class PoolDocuments(beam.PTransform):
 
     Args:
         rule: the settings and the seed.
-        folder: of the job, for the documents on their way; every worker must reach it.
+        exchange: moves the documents.
     """
 
-    def __init__(self, rule: RecordRule, folder: Path):
+    def __init__(self, rule: RecordRule, exchange: Exchange):
         super().__init__()
         self._held_out_fraction, self._seed = rule.config.held_out_fraction, rule.seed
-        self._folder = Path(folder) / "pools"
+        self._exchange = exchange
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         size = beam.pvalue.AsSingleton(inputs["size"])
         choice = (self._held_out_fraction, self._seed)
         placed = inputs["documents"] | "ChoosePools" >> beam.FlatMap(place_documents, size, *choice)
         buckets = inputs["size"] | "ListBuckets" >> beam.FlatMap(lambda size: range(_count_buckets(size)))
-        return {"items": placed, "buckets": buckets} | "SortPools" >> SortThroughFiles(self._folder, read_pools)
+        sort = self._exchange.sort("pools", read_pools, divide=find_pool)
+        return {"items": placed, "buckets": buckets} | "SortPools" >> sort
 
 
 def place_documents(
@@ -92,8 +92,13 @@ def place_documents(
     yield from placed.items()
 
 
+def find_pool(bucket: int, item: bytes) -> bytes:
+    """Divide a bucket of documents by their pools."""
+    return item[: _POOL.size]
+
+
 def read_pools(bucket: int, items: Iterator[bytes]) -> Iterator[DocumentPool]:
-    """Yield the pools of one bucket, one at a time; of copies of a document only one is ever in memory."""
+    """Yield the pools of a bucket, or of some of it, one at a time; of copies of a document one is in memory."""
     pool, name, documents, copies = None, None, [], 0
     for item in items:
         if item[: _POOL.size] != pool:

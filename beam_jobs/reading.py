@@ -10,8 +10,8 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from beam_jobs.exchange.exchange import Exchange
 from beam_jobs.results import COUNTERS, CountingDoFn
-from beam_jobs.spilling import SpreadThroughFiles
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault, read_texts
 from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_ignored, find_inputs
@@ -55,14 +55,14 @@ class ReadCorpus(beam.PTransform):
 
     Args:
         corpus: where the text is and how its lines are read.
-        folder: of the job, for the documents on their way; every worker must reach it.
+        exchange: moves the documents.
         storage: reaches the files.
     """
 
-    def __init__(self, corpus: CorpusConfig, folder: Path, storage: Storage = LOCAL):
+    def __init__(self, corpus: CorpusConfig, exchange: Exchange, storage: Storage = LOCAL):
         super().__init__()
         self._paths = find_inputs(corpus.input, storage)
-        self._folder = Path(folder) / "documents"
+        self._exchange = exchange
         rule = ReadingRule(
             text_field=corpus.text_field,
             max_line_bytes=corpus.max_line_bytes,
@@ -84,7 +84,7 @@ class ReadCorpus(beam.PTransform):
             | "ListCounters" >> beam.combiners.ToList()
             | "CheckRejected" >> beam.Map(is_acceptable, self._max_rejected_share)
         )
-        texts = read.texts | "SpreadDocuments" >> SpreadThroughFiles(self._folder, checked)
+        texts = read.texts | "SpreadDocuments" >> self._exchange.spread("documents", checked)
         return CorpusCollections(texts, counters)
 
 

@@ -2,19 +2,23 @@
 
 import math
 import os
+import shutil
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import apache_beam as beam
 
+from beam_jobs.exchange.exchange import Exchange, Items
+from beam_jobs.exchange.runs import new_file
 from beam_jobs.measuring import CorpusSize
 from beam_jobs.pairing import HELD_OUT, TRAIN
-from beam_jobs.spilling import SortThroughFiles
 from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, write_tfrecords
+from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, write_tfrecords
 from keras_bert_flow.text.randomness import keyed_numbers
 
 SHARD_BYTES = 256_000_000  # a training file stays below
@@ -22,32 +26,60 @@ MIN_SHARDS = 4
 _AIMED_SHARE = 0.97  # of that; records are dealt at random, and of 300,000 to a file the standard deviation is 0.2 %
 _NAMES_BYTES = 256  # of a record's features, their lengths, the label and the framing
 _ORDER_BYTES = 8  # in front of a record on its way: its place in the shard
+PART_BYTES = 64_000_000  # of a shard that a worker may have to sort in memory
+# Place of its first record in the shard, folder, and what `write_tfrecords` says of its two files
+Part = tuple[bytes, str, list[tuple]]
+
+
+class ShardPlan(NamedTuple):
+    """How many files there will be for training, and into how many parts a worker's memory divides one.
+
+    Attributes:
+        shards: files for training.
+        parts: of a file for training.
+        held_out_parts: of the file of held-out records.
+    """
+
+    shards: int
+    parts: int
+    held_out_parts: int
 
 
 class WriteShards(beam.PTransform):
     """Write (part, records) pairs as sorted TFRecord files, and emit a summary of each file.
 
-    Takes a dict of collections: `records`, and `shards`, the one number of files for training; held-out records fill
-    one file. A record's shard and its place there follow from a digest of its bytes: the order is a random one, and the
-    same for every runner and number of workers. A retried shard writes the same bytes again.
+    Takes a dict of collections: `records`, and `plan`, one ShardPlan; held-out records fill one file. A record's shard
+    and its place there follow from a digest of its bytes: the order is a random one, and the same for every runner and
+    number of workers. A retried shard writes the same bytes again.
 
     Args:
         folder: where the files go; every worker must reach it.
         seed: of the order.
+        exchange: moves the records.
     """
 
-    def __init__(self, folder: Path, seed: int):
+    def __init__(self, folder: Path, seed: int, exchange: Exchange):
         super().__init__()
-        self._folder = str(folder)
-        self._seed = seed
+        self._folder, self._seed, self._exchange = str(folder), seed, exchange
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
-        shards = beam.pvalue.AsSingleton(inputs["shards"])
-        placed = inputs["records"] | "DealRecords" >> beam.FlatMap(deal_records, shards, self._seed)
-        every_shard = inputs["shards"] | "ListShards" >> beam.FlatMap(lambda shards: range(shards + 1))
-        runs = Path(self._folder) / "records"
-        sort = SortThroughFiles(runs, write_numbered_shard, shards, self._folder)
-        return {"items": placed, "buckets": every_shard} | "SortShards" >> sort
+        plan = beam.pvalue.AsSingleton(inputs["plan"])
+        placed = inputs["records"] | "DealRecords" >> beam.FlatMap(deal_records, plan, self._seed)
+        every_shard = inputs["plan"] | "ListShards" >> beam.FlatMap(lambda plan: range(plan.shards + 1))
+        write = self._exchange.sort("records", write_part, plan, self._folder, divide=find_part)
+        parts = {"items": placed, "buckets": every_shard} | "WriteParts" >> write
+        return parts | "GroupParts" >> beam.GroupByKey() | "JoinParts" >> beam.FlatMap(join_parts, plan, self._folder)
+
+
+def plan_shards(size: CorpusSize, config: RecordsConfig, vocabulary_size: int) -> ShardPlan:
+    """Plan the files for records of documents, by an upper estimate of their bytes."""
+    shards = choose_shards(size, config, vocabulary_size)
+    once = size.instances / 1000 * max_record_bytes(config, vocabulary_size)
+    parts, held_out_parts = (
+        max(1, math.ceil(file_bytes / PART_BYTES))
+        for file_bytes in (once * config.duplication / shards, once * config.held_out_fraction)
+    )
+    return ShardPlan(shards, parts, held_out_parts)
 
 
 def choose_shards(size: CorpusSize, config: RecordsConfig, vocabulary_size: int) -> int:
@@ -73,7 +105,7 @@ def _varint_bytes(number: int) -> int:
     return max(1, -(-number.bit_length() // 7))
 
 
-def deal_records(batch: tuple[str, list[bytes]], shards: int, seed: int) -> Iterator[tuple[int, list[bytes]]]:
+def deal_records(batch: tuple[str, list[bytes]], plan: ShardPlan, seed: int) -> Iterator[Items]:
     """Yield the number of each shard, of which the last is the held-out one, and its records of a batch, each of them
     behind its place in the order."""
     part, records = batch
@@ -81,26 +113,57 @@ def deal_records(batch: tuple[str, list[bytes]], shards: int, seed: int) -> Iter
     find_order = keyed_numbers(seed, "order")
     for record in records:
         order = find_order(record)
-        dealt[order % shards if part == TRAIN else shards].append(order.to_bytes(_ORDER_BYTES, "big") + record)
+        dealt[order % plan.shards if part == TRAIN else plan.shards].append(
+            order.to_bytes(_ORDER_BYTES, "big") + record
+        )
     yield from dealt.items()
 
 
-def name_shard(part: str, number: int, of: int) -> str:
+def find_part(number: int, item: bytes, plan: ShardPlan, folder: str) -> bytes:
+    """Divide a shard into parts by the places of its records."""
+    parts = plan.parts if number < plan.shards else plan.held_out_parts
+    return (int.from_bytes(item[:_ORDER_BYTES], "big") * parts >> 8 * _ORDER_BYTES).to_bytes(_ORDER_BYTES, "big")
+
+
+def name_shard(number: int, plan: ShardPlan) -> str:
+    part, number, of = (TRAIN, number, plan.shards) if number < plan.shards else (HELD_OUT, 0, 1)
     return f"{part}-{number:05d}-of-{of:05d}.tfrecord"
 
 
-def write_numbered_shard(number: int, ordered: Iterator[bytes], shards: int, folder: str) -> Iterator[tuple]:
-    name = name_shard(TRAIN, number, shards) if number < shards else name_shard(HELD_OUT, 0, 1)
-    yield from write_shard((name, ordered), folder)
+def write_part(number: int, ordered: Iterator[bytes], plan: ShardPlan, folder: str) -> Iterator[tuple[int, Part]]:
+    """Write a part of a shard, or all of it, from records behind their orders and sorted."""
+    place = new_file(str(Path(folder) / "parts"))  # two attempts at one part never write into one file
+    place.mkdir()
+    first = next(ordered, b"")
+    records = (item[_ORDER_BYTES:] for item in chain([first] if first else [], ordered))
+    summaries = write_tfrecords(place / name_shard(number, plan), records)
+    yield number, (first[:_ORDER_BYTES], str(place), list(map(astuple, summaries)))
 
 
-def write_shard(item: tuple[str, Iterable[bytes]], folder: str) -> Iterator[tuple]:
-    """Write one shard, records behind their orders and sorted, and its index under their names in one step each."""
-    name, ordered = item
-    attempt = Path(folder) / f".{uuid.uuid4().hex}"  # two attempts at one shard never write into one file
-    attempt.mkdir()
-    summaries = write_tfrecords(attempt / name, (item[_ORDER_BYTES:] for item in ordered))
+def join_parts(shard: tuple[int, Iterable[Part]], plan: ShardPlan, folder: str) -> Iterator[tuple]:
+    """Put a shard and its index under their names, in one step each; yield their summaries.
+
+    Its parts stay where they are: the step may be tried again.
+    """
+    number, parts = shard[0], sorted(shard[1])
+    name, filled = name_shard(number, plan), [part for part in parts if part[0]] or parts[:1]
+    _, place, summaries = filled[0]
+    if len(filled) > 1:
+        joined = new_file(str(Path(folder) / "parts"))
+        joined.mkdir()
+        records = chain.from_iterable(TFRecordFile(Path(place) / name) for _, place, _ in filled)
+        place, summaries = str(joined), list(map(astuple, write_tfrecords(joined / name, records)))
     for file in (name, name + INDEX_SUFFIX):
-        os.replace(attempt / file, Path(folder) / file)
-    attempt.rmdir()
-    yield from map(astuple, summaries)
+        _put(Path(place) / file, Path(folder) / file)
+    yield from summaries
+
+
+def _put(source: Path, target: Path) -> None:
+    """Give a file a second name, or where the disk has none, a copy."""
+    unfinished = target.with_name(f".{uuid.uuid4().hex}")
+    try:
+        os.link(source, unfinished)
+    except OSError:
+        shutil.copyfile(source, unfinished)
+    os.replace(unfinished, target)
+    unfinished.unlink(missing_ok=True)  # stays where the target already was the same file

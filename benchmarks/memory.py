@@ -9,6 +9,7 @@ kind the largest is told.
 """
 
 import argparse
+import resource
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,12 @@ def measure(command: list[str], timeout_seconds: float) -> tuple[float, dict[str
     if process.returncode:
         raise RuntimeError(f"The job failed with status {process.returncode}.")
     return time.monotonic() - started, peaks
+
+
+def children_seconds() -> float:
+    """Return the processor seconds of all processes that this one, or a child of it, has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def descendants(pid: int) -> list[int]:

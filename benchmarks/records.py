@@ -9,7 +9,6 @@ Rates go by seconds on the clock; processor seconds, those of workers included, 
 
 import argparse
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 import reference_builder
+from memory import children_seconds  # the script beside this one
 
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
@@ -73,12 +73,6 @@ def time_job(path: str, vocab: str, options: list[str]) -> tuple[int, float, flo
         seconds, cpu_seconds = time.perf_counter() - before, children_seconds() - cpu_before
         counters = read_manifest(output).counters
     return counters["instances_train"] + counters.get("instances_held_out", 0), seconds, cpu_seconds
-
-
-def children_seconds() -> float:
-    """Return the processor seconds of all processes that this one, or a child of it, has waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def print_row(name: str, processes: int, instances: int, seconds: float, cpu_seconds: float, reference: float) -> None:

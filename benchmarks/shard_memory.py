@@ -15,9 +15,12 @@ from pathlib import Path
 
 from memory import peak_of  # the script beside this one
 
+from beam_jobs.exchange.files import WriteRuns
+from beam_jobs.exchange.runs import merge_runs
 from beam_jobs.pairing import TRAIN
-from beam_jobs.sharding import deal_records, write_numbered_shard
-from beam_jobs.spilling import WriteRuns, merge_runs
+from beam_jobs.sharding import ShardPlan, deal_records, write_part
+
+ONE_SHARD = ShardPlan(1, 1, 1)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -32,7 +35,7 @@ def write_runs(folder: Path, records: int, record_bytes: int) -> None:
     writer = WriteRuns(str(folder / "runs"))
     writer.start_bundle()
     for _ in range(records):
-        for dealt in deal_records((TRAIN, [os.urandom(record_bytes)]), 1, 0):
+        for dealt in deal_records((TRAIN, [os.urandom(record_bytes)]), ONE_SHARD, 0):
             list(writer.process(dealt))
     list(writer.finish_bundle())
 
@@ -47,7 +50,7 @@ def measure_merge(folder: Path) -> tuple[int, int]:
 
 def merge(folder: Path) -> None:
     runs = sorted(map(str, (folder / "runs").iterdir()))
-    shard, _ = write_numbered_shard(0, merge_runs(0, runs), 1, str(folder))
+    ((_, (_, _, (shard, _))),) = write_part(0, merge_runs(0, runs), ONE_SHARD, str(folder))
     print(shard[1], peak_of(os.getpid())[1])
 
 

@@ -1,11 +1,13 @@
 """A small corpus of documents whose words say which document they are from, and the folder contents to compare."""
 
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from beam_jobs.build_records import build_records
+from beam_jobs.exchange.choice import choose_exchange
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
@@ -46,6 +48,15 @@ def build(corpus, vocabulary_file, output, seed=1, options=(), **settings):
     return build_records(corpus, make_records_config(**settings), vocabulary_file, False, output, seed, options)
 
 
+def make_pairs() -> list[tuple[int, list[bytes]]]:
+    """Return items of three of six buckets, each of them twice."""
+    rng = random.Random(0)
+    return [
+        (rng.choice((0, 1, 4)), [rng.randbytes(rng.choice((0, 1, 30, 3000))) for _ in range(rng.choice((1, 1, 3)))])
+        for _ in range(300)
+    ] * 2
+
+
 def read_folder(folder: Path) -> dict[str, bytes]:
     """Return the content of every file of a folder by name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -64,6 +75,12 @@ def vocabulary_file(tmp_path) -> Path:
     path = tmp_path / "words.txt"
     write_vocabulary(path, [*SPECIAL_PIECES, *filler, *"abcdefg", *words])
     return path
+
+
+@pytest.fixture(params=["files", "engine"])
+def exchange(request, tmp_path):
+    """Return each exchange."""
+    return choose_exchange([f"--exchange={request.param}"], tmp_path)
 
 
 @pytest.fixture

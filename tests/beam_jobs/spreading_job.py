@@ -7,6 +7,7 @@ from pathlib import Path
 
 import apache_beam as beam
 
+from beam_jobs.exchange.files import FileExchange
 from beam_jobs.reading import ReadCorpus
 from beam_jobs.results import WriteResults, read_results
 from beam_jobs.running import run_pipeline
@@ -23,7 +24,7 @@ if __name__ == "__main__":
     text, output, *options = sys.argv[1:]
 
     def build(pipeline: beam.Pipeline) -> None:
-        read = pipeline | ReadCorpus(CorpusConfig(input=(text,)), Path(output))
+        read = pipeline | ReadCorpus(CorpusConfig(input=(text,)), FileExchange(Path(output)))
         processes = read.texts | beam.FlatMap(tell_process)
         _ = {"results": processes, "counters": read.counters} | WriteResults(Path(output))
 

@@ -12,6 +12,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from pyarrow import parquet
 
 from beam_jobs.build_vocabulary import build_vocabulary
+from beam_jobs.exchange.files import FileExchange
 from beam_jobs.reading import REJECTED_FILE, ReadCorpus, ReadDocuments
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
@@ -175,6 +176,8 @@ def test_read_corpus_gives_every_document_of_every_format(tmp_path):
     expected.update({"\n".join(sentences): 4 for sentences in make_documents()[130:140]})
     expected.update(["\u0301", "\u00ad"])
     with test_pipeline.TestPipeline(runner="FnApiRunner") as pipeline:
-        read = pipeline | ReadCorpus(CorpusConfig(input=(str(folder),), max_rejected_share=1, **LINES), tmp_path)
+        read = pipeline | ReadCorpus(
+            CorpusConfig(input=(str(folder),), max_rejected_share=1, **LINES), FileExchange(tmp_path)
+        )
         texts = read.texts | beam.FlatMap(lambda texts: ["\n".join(map(str.strip, lines)) for lines in texts])
         assert_that(texts, equal_to(list(expected.elements())))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.running import job_folder
-from beam_jobs.sharding import write_shard
+from beam_jobs.sharding import ShardPlan, join_parts, write_part
 from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.records.manifest import check_folder
 from tests.beam_jobs.conftest import names_in, read_folder
@@ -86,18 +86,22 @@ def test_killed_command_leaves_nothing_that_a_reader_accepts(stage, options, cor
 
 
 def test_worker_that_outlives_its_job_writes_nothing_into_the_next(tmp_path):
-    work = tmp_path / ".r.work"
+    def write(number, record, folder):
+        parts = [part for _, part in write_part(number, iter([record]), plan, str(folder))]
+        list(join_parts((number, parts), plan, str(folder)))
+
+    work, plan = tmp_path / ".r.work", ShardPlan(2, 1, 1)
     work.mkdir()
     with job_folder(work) as killed:  # as far as a kill lets it come
-        late = ("train.tfrecord", iter([b"8 bytes old"]))
-        list(write_shard(("other.tfrecord", [b"8 bytes old"]), str(killed)))
+        write(1, b"8 bytes old", killed)
         with publishing(tmp_path / "r") as work, job_folder(work) as folder:
-            list(write_shard(("train.tfrecord", [b"8 bytes new"]), str(folder)))
+            write(0, b"8 bytes new", folder)
             with pytest.raises(FileNotFoundError):
-                list(write_shard(late, str(killed)))
+                write(0, b"8 bytes old", killed)
         killed.mkdir(parents=True)
-    assert names_in(tmp_path / "r") == ["train.tfrecord", "train.tfrecord.index"]
-    assert b"new" in (tmp_path / "r" / "train.tfrecord").read_bytes()
+    name = "train-00000-of-00002.tfrecord"
+    assert names_in(tmp_path / "r") == [name, f"{name}.index"]
+    assert b"new" in (tmp_path / "r" / name).read_bytes()
 
 
 def test_job_folder_keeps_no_failed_attempt(tmp_path):

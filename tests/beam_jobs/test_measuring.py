@@ -23,23 +23,23 @@ EMPTY = [
 ]  # an accent, which stays where case is kept; format characters; controls
 
 
-def measure(texts, cased, folder):
+def measure(texts, cased, exchange):
     tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, "a", "b"], cased)
     with test_pipeline.TestPipeline(runner="FnApiRunner") as pipeline:
         batches = pipeline | beam.Create([texts[:7], texts[7:]])
-        yield batches | beam.ParDo(TokenizeDocuments(tokenizer, False)) | MeasureCorpus(RecordsConfig(), folder)
+        yield batches | beam.ParDo(TokenizeDocuments(tokenizer, False)) | MeasureCorpus(RecordsConfig(), exchange)
 
 
 @pytest.mark.parametrize(("cased", "kept"), [(False, 0), (True, 1)])
-def test_size_is_of_distinct_documents_with_a_token(cased, kept, tmp_path):
+def test_size_is_of_distinct_documents_with_a_token(cased, kept, exchange):
     texts = [[text] for text in ["a b", "c", "ähm"] * 50 + EMPTY]
-    for sizes in measure(texts, cased, tmp_path):
+    for sizes in measure(texts, cased, exchange):
         expected = CorpusSize(3 + kept, 3 + 1 + 4 + 2 * kept, (3 + kept) * 1001)
         assert_that(sizes, equal_to([expected]))
 
 
-def test_size_of_nothing_is_zero(tmp_path):
-    for sizes in measure([], False, tmp_path):
+def test_size_of_nothing_is_zero(exchange):
+    for sizes in measure([], False, exchange):
         assert_that(sizes, equal_to([CorpusSize(0, 0, 0)]))
 
 

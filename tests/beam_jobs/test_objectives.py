@@ -50,10 +50,14 @@ def test_objectives_have_the_same_bytes_replayed_and_under_another_name(
 
 
 @pytest.mark.slow
-def test_objectives_have_the_same_bytes_through_the_portable_job_service(objective, corpus, vocabulary_file, tmp_path):
+@pytest.mark.parametrize("exchange", ["files", "engine"])
+def test_objectives_have_the_same_bytes_through_the_portable_job_service(
+    exchange, objective, corpus, vocabulary_file, tmp_path
+):
     one = build(corpus, vocabulary_file, tmp_path / "one", objective=objective)
     with portable_job_service(tmp_path) as options:
-        run_job(corpus, vocabulary_file, tmp_path / "portable", *options, f"--objective={objective}")
+        options += [f"--objective={objective}", f"--exchange={exchange}"]
+        run_job(corpus, vocabulary_file, tmp_path / "portable", *options)
     assert read_folder(one) == read_folder(tmp_path / "portable")
 
 

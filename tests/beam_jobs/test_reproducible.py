@@ -26,18 +26,20 @@ def test_records_have_the_same_bytes_under_replay_and_another_runner(options, bu
     assert read_folder(build(corpus, vocabulary_file, tmp_path / "r", options=options)) == read_folder(built)
 
 
-def test_records_have_the_same_bytes_with_two_workers(built, corpus, vocabulary_file, tmp_path):
-    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+@pytest.mark.parametrize("exchange", ["files", pytest.param("engine", marks=pytest.mark.slow)])
+def test_records_have_the_same_bytes_with_two_workers(exchange, built, corpus, vocabulary_file, tmp_path):
+    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing", f"--exchange={exchange}"]
     command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, tmp_path / "r", *options]
     subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
     assert read_folder(tmp_path / "r") == read_folder(built)
 
 
 @pytest.mark.slow
-def test_records_have_the_same_bytes_from_a_worker_pool(built, corpus, vocabulary_file, tmp_path):
+@pytest.mark.parametrize("exchange", ["files", "engine"])
+def test_records_have_the_same_bytes_from_a_worker_pool(exchange, built, corpus, vocabulary_file, tmp_path):
     with portable_job_service(tmp_path) as service, worker_pool(tmp_path) as pool:
         options = [option for option in service if not option.startswith("--environment_type")]
-        run_job(corpus, vocabulary_file, tmp_path / "r", *options, *pool)
+        run_job(corpus, vocabulary_file, tmp_path / "r", *options, *pool, f"--exchange={exchange}")
     assert read_folder(tmp_path / "r") == read_folder(built)
 
 

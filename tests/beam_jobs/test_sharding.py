@@ -6,10 +6,22 @@ from operator import itemgetter
 import apache_beam as beam
 import numpy as np
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
+from beam_jobs.exchange.choice import choose_exchange
 from beam_jobs.measuring import CorpusSize
 from beam_jobs.pairing import HELD_OUT, TRAIN
-from beam_jobs.sharding import WriteShards, choose_shards, deal_records, max_record_bytes, write_shard
+from beam_jobs.sharding import (
+    ShardPlan,
+    WriteShards,
+    choose_shards,
+    deal_records,
+    find_part,
+    join_parts,
+    max_record_bytes,
+    plan_shards,
+    write_part,
+)
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.records.tfrecord import TFRecordFile, frame_record
@@ -22,19 +34,24 @@ NAMES = ["held_out-00000-of-00001.tfrecord", "train-00000-of-00002.tfrecord", "t
 
 def place(records, shards=1, seed=1):
     """Deal records one by one, and return the shard of each and the one item there."""
-    return [dealt for record in records for dealt in deal_records((TRAIN, [record]), shards, seed)]
+    plan = ShardPlan(shards, 1, 1)
+    return [dealt for record in records for dealt in deal_records((TRAIN, [record]), plan, seed)]
 
 
-def write_records(records, folder, shards=2, seed=1):
+def write_records(records, folder, shards=2, seed=1, exchange="files", parts=1, repeat=0):
     """Write (part, record) pairs through a pipeline and return the names that it tells."""
     folder.mkdir(exist_ok=True)
     names = folder.with_name(f"{folder.name}.names")
-    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+    options = PipelineOptions([f"--direct_runner_bundle_repeat={repeat}"])
+    with beam.Pipeline(runner="FnApiRunner", options=options) as pipeline:
         batches = [(part, [record for _, record in pairs]) for part, pairs in groupby(records, key=itemgetter(0))]
-        inputs = {"records": pipeline | beam.Create(batches), "shards": pipeline | "Shards" >> beam.Create([shards])}
-        summaries = inputs | WriteShards(folder, seed) | beam.Map(lambda summary: summary[0])
+        plan = pipeline | "Plan" >> beam.Create([ShardPlan(shards, parts, parts)])
+        write = WriteShards(folder, seed, choose_exchange([f"--exchange={exchange}"], folder))
+        inputs = {"records": pipeline | beam.Create(batches), "plan": plan}
+        summaries = inputs | write | beam.Map(lambda summary: summary[0])
         _ = summaries | beam.io.WriteToText(str(names), shard_name_template="")
-    shutil.rmtree(folder / "records", ignore_errors=True)
+    for way in ("records", "parts"):
+        shutil.rmtree(folder / way, ignore_errors=True)
     return sorted(names.read_text().split())
 
 
@@ -51,13 +68,43 @@ def test_shard_has_the_same_bytes_in_whatever_order_records_come(tmp_path):
     assert list(file) != sorted(file)  # and the order is a random one
 
 
-def test_shard_is_written_again_by_a_retry(tmp_path):
-    values = [item for _, items in place(RECORDS) for item in items]
-    first = list(write_shard(("a.tfrecord", values), str(tmp_path)))
-    before = read_folder(tmp_path)
-    assert list(write_shard(("a.tfrecord", values), str(tmp_path))) == first
-    assert read_folder(tmp_path) == before
-    assert names_in(tmp_path) == ["a.tfrecord", "a.tfrecord.index"]
+@pytest.mark.parametrize("parts", [1, 3])
+def test_shard_is_written_again_by_a_retry(parts, tmp_path):
+    plan, folder = ShardPlan(1, parts, 1), str(tmp_path)
+    groups = [[] for _ in range(parts)]
+    for item in sorted(item for _, items in place(RECORDS) for item in items):
+        groups[int.from_bytes(find_part(0, item, plan, folder), "big")].append(item)
+    written = [[pair[1] for pair in write_part(0, iter(group), plan, folder)] for group in groups for _ in range(2)]
+    once, again = ([part for parts in written[first::2] for part in parts] for first in (0, 1))
+    first = list(join_parts((0, once), plan, folder))
+    before = {name: (tmp_path / name).read_bytes() for name in [summary[0] for summary in first]}
+    for tried in (once, again[::-1]):
+        assert list(join_parts((0, tried), plan, folder)) == first
+        assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    name = "train-00000-of-00001.tfrecord"
+    assert names_in(tmp_path) == ["parts", name, f"{name}.index"]
+    assert len(TFRecordFile(tmp_path / name)) == len(RECORDS)
+
+
+@pytest.mark.parametrize("repeat", [0, 1])
+@pytest.mark.parametrize("parts", [1, 4])
+def test_shards_have_the_same_bytes_from_the_engine_in_parts(parts, repeat, tmp_path):
+    records = [(TRAIN, record) for record in RECORDS] + [(HELD_OUT, record) for record in RECORDS[:50]] * 2
+    write_records(records, tmp_path / "files")
+    write_records(records[::-1], tmp_path / "engine", exchange="engine", parts=parts, repeat=repeat)
+    assert read_folder(tmp_path / "engine") == read_folder(tmp_path / "files")
+
+
+def test_parts_of_a_shard_fit_into_memory():
+    config, size = RecordsConfig(shards=2, held_out_fraction=0.1), CorpusSize(10**6, 10**10, 10**10)
+    plan = plan_shards(size, config, 30522)
+    record_bytes = max_record_bytes(config, 30522)
+    assert plan.shards == 2
+    assert 0.9 * 64e6 < 10**7 * config.duplication / 2 * record_bytes / plan.parts <= 64e6
+    assert 0.9 * 64e6 < 10**7 * 0.1 * record_bytes / plan.held_out_parts <= 64e6
+    assert plan_shards(CorpusSize(0, 0, 0), RecordsConfig(held_out_fraction=0), 100) == ShardPlan(4, 1, 1)
+    numbers = [int.from_bytes(find_part(0, item, ShardPlan(1, 5, 2), ""), "big") for item in sorted(RECORDS)]
+    assert numbers == sorted(numbers)
 
 
 def test_records_spread_over_shards_by_their_bytes_and_the_seed():
@@ -65,15 +112,20 @@ def test_records_spread_over_shards_by_their_bytes_and_the_seed():
     assert [shard for shard, _ in place(RECORDS[::-1], shards=4)] == shards[::-1]
     assert all(30 <= shards.count(shard) <= 70 for shard in range(4))  # 50, sigma 6.1
     assert [shard for shard, _ in place(RECORDS, shards=4, seed=2)] != shards
-    batches = [number for number, items in deal_records((TRAIN, RECORDS), 4, 1) for _ in items]
+    batches = [number for number, items in deal_records((TRAIN, RECORDS), ShardPlan(4, 1, 1), 1) for _ in items]
     assert sorted(batches) == sorted(shards)  # together as one by one
-    assert [shard for shard, _ in deal_records((HELD_OUT, [b"a", b"b"]), 4, 1)] == [4]
+    assert [shard for shard, _ in deal_records((HELD_OUT, [b"a", b"b"]), ShardPlan(4, 1, 1), 1)] == [4]
 
 
+@pytest.mark.parametrize("exchange", ["files", "engine"])
 @pytest.mark.parametrize("records", [[], [(TRAIN, b"hot")] * 500, [(HELD_OUT, b"a"), (TRAIN, b"b")]])
-def test_every_shard_is_written_even_without_records(records, tmp_path):
+def test_every_shard_is_written_even_without_records(records, exchange, tmp_path):
     folder = tmp_path / "r"
-    assert write_records(records, folder) == names_in(folder) == sorted([*NAMES, *(f"{name}.index" for name in NAMES)])
+    assert (
+        write_records(records, folder, exchange=exchange)
+        == names_in(folder)
+        == sorted([*NAMES, *(f"{name}.index" for name in NAMES)])
+    )
     found = [(name.split("-")[0], record) for name in NAMES for record in TFRecordFile(folder / name)]
     assert sorted(found) == sorted(records)
 

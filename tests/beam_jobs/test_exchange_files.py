@@ -1,27 +1,17 @@
+"""Sorted runs and chunks in files."""
+
 import os
 import random
 import shutil
 import tracemalloc
-from collections import defaultdict
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
-from apache_beam.testing.util import assert_that, equal_to
 
-from beam_jobs import spilling
-from beam_jobs.spilling import SortThroughFiles, SpreadThroughFiles, WriteChunks, WriteRuns, merge_runs
-from tests.beam_jobs.conftest import build, names_in
-
-REPLAYED = ["--direct_runner_bundle_repeat=2"]
-
-
-def make_pairs():
-    rng = random.Random(0)
-    return [
-        (rng.choice((0, 1, 4)), [rng.randbytes(rng.choice((0, 1, 30, 3000))) for _ in range(rng.choice((1, 1, 3)))])
-        for _ in range(300)
-    ] * 2
+from beam_jobs.exchange import files, runs
+from beam_jobs.exchange.files import WriteChunks, WriteRuns, join_group, name_joined_run
+from beam_jobs.exchange.runs import merge_runs
+from tests.beam_jobs.conftest import build, make_pairs, names_in
 
 
 def write_runs(folder, pairs):
@@ -34,23 +24,41 @@ def write_runs(folder, pairs):
 @pytest.mark.parametrize("run_bytes", [1, 10_000, 10**9])
 @pytest.mark.parametrize("merge_bytes", [1, 10**9])
 def test_sorted_files_give_every_item_in_order(run_bytes, merge_bytes, tmp_path, monkeypatch):
-    monkeypatch.setattr(spilling, "RUN_BYTES", run_bytes)
-    monkeypatch.setattr(spilling, "_MERGE_BYTES", merge_bytes)
+    monkeypatch.setattr(files, "RUN_BYTES", run_bytes)
+    monkeypatch.setattr(runs, "_MERGE_BYTES", merge_bytes)
     pairs = make_pairs()
-    runs = write_runs(tmp_path, pairs)
-    assert len(runs) == {1: len(pairs), 10**9: 1}.get(run_bytes, len(runs)) and len(runs) == len(set(runs))
+    paths = write_runs(tmp_path, pairs)
+    assert len(paths) == {1: len(pairs), 10**9: 1}.get(run_bytes, len(paths)) and len(paths) == len(set(paths))
     for bucket in range(6):  # two of them without an item, one beyond the last
         expected = sorted(item for number, items in pairs if number == bucket for item in items)
-        assert list(merge_runs(bucket, runs)) == expected
+        assert list(merge_runs(bucket, paths)) == expected
+
+
+def test_many_runs_are_merged_into_fewer_with_every_item(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "RUN_BYTES", 10_000)
+    monkeypatch.setattr(files, "MOST_RUNS", 8)
+    pairs = make_pairs()
+    paths = write_runs(tmp_path, pairs)
+    groups = {}
+    for path in paths:
+        groups.setdefault(name_joined_run(path, len(paths))[0], []).append(path)
+    assert len(paths) > 40 and len(groups) <= len(paths) ** 0.5
+    joined = [join_group(group, str(tmp_path)) for group in groups.items()]
+    for bucket in range(6):
+        assert list(merge_runs(bucket, joined)) == list(merge_runs(bucket, paths))
+    few = paths[:8]
+    assert [join_group((name, [path]), str(tmp_path)) for path, name in (name_joined_run(p, 8) for p in few)] == few
 
 
 def test_merging_holds_a_part_of_a_bucket(tmp_path, monkeypatch):
-    monkeypatch.setattr(spilling, "_MERGE_BYTES", 500_000)
+    monkeypatch.setattr(runs, "_MERGE_BYTES", 500_000)
     rng = random.Random(0)
-    runs = [path for _ in range(10) for path in write_runs(tmp_path, [(0, [rng.randbytes(1000)]) for _ in range(1000)])]
+    paths = [
+        path for _ in range(10) for path in write_runs(tmp_path, [(0, [rng.randbytes(1000)]) for _ in range(1000)])
+    ]
     tracemalloc.start()
     try:
-        items = sum(1 for _ in merge_runs(0, runs))
+        items = sum(1 for _ in merge_runs(0, paths))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -98,23 +106,3 @@ def test_writers_fail_where_the_folder_of_their_job_is_gone(tmp_path):
     shutil.rmtree(tmp_path)
     with pytest.raises(FileNotFoundError):
         write_runs(tmp_path / "runs", [(0, [b"late"])])
-
-
-@pytest.mark.parametrize("options", [[], REPLAYED], ids=["once", "replayed"])
-def test_sorting_gives_every_bucket_once_through_a_pipeline(options, tmp_path):
-    expected = defaultdict(list)
-    for bucket, items in make_pairs():
-        expected[bucket] += items
-    with beam.Pipeline(runner="FnApiRunner", options=beam.pipeline.PipelineOptions(options)) as pipeline:
-        inputs = {"items": pipeline | beam.Create(make_pairs()), "buckets": pipeline | "B" >> beam.Create(range(6))}
-        found = inputs | SortThroughFiles(tmp_path / "runs", lambda bucket, items: [(bucket, list(items))])
-        assert_that(found, equal_to([(bucket, sorted(expected[bucket])) for bucket in range(6)]))
-
-
-@pytest.mark.parametrize("options", [[], REPLAYED], ids=["once", "replayed"])
-@pytest.mark.parametrize("chunk_bytes", [1, 500, 10**9])
-def test_spreading_gives_every_item_once(options, chunk_bytes, tmp_path, monkeypatch):
-    monkeypatch.setattr(spilling, "CHUNK_BYTES", chunk_bytes)
-    items = [(number, "é" * number) for number in range(100)]
-    with beam.Pipeline(runner="FnApiRunner", options=beam.pipeline.PipelineOptions(options)) as pipeline:
-        assert_that(pipeline | beam.Create(items) | SpreadThroughFiles(tmp_path / "chunks"), equal_to(items))

@@ -1,0 +1,185 @@
+"""Print what a GB of text costs in both Beam jobs, through files and through the engine's shuffle, as a Markdown table.
+
+    python -m benchmarks.scale --gigabytes 0.1 1 --vocab vocab.txt
+
+The text is made here: words by Zipf's law, in lines of about 20 and documents of about 300. Each job runs twice: once
+with one worker process beside the runner, for processor seconds and peaks of memory (`benchmarks/memory.py`), and once
+in one process, where what goes into an exchange is counted, and each file that is opened between the steps. The local
+runner keeps in its memory what the engine's shuffle moves; a cluster keeps it on its disks.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+
+from beam_jobs import build_records, build_vocabulary
+from beam_jobs.exchange.choice import choose_exchange
+from beam_jobs.exchange.engine import EngineExchange
+from beam_jobs.exchange.exchange import Exchange
+from benchmarks.memory import children_seconds, measure
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.config.vocabulary import VocabularyConfig
+
+ROOT = Path(__file__).parents[1]
+WORDS, ZIPF = 500_000, 1.1  # distinct words, and how fast they get rarer
+LINE_WORDS, DOCUMENT_LINES = 20, 15
+WORKER = ("--direct_num_workers=1", "--direct_running_mode=multi_processing")
+HEADER = (
+    "job",
+    "exchange",
+    "text, GB",
+    "processor s a GB",
+    "largest worker, MB",
+    "runner, MB",
+    "moved, GB a GB",
+    "files opened a GB",
+)
+MOVED: Counter[str] = Counter()
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gigabytes", nargs="+", type=float, default=(0.1, 1.0))
+    parser.add_argument("--vocab", required=True, help="vocab.txt")
+    parser.add_argument("--jobs", nargs="+", default=("records", "vocab"), choices=("records", "vocab"))
+    parser.add_argument("--exchanges", nargs="+", default=("files", "engine"), choices=("files", "engine"))
+    parser.add_argument("--duplication", type=int, default=1)
+    parser.add_argument("--timeout-seconds", type=float, default=7200)
+    return parser.parse_args()
+
+
+def write_text(path: Path, size: int) -> int:
+    """Write about so many bytes of text, and return how many."""
+    rng = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
+    lengths = rng.integers(2, 12, WORDS)
+    words = ["".join(letters[rng.integers(0, 26, length)]) for length in lengths]
+    chances = np.arange(1, WORDS + 1) ** -ZIPF
+    limits = np.cumsum(chances / chances.sum())
+    written = 0
+    with open(path, "w", encoding="utf-8") as file:
+        while written < size:
+            for _ in range(max(1, rng.poisson(DOCUMENT_LINES))):
+                chosen = np.searchsorted(limits, rng.random(1 + rng.poisson(LINE_WORDS)))
+                written += file.write(" ".join(words[min(number, WORDS - 1)] for number in chosen) + ".\n")
+            written += file.write("\n")
+    return written
+
+
+def run_job(job: str, text: str, vocab: str, duplication: int, output: str, options: list[str]) -> None:
+    corpus = CorpusConfig(input=(text,), lines="sentences")
+    if job == "vocab":
+        build_vocabulary.build_vocabulary(corpus, VocabularyConfig(size=8000), output, options)
+    else:
+        build_records.build_records(corpus, RecordsConfig(duplication=duplication), vocab, False, output, 1, options)
+
+
+class CountedExchange(Exchange):
+    """Count the bytes that go into another exchange."""
+
+    def __init__(self, exchange: Exchange):
+        self._exchange = exchange
+
+    def spread(self, name, conditions=None):
+        return _Chain("Count" + name, beam.Map(count_element), self._exchange.spread(name, conditions))
+
+    def sort(self, name, use, *arguments, divide, lift=None):
+        sort = self._exchange.sort(name, use, *arguments, divide=divide)
+        return _CountedSort(sort, lift if isinstance(self._exchange, EngineExchange) else None)
+
+
+class _Chain(beam.PTransform):
+    def __init__(self, label: str, *steps: beam.PTransform):
+        super().__init__(label)
+        self._steps = steps
+
+    def expand(self, elements):
+        for number, step in enumerate(self._steps):
+            elements = elements | str(number) >> step
+        return elements
+
+
+class _CountedSort(beam.PTransform):
+    def __init__(self, sort: beam.PTransform, lift: beam.PTransform | None):
+        super().__init__()
+        self._sort, self._lift = sort, lift
+
+    def expand(self, inputs):
+        items = inputs["items"] if self._lift is None else inputs["items"] | "Lift" >> self._lift
+        return {"items": items | beam.Map(count_items), "buckets": inputs["buckets"]} | "Sort" >> self._sort
+
+
+def count_element(element: list) -> list:
+    """Count a batch of packed documents, or of the lines of documents."""
+    lines = (line for document in element for line in ([document] if isinstance(document, bytes) else document))
+    MOVED["bytes"] += sum(map(len, lines))
+    return element
+
+
+def count_items(pair: tuple[int, list[bytes]]) -> tuple[int, list[bytes]]:
+    MOVED["bytes"] += sum(map(len, pair[1]))
+    return pair
+
+
+def count_job(job: str, text: str, vocab: str, duplication: int, output: str, options: list[str]) -> None:
+    """Run a job in this process, and print the bytes that its exchange moved and the files between its steps."""
+
+    def count_open(event: str, arguments: tuple) -> None:
+        if event == "open" and isinstance(arguments[0], str) and f"{os.sep}.out.work{os.sep}." in arguments[0]:
+            MOVED["files"] += 1
+
+    for module in (build_records, build_vocabulary):
+        module.choose_exchange = lambda options, folder: CountedExchange(choose_exchange(options, folder))
+    sys.addaudithook(count_open)
+    run_job(job, text, vocab, duplication, output, options)
+    print(json.dumps(MOVED))
+
+
+def call(function: str, *arguments: Any) -> list[str]:
+    """Return the command that calls a function of this module: Beam finds what is in a module, not in a script."""
+    code = f"from benchmarks import scale; scale.{function}(*{arguments!r})"
+    return [sys.executable, "-c", code]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    print("| " + " | ".join(HEADER) + " |", "|---|---|" + "---:|" * (len(HEADER) - 2), sep="\n", flush=True)
+    for gigabytes in arguments.gigabytes:
+        with tempfile.TemporaryDirectory() as folder:
+            text = Path(folder) / "text.txt"
+            size = write_text(text, int(gigabytes * 1e9)) / 1e9
+            for job in arguments.jobs:
+                for exchange in arguments.exchanges:
+                    given = (job, str(text), arguments.vocab, arguments.duplication)
+                    output, options = Path(folder) / f"{job}-{exchange}", [f"--exchange={exchange}"]
+                    command = call("count_job", *given, str(output / "counted" / "out"), options)
+                    counted = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+                    before = children_seconds()
+                    command = call("run_job", *given, str(output / "measured" / "out"), [*options, *WORKER])
+                    _, peaks = measure(command, arguments.timeout_seconds)
+                    print_row(job, exchange, size, children_seconds() - before, peaks, counted)
+                    shutil.rmtree(output)
+
+
+def print_row(
+    job: str, exchange: str, size: float, seconds: float, peaks: dict[str, int], counted: dict[str, int]
+) -> None:
+    cells = [f"`{job}`", exchange, f"{size:.2f}", f"{seconds / size:.0f}"]
+    cells += [f"{peaks[kind] / 1e6:.0f}" for kind in ("worker", "runner")]
+    cells += [f"{counted.get('bytes', 0) / 1e9 / size:.2f}", f"{counted.get('files', 0) / size:,.0f}"]
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
