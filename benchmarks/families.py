@@ -6,10 +6,11 @@
 Each family has its own objective: BERT next sentences, RoBERTa and the student masked tokens alone, ALBERT sentence
 order, ELECTRA replaced tokens. The student is a DistilBERT of half the layers, distilled from the RoBERTa of the table;
 the time of its teacher is not in its own. All have one vocabulary, one shape and one recipe (docs/recipes.md), and each
-run is a process of its own with one thread, trained to the end of its schedule; its steps are chosen as in
-`benchmarks/speedrun.py`. Held-out losses compare where the instances are the same: RoBERTa and the student; those of
-ELECTRA are its generator's. `other task` is what else each learns, with what chance gives; for replaced tokens that is
-the loss of one who knows only how many there are.
+run is a process of its own with one thread, trained to the end of its schedule. How many steps that has is chosen
+first, for all of them one after another, by two short runs of each, as in `benchmarks/speedrun.py`: what follows may
+then take days and other machines. Held-out losses compare where the instances are the same: RoBERTa and the student;
+those of ELECTRA are its generator's. `other task` is what else each learns, with what chance gives; for replaced tokens
+that is the loss of one who knows only how many there are.
 
 Then each is fine-tuned by `kbf finetune` on the task, from the mean of its tokens, and asked for the dev table, whose
 texts are in a column by number, with one thread (`texts a second`, the median of three passes, without loading).
@@ -23,11 +24,12 @@ import math
 import os
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speedrun import ALL, run_child, run_kbf, train_for
+from benchmarks.speedrun import ALL, choose_steps_for, run_child, run_kbf
 
 TEACHER = "RoBERTa"
 # Name → family, objective, options of the family, settings of `pretraining` of its own
@@ -82,8 +84,8 @@ def build_records(arguments: argparse.Namespace, objective: str) -> Path:
     return records
 
 
-def pretrain(arguments: argparse.Namespace, name: str, steps: int, output: Path) -> float:
-    """Pre-train or distil a model for some steps, and return the processor seconds."""
+def pretrain(arguments: argparse.Namespace, name: str, steps: int, output: Path, teacher: Path) -> float:
+    """Pre-train a model for some steps, or distil it from a teacher, and return the processor seconds."""
     family, objective, options, own = MODELS[name]
     records = build_records(arguments, objective)
     every = max(1, steps // 5)
@@ -122,7 +124,6 @@ def pretrain(arguments: argparse.Namespace, name: str, steps: int, output: Path)
         return run_kbf(arguments, "pretrain", "--records", records, "--output", output, **values)
     student = shape | {"num_layers": max(1, arguments.num_layers // 2)}
     values |= {"distillation": {"student": student} | recipe, "model.max_positions": shape["max_positions"]}
-    teacher = arguments.keep / TEACHER / "run" / "model"
     return run_kbf(arguments, "distill", "--records", records, "--teacher", teacher, "--output", output, **values)
 
 
@@ -148,17 +149,30 @@ def finetune(arguments: argparse.Namespace, folder: Path) -> dict[str, list[floa
     return scores
 
 
-def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
+def choose_steps(arguments: argparse.Namespace) -> dict[str, int]:
+    """Return how many steps each model gets, from two short runs of each one after another, kept as well."""
+    place = arguments.keep / "steps.json"
+    if place.exists():
+        return json.loads(place.read_text())
+    steps = {}
+    with tempfile.TemporaryDirectory(dir=arguments.keep) as folder:
+        for name in MODELS:
+
+            def train(steps: int, output: Path, name: str = name) -> float:
+                return pretrain(arguments, name, steps, output, Path(folder) / TEACHER / "long" / "model")
+
+            steps[name], _ = choose_steps_for(arguments.minutes, train, Path(folder) / name)
+    place.write_text(json.dumps(steps))
+    return steps
+
+
+def measure(arguments: argparse.Namespace, name: str, steps: int) -> dict[str, Any]:
     """Return what there is to say of a model, kept in its folder."""
     folder = arguments.keep / name
     place = folder / "result.json"
     if not place.exists():
         folder.mkdir(parents=True, exist_ok=True)
-
-        def train(steps: int, output: Path) -> float:
-            return pretrain(arguments, name, steps, output)
-
-        steps, seconds, _ = train_for(arguments.minutes, train, folder)
+        seconds = pretrain(arguments, name, steps, folder / "run", arguments.keep / TEACHER / "run" / "model")
         metrics = json.loads((folder / "run" / "metrics.json").read_text())
         place.write_text(json.dumps({"steps": steps, "seconds": seconds, "metrics": metrics}))
     found = json.loads(place.read_text())
@@ -205,7 +219,7 @@ def describe(found: dict[str, Any], labels: list[str]) -> list[str]:
     metrics = found["metrics"]
     cells = [
         f"{metrics['parameters'] / 1e6:.2f}",
-        f"{found['seconds'] / 60:.1f}",
+        f"{found['steps']:,}",
         f"{metrics['tokens'] / 1e6:.1f}",
         f"{metrics['masked_lm_loss']:.3f}",
         f"{100 * metrics['masked_lm_accuracy']:.1f} ({100 * metrics['unigram_accuracy']:.1f})",
@@ -223,13 +237,14 @@ def main() -> None:
     if arguments.time:
         time_predictions(arguments)
         return
-    header = ["family", "million weights", "minutes", "million tokens", "masked-LM loss", "accuracy (unigram) %"]
+    header = ["family", "million weights", "steps", "million tokens", "masked-LM loss", "accuracy (unigram) %"]
     header += ["other task (chance)"]
     header += [f"{count} labels, %" for count in arguments.labels] + ["texts a second"]
     print("| " + " | ".join(header) + " |")
     print("|---|" + "---:|" * (len(header) - 1))
+    steps = choose_steps(arguments)
     for name in arguments.models:
-        found = measure(arguments, name)
+        found = measure(arguments, name, steps[name])
         print(f"| {name} | " + " | ".join(describe(found, arguments.labels)) + " |", flush=True)
 
 

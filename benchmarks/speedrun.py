@@ -32,6 +32,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 COUNTS = {"token_embeddings": "co_occurrence", "output_bias": "unigram"}
 ALL = {"optimizer": "muon", **COUNTS}
+MASKED = {**ALL, "masked_fraction": 0.3}
 TRANSFORMERS = "transformers"
 # Name → settings of `pretraining`; each says what it adds to plain AdamW.
 RECIPES = {
@@ -48,16 +49,11 @@ RECIPES = {
     "all, rate 0.004": {**ALL, "learning_rate": 0.004},
     "all, rate 0.002, batches of 64": {**ALL, "learning_rate": 0.002, "batch_size": 64},
     "all, matrices 0.04": {**ALL, "matrix_learning_rate": 0.04},
-    "all, 30 % masked": {**ALL, "masked_fraction": 0.3},
+    "all, 30 % masked": MASKED,
     "all, trapezoid": {**ALL, "decay": "trapezoid"},
-    "all, 30 % masked, trapezoid": {**ALL, "masked_fraction": 0.3, "decay": "trapezoid"},
-    "all, 30 % masked, batches of 64": {**ALL, "masked_fraction": 0.3, "batch_size": 64},
-    "all, 30 % masked, trapezoid, batches of 64": {
-        **ALL,
-        "masked_fraction": 0.3,
-        "decay": "trapezoid",
-        "batch_size": 64,
-    },
+    "all, 30 % masked, trapezoid": {**MASKED, "decay": "trapezoid"},
+    "all, 30 % masked, batches of 64": {**MASKED, "batch_size": 64},
+    "all, 30 % masked, trapezoid, batches of 64": {**MASKED, "decay": "trapezoid", "batch_size": 64},
     "lamb": {"optimizer": "lamb", "learning_rate": 0.005},
 }
 SHORT, LONG = 20, 200  # steps of the two short runs
@@ -171,10 +167,15 @@ def train_for(minutes: float, train: Callable[[int, Path], float], folder: Path)
         train: trains for a number of steps, into a folder, and returns the processor seconds.
         folder: of the short runs by which the steps are chosen, and of `run`, the one that counts.
     """
+    steps, start = choose_steps_for(minutes, train, folder)
+    return steps, train(steps, folder / "run"), start
+
+
+def choose_steps_for(minutes: float, train: Callable[[int, Path], float], folder: Path) -> tuple[int, float]:
+    """Return how many steps take about so many minutes, and the seconds before the first; arguments of `train_for`."""
     short, long = train(SHORT, folder / "short"), train(LONG, folder / "long")
     step_seconds = (long - short) / (LONG - SHORT)
-    steps = max(LONG, int((60 * minutes - short) / step_seconds) + SHORT)
-    return steps, train(steps, folder / "run"), max(0.0, short - SHORT * step_seconds)
+    return max(LONG, int((60 * minutes - short) / step_seconds) + SHORT), max(0.0, short - SHORT * step_seconds)
 
 
 def measure_ours(arguments: argparse.Namespace, records: Path, recipe: str, seed: int, folder: Path) -> dict[str, Any]:
