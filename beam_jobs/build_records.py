@@ -15,17 +15,18 @@ import apache_beam as beam
 from beam_jobs.exchange.choice import choose_exchange
 from beam_jobs.measuring import MeasureCorpus
 from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule
+from beam_jobs.publishing import JobFolders, check_place_of, publish_result, read_published
 from beam_jobs.reading import ReadCorpus, tell_ignored, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results
-from beam_jobs.running import job_folder, run_pipeline
+from beam_jobs.running import run_pipeline
 from beam_jobs.sharding import WriteShards, plan_shards
 from beam_jobs.storage import BeamStorage
 from beam_jobs.tokenizing import TokenizeDocuments
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.local_paths import check_local
-from keras_bert_flow.records.manifest import FileSummary, read_manifest
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.records.manifest import FileSummary
+from keras_bert_flow.records.publish import Contents
 from keras_bert_flow.stages.digests import corpus_digests
 from keras_bert_flow.stages.records import records_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
@@ -41,7 +42,7 @@ def build_records(
     output: str | Path,
     seed: int = 1,
     options: Sequence[str] = (),
-) -> Path:
+) -> str | Path:
     """Publish a folder of TFRecord files with its tokenizer and a manifest; at once where it is already there.
 
     The bytes depend on the text, the vocabulary, the settings and the seed, and on nothing else.
@@ -59,29 +60,29 @@ def build_records(
         ValueError: the vocabulary or the corpus is unusable, or too much of its text was rejected; the message says
             why.
     """
-    check_local(output)
+    check_place_of(output)
     vocabulary_file = check_local(vocabulary_file, "The vocabulary")
     tokenizer = read_tokenizer_file(vocabulary_file, cased)
     check_joining(records.objective, tokenizer)
     storage = BeamStorage(options)
 
-    def build(work: Path) -> Contents:
-        with job_folder(work) as folder:
-            files, counters = _run(corpus, RecordRule(records, tokenizer, seed), folder, options)
-        copy_tokenizer(vocabulary_file, work)
+    def build(folders: JobFolders) -> Contents:
+        files, counters = _run(corpus, RecordRule(records, tokenizer, seed), folders, options)
+        copy_tokenizer(vocabulary_file, folders.work)
         facts = {"cased": tokenizer.cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
         return Contents(records.model_dump() | facts, corpus_digests(corpus, storage), counters, files)
 
-    folder = publish(output, "records", records_key(corpus, records, vocabulary_file, cased, seed, storage), build)
-    check_rejected(read_manifest(folder).counters, corpus.max_rejected_share)  # it may be there from a looser limit
+    key = records_key(corpus, records, vocabulary_file, cased, seed, storage)
+    folder = publish_result(output, "records", key, build, options)
+    check_rejected(read_published(folder).counters, corpus.max_rejected_share)  # it may be there from a looser limit
     return folder
 
 
 def _run(
-    corpus: CorpusConfig, rule: RecordRule, folder: Path, options: Sequence[str]
+    corpus: CorpusConfig, rule: RecordRule, folders: JobFolders, options: Sequence[str]
 ) -> tuple[list[FileSummary], dict[str, int]]:
     def build(pipeline: beam.Pipeline) -> None:
-        exchange = choose_exchange(options, folder)
+        exchange = choose_exchange(options, folders.scratch, folders.is_shared)
         read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, exchange, BeamStorage(options))
         tokenize = TokenizeDocuments(rule.tokenizer, split_lines=corpus.lines == "paragraphs")
         tokenized = read.texts | "TokenizeDocuments" >> beam.ParDo(tokenize).with_outputs(COUNTERS, main="documents")
@@ -90,14 +91,16 @@ def _run(
         pools = {"documents": kept, "size": size} | "PoolDocuments" >> PoolDocuments(rule, exchange)
         built = pools | "BuildRecords" >> beam.ParDo(BuildRecords(rule)).with_outputs(COUNTERS, main="records")
         plan = size | "PlanShards" >> beam.Map(plan_shards, rule.config, rule.tokenizer.vocabulary_size)
-        files = {"records": built.records, "plan": plan} | "WriteShards" >> WriteShards(folder, rule.seed, exchange)
+        files = {"records": built.records, "plan": plan} | "WriteShards" >> WriteShards(
+            folders.place, rule.seed, exchange
+        )
         counters = (read.counters, tokenized[COUNTERS], built[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
-        _ = {"results": files, COUNTERS: counters} | "WriteSummaries" >> WriteResults(folder)
+        _ = {"results": files, COUNTERS: counters} | "WriteSummaries" >> WriteResults(folders.place)
 
-    run_pipeline(build, options, folder)
-    results, counters = read_results(folder)
+    run_pipeline(build, options, folders.scratch)
+    results, counters = read_results(folders.place)
     tell_ignored(corpus, BeamStorage(options))
-    counters = tell_rejected(counters, folder, corpus.max_rejected_share)
+    counters = tell_rejected(counters, folders.work, corpus.max_rejected_share)
     objective = find_objective(rule.config.objective)
     if counters.get("documents_train", 0) < objective.needed_documents or not counters.get("instances_train"):
         facts, remedy = explain_lack(counters)

@@ -6,7 +6,6 @@ documents ──► sorted counts of a bundle ──► counts ──► vocab.t
 import itertools
 import logging
 import struct
-import uuid
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,15 +17,15 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs.exchange.choice import choose_exchange
 from beam_jobs.exchange.exchange import Items
+from beam_jobs.places import new_place, open_bytes
+from beam_jobs.publishing import JobFolders, check_place_of, publish_result, read_published
 from beam_jobs.reading import ReadCorpus, Texts, tell_ignored, tell_rejected
 from beam_jobs.results import COUNTERS, CountingDoFn, WriteResults, read_results
-from beam_jobs.running import job_folder, run_pipeline
+from beam_jobs.running import run_pipeline
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.local_paths import check_local
-from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.records.publish import Contents
 from keras_bert_flow.stages.digests import corpus_digests
 from keras_bert_flow.stages.vocabulary import vocabulary_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
@@ -40,12 +39,13 @@ from keras_bert_flow.text.vocabulary.word_limit import MAX_PLACES, WordLimit, ad
 MAX_COUNTED = 200_000  # distinct words and texts between spaces that a worker counts before it hands them on, 30 MB
 MAX_LONG_CHARACTERS = 4_000_000  # of long words
 BUCKETS = 256  # into which distinct words are dealt
+_FILE = "counts"  # with the words of a bucket
 _COUNT = struct.Struct(">xQ")  # behind a word; no word has a zero byte, so a word's counts lie together when sorted
 
 
 def build_vocabulary(
     corpus: CorpusConfig, vocabulary: VocabularyConfig, output: str | Path, options: Sequence[str] = ()
-) -> Path:
+) -> str | Path:
     """Publish a folder with `vocab.txt` and its manifest; at once where it is already there.
 
     Args:
@@ -58,28 +58,27 @@ def build_vocabulary(
         ValueError: the corpus holds no word, or more characters than the vocabulary has room for, or too much of its
             text was rejected.
     """
-    check_local(output)
+    check_place_of(output)
     storage = BeamStorage(options)
 
-    def build(work: Path) -> Contents:
+    def build(folders: JobFolders) -> Contents:
         if vocabulary.file is not None:
-            read_tokenizer_file(vocabulary.file, vocabulary.cased).write(work)
+            read_tokenizer_file(vocabulary.file, vocabulary.cased).write(folders.work)
             return Contents(vocabulary.model_dump(), {}, {})
-        with job_folder(work) as folder:
-            word_counts, counters = count_words(corpus, vocabulary.cased, folder, options)
+        word_counts, counters = count_words(corpus, vocabulary.cased, folders, options)
         pieces = learn_vocabulary(
             word_counts, vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
         )
-        write_vocabulary(work / VOCABULARY_FILE, pieces)
+        write_vocabulary(folders.work / VOCABULARY_FILE, pieces)
         return Contents(vocabulary.model_dump(), corpus_digests(corpus, storage), counters)
 
-    folder = publish(output, "vocabulary", vocabulary_key(corpus, vocabulary, storage), build)
-    check_rejected(read_manifest(folder).counters, corpus.max_rejected_share)  # it may be there from a looser limit
+    folder = publish_result(output, "vocabulary", vocabulary_key(corpus, vocabulary, storage), build, options)
+    check_rejected(read_published(folder).counters, corpus.max_rejected_share)  # it may be there from a looser limit
     return folder
 
 
 def count_words(
-    corpus: CorpusConfig, cased: bool, folder: Path, options: Sequence[str] = ()
+    corpus: CorpusConfig, cased: bool, folders: JobFolders, options: Sequence[str] = ()
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Count the words of a corpus, and return (counts by word, counters of the job).
 
@@ -87,20 +86,20 @@ def count_words(
     """
 
     def build(pipeline: beam.Pipeline) -> None:
-        exchange = choose_exchange(options, folder)
+        exchange = choose_exchange(options, folders.scratch, folders.is_shared)
         read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, exchange, BeamStorage(options))
         count = beam.ParDo(CountInBundles(cased)).with_outputs(COUNTERS, main="words")
         counted = read.texts | "CountInBundles" >> count
         buckets = pipeline | "ListBuckets" >> beam.Create(range(BUCKETS))
-        add = exchange.sort("words", add_counts, str(folder / "counts"), divide=lambda *_: b"", lift=LiftCounts())
+        add = exchange.sort("words", add_counts, folders.place, divide=lambda *_: b"", lift=LiftCounts())
         counts = {"items": counted.words, "buckets": buckets} | "AddCounts" >> add
         counters = (read.counters, counted[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
-        _ = {"results": counts, COUNTERS: counters} | "WriteCounts" >> WriteResults(folder)
+        _ = {"results": counts, COUNTERS: counters} | "WriteCounts" >> WriteResults(folders.place)
 
-    run_pipeline(build, options, folder)
-    results, counters = read_results(folder)
+    run_pipeline(build, options, folders.scratch)
+    results, counters = read_results(folders.place)
     tell_ignored(corpus, BeamStorage(options))
-    counters = tell_rejected(counters, folder, corpus.max_rejected_share)
+    counters = tell_rejected(counters, folders.work, corpus.max_rejected_share)
     word_counts, of_words = read_counts(results, MAX_PLACES)
     if not of_words["distinct_words"]:
         facts, remedy = explain_lack(counters | {"documents_without_tokens": counters.get("documents", 0)})
@@ -195,14 +194,16 @@ def place_count(name: bytes, count: int) -> Items:
 
 def add_counts(bucket: int, items: Iterator[bytes], folder: str) -> Iterator[tuple[str, list[tuple[int, int]]]]:
     """Write a file with the words of a bucket and the sums of their counts; yield its path and its histogram."""
-    Path(folder).mkdir(exist_ok=True)
-    path, histogram = Path(folder) / uuid.uuid4().hex, Counter()
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
+    histogram: Counter[int] = Counter()
+    with (
+        new_place(folder) as (local, place),
+        open(local / _FILE, "w", encoding="utf-8", newline="\n") as file,
+    ):
         for name, group in itertools.groupby(items, key=lambda item: item[: -_COUNT.size]):
             word, count = name.decode(), sum(_COUNT.unpack(item[-_COUNT.size :])[0] for item in group)
             file.write(f"{word} {count}\n")
             histogram[count] += count_places(word)
-    yield str(path), sorted(histogram.items())
+    yield f"{place}/{_FILE}", sorted(histogram.items())
 
 
 def read_counts(
@@ -218,9 +219,9 @@ def read_counts(
     characters: Counter[str] = Counter()
     counters: Counter[str] = Counter({"distinct_words": 0})
     for path in files:
-        with open(path, encoding="utf-8", newline="\n") as lines:
+        with open_bytes(path) as lines:
             for line in lines:
-                word, _, number = line.rpartition(" ")
+                word, _, number = line.decode().rpartition(" ")
                 count = int(number)
                 counters["distinct_words"] += 1
                 if not count_places(word):  # the learner ignores it, and it may be long

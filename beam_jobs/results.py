@@ -5,12 +5,14 @@ Beam's own metrics count a retried bundle twice and not every runner has them; w
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms.window import GlobalWindows
+
+from beam_jobs.places import open_bytes
 
 COUNTERS = "counters"  # tag of the outputs that hold (name, number)
 _FILE = "results.jsonl"
@@ -23,9 +25,9 @@ class WriteResults(beam.PTransform):
         folder: where `read_results` will look; every worker must reach it.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: str):
         super().__init__()
-        self._prefix = str(folder / _FILE)
+        self._prefix = f"{folder}/{_FILE}"
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         results = inputs["results"] | "TagResults" >> beam.Map(lambda result: json.dumps(["result", result]))
@@ -41,17 +43,17 @@ class WriteResults(beam.PTransform):
         )
 
 
-def read_results(folder: Path) -> tuple[Iterator[Any], dict[str, int]]:
+def read_results(folder: str) -> tuple[Sequence[Any], dict[str, int]]:
     """Read what the pipeline wrote, remove the file, and return (results, counters by name)."""
-    path = folder / _FILE
+    path = f"{folder}/{_FILE}"
     results, counters = [], {}
-    with open(path, encoding="utf-8") as lines:
-        for kind, value in map(json.loads, lines):
+    with open_bytes(path) as file:
+        for kind, value in map(json.loads, file.read().decode().splitlines()):
             if kind == "result":
                 results.append(value)
             else:
                 counters[value[0]] = value[1]
-    path.unlink()
+    FileSystems.delete([path])
     return results, dict(sorted(counters.items()))
 
 

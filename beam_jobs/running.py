@@ -25,6 +25,7 @@ DEFAULT_RUNNER = "FnApiRunner"  # Beam's own default first looks for a Go binary
 _USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
 _TRACED_ERROR = re.compile(rf"(?:{'|'.join(error.__name__ for error in _USER_ERRORS)}): (.+?)(?:\\n|\n|$)")
 _TRACED_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_SECRETS = ("--s3_access_key_id", "--s3_secret_access_key", "--s3_session_token", "--azure_connection_string")
 _WORKER_OPTIONS = "PIPELINE_OPTIONS_FILE"  # read by apache_beam/runners/worker/sdk_worker_main.py
 
 
@@ -116,7 +117,7 @@ def check_options(options: Sequence[str]) -> None:
     """Refuse options that Beam does not have, which it would leave out silently, and values it cannot read.
 
     Raises:
-        ValueError: there is no such option, value or runner.
+        ValueError: there is no such option, value or runner, or an option is a credential.
     """
     unknown: list[str] = []
 
@@ -131,6 +132,12 @@ def check_options(options: Sequence[str]) -> None:
     if unknown:
         name = unknown[0].partition("=")[0]
         raise ValueError(f"An option must be one of this command or of Apache Beam. Received: {name}. See --help.")
+    if secret := next((option for option in options if option.startswith(_SECRETS)), None):
+        name = secret.partition("=")[0]
+        raise ValueError(
+            f"Credentials must come from the environment, such as AWS_ACCESS_KEY_ID. Received: {name}, which a job "
+            "server would show. Leave it out."
+        )
     runner = PipelineOptions(list(options)).view_as(StandardOptions).runner
     try:
         create_runner(runner or DEFAULT_RUNNER)

@@ -1,22 +1,18 @@
 """Write records into shards whose content and order depend on the records alone."""
 
 import math
-import os
-import shutil
-import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import apache_beam as beam
 
 from beam_jobs.exchange.exchange import Exchange, Items
-from beam_jobs.exchange.runs import new_file
 from beam_jobs.measuring import CorpusSize
 from beam_jobs.pairing import HELD_OUT, TRAIN
+from beam_jobs.places import fetched, new_place, put
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, write_tfrecords
 from keras_bert_flow.text.randomness import keyed_numbers
@@ -53,14 +49,14 @@ class WriteShards(beam.PTransform):
     number of workers. A retried shard writes the same bytes again.
 
     Args:
-        folder: where the files go; every worker must reach it.
+        folder: where the files go, also in an object store; every worker must reach it.
         seed: of the order.
         exchange: moves the records.
     """
 
-    def __init__(self, folder: Path, seed: int, exchange: Exchange):
+    def __init__(self, folder: str, seed: int, exchange: Exchange):
         super().__init__()
-        self._folder, self._seed, self._exchange = str(folder), seed, exchange
+        self._folder, self._seed, self._exchange = folder, seed, exchange
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         plan = beam.pvalue.AsSingleton(inputs["plan"])
@@ -132,12 +128,11 @@ def name_shard(number: int, plan: ShardPlan) -> str:
 
 def write_part(number: int, ordered: Iterator[bytes], plan: ShardPlan, folder: str) -> Iterator[tuple[int, Part]]:
     """Write a part of a shard, or all of it, from records behind their orders and sorted."""
-    place = new_file(str(Path(folder) / "parts"))  # two attempts at one part never write into one file
-    place.mkdir()
     first = next(ordered, b"")
     records = (item[_ORDER_BYTES:] for item in chain([first] if first else [], ordered))
-    summaries = write_tfrecords(place / name_shard(number, plan), records)
-    yield number, (first[:_ORDER_BYTES], str(place), list(map(astuple, summaries)))
+    with new_place(folder) as (local, place):
+        summaries = write_tfrecords(local / name_shard(number, plan), records)
+    yield number, (first[:_ORDER_BYTES], place, list(map(astuple, summaries)))
 
 
 def join_parts(shard: tuple[int, Iterable[Part]], plan: ShardPlan, folder: str) -> Iterator[tuple]:
@@ -149,21 +144,14 @@ def join_parts(shard: tuple[int, Iterable[Part]], plan: ShardPlan, folder: str) 
     name, filled = name_shard(number, plan), [part for part in parts if part[0]] or parts[:1]
     _, place, summaries = filled[0]
     if len(filled) > 1:
-        joined = new_file(str(Path(folder) / "parts"))
-        joined.mkdir()
-        records = chain.from_iterable(TFRecordFile(Path(place) / name) for _, place, _ in filled)
-        place, summaries = str(joined), list(map(astuple, write_tfrecords(joined / name, records)))
+        with new_place(folder) as (local, place):
+            records = chain.from_iterable(_read_part(part, name) for _, part, _ in filled)
+            summaries = list(map(astuple, write_tfrecords(local / name, records)))
     for file in (name, name + INDEX_SUFFIX):
-        _put(Path(place) / file, Path(folder) / file)
+        put(f"{place}/{file}", f"{folder}/{file}")
     yield from summaries
 
 
-def _put(source: Path, target: Path) -> None:
-    """Give a file a second name, or where the disk has none, a copy."""
-    unfinished = target.with_name(f".{uuid.uuid4().hex}")
-    try:
-        os.link(source, unfinished)
-    except OSError:
-        shutil.copyfile(source, unfinished)
-    os.replace(unfinished, target)
-    unfinished.unlink(missing_ok=True)  # stays where the target already was the same file
+def _read_part(place: str, name: str) -> Iterator[bytes]:
+    with fetched(place, name, name + INDEX_SUFFIX) as folder:
+        yield from TFRecordFile(folder / name)

@@ -33,7 +33,7 @@ class BeamStorage:
     def find(self, pattern: str, suffixes: tuple[str, ...]) -> list[str]:
         if not is_remote(pattern):
             return LOCAL.find(pattern, suffixes)
-        _check_reachable(pattern)
+        check_reachable(pattern)
         try:
             if not pattern.endswith("/") and (found := _match(pattern)):
                 return found
@@ -57,8 +57,8 @@ def _match(pattern: str) -> list[str]:
     return [metadata.path for metadata in result.metadata_list if not metadata.path.endswith("/")]
 
 
-def _check_reachable(path: str) -> None:
-    """Raise one line where Beam has no filesystem for a path, or lacks the library for it."""
+def check_reachable(path: str) -> None:
+    """Raise ValueError where Beam has no filesystem for a path, or lacks the library for it."""
     scheme = FileSystems.get_scheme(path)
     module, extra = _EXTRAS.get(scheme, ("", ""))
     if extra and not _is_installed(module):
@@ -70,7 +70,7 @@ def _check_reachable(path: str) -> None:
         FileSystems.get_filesystem(path)
     except (ValueError, BeamIOError):
         raise ValueError(
-            f"An input must be a local path or one of {', '.join(f'{name}://' for name in _EXTRAS)}. Received: {path}."
+            f"A path must be local or one of {', '.join(f'{name}://' for name in _EXTRAS)}. Received: {path}."
         ) from None
 
 

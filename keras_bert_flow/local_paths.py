@@ -19,7 +19,7 @@ def check_local(path: str | Path, name: str = "The output") -> Path:
     if match := _ELSEWHERE.match(str(path)):
         given = f"{match[1]}//{str(path)[match.end() :]}"
         raise ValueError(
-            f"{name} must be on a local disk: only the text of a corpus may be elsewhere. Received: {given}. "
+            f"{name} must be on a local disk: only text, vocabularies and records may be elsewhere. Received: {given}. "
             "Give a path without a scheme, and copy the files."
         )
     return Path(path)

@@ -43,7 +43,7 @@ ALLOWED = {
         "by_name records artifacts json_documents local_paths outputs tasks data terminal text conversion models numpy "
         "scipy"
     ),
-    "doctor": "text records config artifacts json_documents terminal numpy scipy",
+    "doctor": "text records config artifacts stages json_documents terminal numpy scipy",
     "config": "tasks local_paths terminal yaml_documents pydantic",
     "artifacts": "interrupts local_paths locks outputs",
     "locks": "interrupts terminal",
@@ -67,7 +67,8 @@ ALLOWED = {
     "terminal": "",
     "extras": "",
     "preflight": (
-        "config conversion data distribution extras models os_errors outputs prediction records tasks text training"
+        "config conversion data distribution doctor extras models os_errors outputs prediction records tasks text "
+        "training"
     ),
     "precision_choice": "config",
     "planning": "config models preflight text numpy",

@@ -72,7 +72,7 @@ def arguments_with(command, chosen, value):
 
 def test_options_that_are_paths_are_found():
     found = {tuple(parameter.values) for parameter in path_options()}
-    outputs = {"vocab", "records", "corpus", "pretrain", "finetune", "report", "predict", "search", "glue-zip"}
+    outputs = {"corpus", "pretrain", "finetune", "report", "predict", "search", "glue-zip"}
     assert {((command,), "output") for command in outputs} <= found
     inputs = [("pretrain", "records"), ("finetune", "model"), ("records", "vocab"), ("search", "index")]
     assert {((command,), option) for command, option in inputs} <= found
@@ -194,6 +194,8 @@ WRITERS = [
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
 @pytest.mark.parametrize("kind", [str, Path])
 def test_functions_refuse_outputs_at_other_places(write, kind, tmp_path, monkeypatch):
+    if kind is str and write in (build_vocabulary, build_records):
+        pytest.skip("Beam publishes there: tests/beam_jobs/test_object_store.py")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=f"{REFUSED}.*Received: gs://bucket/x"):
         write(kind("gs://bucket/x"))

@@ -28,15 +28,25 @@ class ExchangeOptions(PipelineOptions):
         )
 
 
-def choose_exchange(options: Sequence[str], folder: Path) -> Exchange:
+def choose_exchange(options: Sequence[str], folder: Path, is_shared: bool = True) -> Exchange:
     """Return the exchange of a job.
 
     Args:
         options: Beam's, and `--exchange`.
         folder: of the job.
+        is_shared: whether workers on other machines may reach the folder.
+    Raises:
+        ValueError: files are asked for, in a folder that workers do not reach.
     """
     parsed = PipelineOptions(list(options))
     runner = parsed.view_as(StandardOptions).runner
-    default = FILES if runner is None or runner.rsplit(".", 1)[-1] in _IN_MEMORY else ENGINE
-    chosen = parsed.view_as(ExchangeOptions).exchange or default
-    return FileExchange(folder) if chosen == FILES else EngineExchange()
+    is_local = runner is None or runner.rsplit(".", 1)[-1] in _IN_MEMORY
+    chosen = parsed.view_as(ExchangeOptions).exchange or (FILES if is_local else ENGINE)
+    if chosen == ENGINE:
+        return EngineExchange()
+    if not (is_local or is_shared):
+        raise ValueError(
+            "`--exchange=files` must have an output on a disk that all workers share. Received: an object store, "
+            f"--runner={runner}. Leave --exchange out."
+        )
+    return FileExchange(folder)

@@ -4,11 +4,19 @@ from pathlib import Path
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
+from keras_bert_flow.local_paths import check_local
 
 
-def fill_builtin_corpus(settings: PipelineConfig, output: Path) -> PipelineConfig:
-    """Name the files of the built-in corpus, written beside the output, where it is asked for."""
-    return _fill(settings, output.absolute().parent) if BUILTIN in settings.corpus.input else settings
+def fill_builtin_corpus(settings: PipelineConfig, output: str) -> PipelineConfig:
+    """Name the files of the built-in corpus, written beside the output, where it is asked for.
+
+    Raises:
+        ValueError: the output is in an object store.
+    """
+    if BUILTIN not in settings.corpus.input:
+        return settings
+    check_local(output, "The output of a job with the built-in corpus")
+    return _fill(settings, Path(output).absolute().parent)
 
 
 def fill_builtin_task(settings: PipelineConfig) -> PipelineConfig:

@@ -9,11 +9,21 @@ import typer
 from keras_bert_flow import exit_status
 from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.builtin_files import fill_builtin_corpus
-from keras_bert_flow.cli.options import ConfigFile, Inputs, MaxRejectedShare, Output, Overrides, SkipBadInputs, load
+from keras_bert_flow.cli.options import (
+    ConfigFile,
+    Inputs,
+    MaxRejectedShare,
+    Output,
+    OutputAnywhere,
+    Overrides,
+    SkipBadInputs,
+    load,
+)
 from keras_bert_flow.outputs import check_output
 from keras_bert_flow.planning.workers import worker_options
-from keras_bert_flow.preflight.stages import check_records_stage, check_vocabulary_stage
+from keras_bert_flow.preflight.stages import check_importing, check_records_stage, check_vocabulary_stage
 from keras_bert_flow.terminal import show, show_json
+from keras_bert_flow.text.corpus.storage import is_remote
 
 PASS_TO_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -21,7 +31,7 @@ PASS_TO_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
 @app.command(context_settings=PASS_TO_BEAM)
 def vocab(
     context: typer.Context,
-    output: Output,
+    output: OutputAnywhere,
     input: Inputs = None,
     size: Annotated[int | None, typer.Option(help="Pieces in the vocabulary.")] = None,
     cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Keep case and accents.")] = None,
@@ -43,21 +53,25 @@ def vocab(
     check_vocabulary_stage(settings, output)
     options = (*settings.beam, *context.args)
     from beam_jobs.build_vocabulary import build_vocabulary
+    from beam_jobs.publishing import check_remote_output
     from beam_jobs.running import check_options
     from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
     check_options(options)
+    if is_remote(output):
+        check_remote_output(output, options)
     settings = fill_builtin_corpus(settings, output)
     if settings.vocabulary.file is None:
         options = worker_options(settings.corpus, None, options)
-    show(find_tokenizer_file(build_vocabulary(settings.corpus, settings.vocabulary, output, options)))
+    folder = build_vocabulary(settings.corpus, settings.vocabulary, output, options)
+    show(folder if is_remote(output) else find_tokenizer_file(folder))
 
 
 @app.command(context_settings=PASS_TO_BEAM)
 def records(
     context: typer.Context,
     vocab: Annotated[Path, typer.Option(help="The vocab.txt, or tokenizer.json, to encode with.")],
-    output: Output,
+    output: OutputAnywhere,
     input: Inputs = None,
     sequence_length: Annotated[int | None, typer.Option(help="Tokens of an instance.")] = None,
     max_predictions: Annotated[int | None, typer.Option(help="Most masked tokens of an instance.")] = None,
@@ -72,10 +86,17 @@ def records(
     skip_bad_inputs: SkipBadInputs = None,
     max_rejected_share: MaxRejectedShare = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    imported: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="TFRecord file or glob that others made, in place of text. May be repeated."),
+    ] = None,
+    held_out: Annotated[
+        list[str] | None, typer.Option(help="With --import: file or glob to evaluate on. May be repeated.")
+    ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
 ) -> None:
-    """Make masked pre-training records. Further options, such as --runner, go to Apache Beam."""
+    """Make masked pre-training records, or import them. Further options, such as --runner, go to Apache Beam."""
     flags = {
         "records.sequence_length": sequence_length,
         "records.max_predictions": max_predictions,
@@ -90,12 +111,22 @@ def records(
         "seed": seed,
     }
     settings = load(config, set, flags, input)
+    if imported or held_out:
+        check_importing(settings, imported or [], held_out or [], vocab, output, [*(input or []), *context.args])
+        from keras_bert_flow.doctor.importing import import_records
+
+        cased = settings.vocabulary.cased
+        show(import_records(imported, settings.records, vocab, cased, output, held_out or []))
+        return
     check_records_stage(settings, vocab, output)
     options = (*settings.beam, *context.args)
     from beam_jobs.build_records import build_records
+    from beam_jobs.publishing import check_remote_output
     from beam_jobs.running import check_options
 
     check_options(options)
+    if is_remote(output):
+        check_remote_output(output, options)
     settings = fill_builtin_corpus(settings, output)
     options = worker_options(settings.corpus, settings.records, options)
     show(

@@ -11,6 +11,7 @@ from keras_bert_flow.conversion.directory_check import check_words_head
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.distribution.batches import check_devices
+from keras_bert_flow.doctor.importing import check_import
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.models.poolings import BAG_OF_WORDS
 from keras_bert_flow.models.sizes import resolve_shape
@@ -89,27 +90,54 @@ def check_pattern(output: str | Path) -> None:
         )
 
 
-def check_vocabulary_stage(config: PipelineConfig, output: Path) -> None:
+def check_vocabulary_stage(config: PipelineConfig, output: str | Path) -> None:
     """Check what `kbf vocab` is given."""
     check_installed([BEAM])
-    check_output(output)
-    check_names(output)
-    check_pattern(output)
+    _check_output_of_beam(output)
     if config.vocabulary.file is None:
         check_corpus(config)
     else:
         check_tokenizer(config, config.vocabulary.file)
 
 
-def check_records_stage(config: PipelineConfig, vocabulary: Path, output: Path) -> None:
+def check_records_stage(config: PipelineConfig, vocabulary: Path, output: str | Path) -> None:
     """Check what `kbf records` is given."""
     check_installed([BEAM])
-    check_output(output)
-    check_names(output, vocabulary)
-    check_pattern(output)
+    _check_output_of_beam(output)
+    check_names(vocabulary)
     check_predictions(config)
     check_tokenizer(config, vocabulary, makes_records=True)
     check_corpus(config, makes_records=True)
+
+
+def _check_output_of_beam(output: str | Path) -> None:
+    """Check an output that is on a disk; one in an object store is for Beam to check."""
+    if not is_remote(str(output)):
+        check_output(output)
+        check_names(output)
+        check_pattern(output)
+
+
+def check_importing(
+    config: PipelineConfig,
+    files: Sequence[str],
+    held_out: Sequence[str],
+    vocabulary: Path,
+    output: Path,
+    others: Sequence[str],
+) -> None:
+    """Check what `kbf records --import` is given.
+
+    Args:
+        others: what goes with text alone: `--input`, and options of Apache Beam.
+    """
+    if not files:
+        raise ValueError("`--held-out` must go with records. Received: no --import. Name the files to train on.")
+    if others:
+        raise ValueError(f"`--import` must go without text and Apache Beam. Received: {others[0]}. Leave it out.")
+    check_output(output)
+    check_tokenizer(config, vocabulary)
+    check_import(files, config.records, vocabulary, config.vocabulary.cased, held_out)
 
 
 def check_tokenizer(config: PipelineConfig, file: str | Path, makes_records: bool = False) -> None:

@@ -77,13 +77,13 @@ def write_manifest(
     """Write the manifest of a folder whose files are complete.
 
     Args:
-        files: what is known already; other files are read for their digests.
+        files: what is known already, wherever the files are; others are in the folder and read for their digests.
         without: a folder in it that is about to be removed.
     """
     folder = Path(folder)
     known = {summary.name: summary for summary in files}
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    names = [name for name in names if name != MANIFEST and Path(name).parts[0] != without]
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    names = [name for name in sorted(found | {*known}) if name != MANIFEST and Path(name).parts[0] != without]
     summaries = tuple(known.get(name) or _summarise(folder, name) for name in names)
     manifest = Manifest(stage, key, config, inputs, summaries, counters, package_version())
     manifest = replace(manifest, digest=_digest_fields(asdict(manifest)))

@@ -1,14 +1,17 @@
 """The stage that makes masked records of a corpus."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.stages.digests import corpus_digests, digest_tokenizer, list_corpus_settings
+from keras_bert_flow.stages.digests import corpus_digests, digest_input_file, digest_tokenizer, list_corpus_settings
 from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 
 RECORDS = Stage("records", "records", made_by="beam_jobs.build_records")
+IMPORTED = Stage("records", "records", made_by="keras_bert_flow.doctor.importing")
 
 
 def records_key(
@@ -27,3 +30,18 @@ def records_key(
     }
     inputs = corpus_digests(corpus, storage) | digest_tokenizer(vocabulary_file, "vocabulary")
     return RECORDS.make_key(settings, inputs)
+
+
+def imported_key(
+    config: Mapping[str, Any], parts: Mapping[str, Sequence[str]], vocabulary_file: str | Path
+) -> tuple[str, dict[str, str]]:
+    """Return the key of records that others made, and the digests of their files.
+
+    Args:
+        config: what is said of them.
+        parts: `train` and `held_out` → their files.
+    """
+    inputs = digest_tokenizer(vocabulary_file, "vocabulary")
+    for part, paths in parts.items():
+        inputs |= {f"{part}-{number}": digest_input_file(path) for number, path in enumerate(paths)}
+    return IMPORTED.make_key(config, inputs), inputs

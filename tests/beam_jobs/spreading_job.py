@@ -26,7 +26,7 @@ if __name__ == "__main__":
     def build(pipeline: beam.Pipeline) -> None:
         read = pipeline | ReadCorpus(CorpusConfig(input=(text,)), FileExchange(Path(output)))
         processes = read.texts | beam.FlatMap(tell_process)
-        _ = {"results": processes, "counters": read.counters} | WriteResults(Path(output))
+        _ = {"results": processes, "counters": read.counters} | WriteResults(output)
 
     run_pipeline(build, options, Path(output))
-    Path(output, "processes.json").write_text(json.dumps(dict(read_results(Path(output))[0])))
+    Path(output, "processes.json").write_text(json.dumps(dict(read_results(output)[0])))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.build_vocabulary import build_vocabulary, count_words
+from beam_jobs.publishing import JobFolders
 from beam_jobs.running import job_folder
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
@@ -19,10 +20,14 @@ ROOT = Path(__file__).parents[2]
 SIZE = VocabularyConfig(size=60)
 
 
+def count_in(folder, corpus, cased):
+    return count_words(corpus, cased, JobFolders(folder, folder, str(folder)))
+
+
 def test_count_words_counts_as_a_plain_counter(tmp_path):
     corpus = make_corpus(tmp_path / "a.txt")
     with job_folder(tmp_path) as folder:
-        counts, counters = count_words(corpus, False, folder)
+        counts, counters = count_in(folder, corpus, cased=False)
     expected = Counter(as_text(make_documents()).split())
     assert counts == dict(expected)
     sentences = sum(map(len, make_documents()))
@@ -47,8 +52,13 @@ def test_count_words_adds_up_one_hot_word_over_files(tmp_path):
     for number in range(5):
         make_corpus(tmp_path / f"{number}.txt", "The the THE.\n\nthe\n" * 200)
     corpus = CorpusConfig(input=(str(tmp_path),))
-    assert count_words(corpus, False, tmp_path)[0] == {"the": 4000, ".": 1000}
-    assert count_words(corpus, True, tmp_path)[0] == {"The": 1000, "the": 2000, "THE": 1000, ".": 1000}
+    assert count_in(tmp_path, corpus, cased=False)[0] == {"the": 4000, ".": 1000}
+    assert count_in(tmp_path, corpus, cased=True)[0] == {
+        "The": 1000,
+        "the": 2000,
+        "THE": 1000,
+        ".": 1000,
+    }
 
 
 @pytest.mark.parametrize("size", [50, 60, 200, 2000])
@@ -83,14 +93,14 @@ def test_vocabulary_has_the_same_bytes_however_the_text_is_split(tmp_path):
 def test_count_words_counts_the_same_with_a_small_table(tmp_path, monkeypatch):
     corpus = make_corpus(tmp_path / "a.txt")
     monkeypatch.setattr("beam_jobs.build_vocabulary.MAX_COUNTED", 10)
-    assert count_words(corpus, False, tmp_path)[0] == Counter(as_text(make_documents()).split())
+    assert count_in(tmp_path, corpus, cased=False)[0] == Counter(as_text(make_documents()).split())
 
 
 def test_rarest_words_beyond_the_limit_are_dropped_and_reported(tmp_path, monkeypatch, caplog):
     corpus = make_corpus(tmp_path / "a.txt")
     everything = Counter(as_text(make_documents()).split())
     monkeypatch.setattr("beam_jobs.build_vocabulary.MAX_PLACES", 2000)
-    counts, counters = count_words(corpus, False, tmp_path)
+    counts, counters = count_in(tmp_path, corpus, cased=False)
     kept = {word: count for word, count in counts.items() if len(word) > 1}
     assert kept.items() <= everything.items()
     assert 0.8 * 2000 < sum(len(word) + 1 for word in kept) < 1.2 * 2000

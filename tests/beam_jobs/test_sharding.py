@@ -46,11 +46,11 @@ def write_records(records, folder, shards=2, seed=1, exchange="files", parts=1, 
     with beam.Pipeline(runner="FnApiRunner", options=options) as pipeline:
         batches = [(part, [record for _, record in pairs]) for part, pairs in groupby(records, key=itemgetter(0))]
         plan = pipeline | "Plan" >> beam.Create([ShardPlan(shards, parts, parts)])
-        write = WriteShards(folder, seed, choose_exchange([f"--exchange={exchange}"], folder))
+        write = WriteShards(str(folder), seed, choose_exchange([f"--exchange={exchange}"], folder))
         inputs = {"records": pipeline | beam.Create(batches), "plan": plan}
         summaries = inputs | write | beam.Map(lambda summary: summary[0])
         _ = summaries | beam.io.WriteToText(str(names), shard_name_template="")
-    for way in ("records", "parts"):
+    for way in ("records", "attempts"):
         shutil.rmtree(folder / way, ignore_errors=True)
     return sorted(names.read_text().split())
 
@@ -82,7 +82,7 @@ def test_shard_is_written_again_by_a_retry(parts, tmp_path):
         assert list(join_parts((0, tried), plan, folder)) == first
         assert {name: (tmp_path / name).read_bytes() for name in before} == before
     name = "train-00000-of-00001.tfrecord"
-    assert names_in(tmp_path) == ["parts", name, f"{name}.index"]
+    assert names_in(tmp_path) == ["attempts", name, f"{name}.index"]
     assert len(TFRecordFile(tmp_path / name)) == len(RECORDS)
 
 

@@ -1,0 +1,260 @@
+"""Publish what a job makes: in a folder on a disk, or in an object store.
+
+In an object store nothing is renamed in one step. So workers write below `OUTPUT/.work/JOB/`; at the end the files get
+their names, and `manifest.json` comes last: a folder without one is unfinished for every reader.
+"""
+
+import json
+import os
+import re
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from apache_beam.io.filesystem import BeamIOError, FileMetadata
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_jobs.places import open_bytes, put, upload
+from beam_jobs.running import job_folder
+from beam_jobs.storage import check_reachable
+from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.records.manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.text.corpus.storage import is_remote
+
+QUIET_SECONDS = 600.0  # a job tells every `LEASE_SECONDS` that it lives; after so long without, it does not
+LEASE_SECONDS = 60.0
+_WORK, _LEASE = ".work", "lease.json"
+_OURS = re.compile(
+    r"(train|held_out)-\d{5}-of-\d{5}\.tfrecord(\.index)?|vocab\.txt|tokenizer.*\.json|rejected_inputs\.txt"
+)
+
+
+class JobFolders(NamedTuple):
+    """Where the files of a job are.
+
+    Attributes:
+        work: on a disk of this machine; what is in it in the end is published.
+        scratch: on a disk of this machine, or for an output on a disk, one that all workers reach.
+        place: where workers write what is published; in an object store, or the same as `scratch`.
+    """
+
+    work: Path
+    scratch: Path
+    place: str
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether workers on other machines may reach `scratch`."""
+        return not is_remote(self.place)
+
+
+def publish_result(
+    output: str | Path,
+    stage: str,
+    key: str,
+    build: Callable[[JobFolders], Contents],
+    options: Sequence[str] = (),
+) -> str | Path:
+    """Return the folder of a result: at once where it is there, after `build` where it is not.
+
+    Args:
+        output: the folder, on a disk or at gs://, s3:// and the like.
+        stage: the kind of folder.
+        key: content key of the result.
+        build: fills the folders and says what is in them.
+        options: Beam's, some of which may say how to reach the place.
+    Raises:
+        FileExistsError: the output exists and holds something else, or the result with a file missing.
+        OSError: the place cannot be written.
+        ValueError: the place cannot be reached.
+    """
+    if is_remote(str(output)):
+        return _publish_remote(str(output).rstrip("/"), stage, key, build, options)
+
+    def build_here(work: Path) -> Contents:
+        with job_folder(work) as folder:
+            return build(JobFolders(work, folder, str(folder)))
+
+    return publish(output, stage, key, build_here)
+
+
+def check_place_of(output: str | Path) -> None:
+    """Raise ValueError for a `Path` of another place, which has lost a slash."""
+    if not is_remote(str(output)):
+        check_local(output)
+
+
+def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
+    """Raise ValueError or FileExistsError if nothing can be published at a place of an object store."""
+    FileSystems.set_options(PipelineOptions(list(options)))
+    check_reachable(output)
+    _refuse_others(output, _list(output))
+    probe = f"{output}/{_WORK}/{uuid.uuid4().hex}"  # a store may list what is not there as empty
+    try:
+        with tempfile.NamedTemporaryFile() as file:
+            upload(Path(file.name), probe)
+        FileSystems.delete([probe])
+    except Exception as error:  # each store has its own
+        raise _out_of_reach(output, error) from error
+
+
+def read_published(folder: str | Path) -> Manifest:
+    """Return the manifest of a published folder, wherever it is."""
+    return (_read_remote(str(folder)) if is_remote(str(folder)) else None) or read_manifest(folder)
+
+
+def _read_remote(folder: str) -> Manifest | None:
+    """Return the manifest of a folder in an object store; None where there is none."""
+    if not FileSystems.exists(f"{folder}/{MANIFEST}"):
+        return None
+    with tempfile.TemporaryDirectory() as local:
+        with open_bytes(f"{folder}/{MANIFEST}") as file:
+            (Path(local) / MANIFEST).write_bytes(file.read())
+        return read_manifest(local)
+
+
+def _publish_remote(
+    output: str, stage: str, key: str, build: Callable[[JobFolders], Contents], options: Sequence[str]
+) -> str:
+    check_remote_output(output, options)
+    if (manifest := _read_remote(output)) is not None:
+        _check_finished(output, manifest, key)
+        return output
+    _remove_leftovers(output)
+    place = f"{output}/{_WORK}/{uuid.uuid4().hex}"
+    with tempfile.TemporaryDirectory() as folder, _lease(place):
+        work, scratch = Path(folder) / "work", Path(folder) / "scratch"
+        work.mkdir()
+        scratch.mkdir()
+        try:
+            contents = build(JobFolders(work, scratch, place))
+            manifest = write_manifest(work, stage, key, **vars(contents))
+            for file in manifest.files:
+                local, target = work / file.name, f"{output}/{file.name}"
+                upload(local, target) if local.exists() else put(f"{place}/{file.name}", target)
+            kept = {file.name for file in manifest.files}
+            _delete([path for name, path in _names(output).items() if _OURS.fullmatch(name) and name not in kept])
+            upload(work / MANIFEST, f"{output}/{MANIFEST}")
+        finally:
+            _delete([found.path for found in _list(place)])
+    return output
+
+
+def _check_finished(output: str, manifest: Manifest, key: str) -> None:
+    if manifest.key != key:
+        raise FileExistsError(
+            f"The output must be new. Received: {output}, which holds another result. Choose another place."
+        )
+    sizes = {found.path: found.size_in_bytes for found in _list(output)}
+    for file in manifest.files:
+        if sizes.get(f"{output}/{file.name}") != file.file_bytes:
+            raise FileExistsError(
+                f"Every file of a manifest must be there, and whole. Received: {output}/{file.name}, which is not. "
+                "To have it made again, move this folder away first."
+            )
+
+
+def _refuse_others(output: str, found: Sequence[FileMetadata]) -> None:
+    """Raise FileExistsError for files that no job of ours left there unfinished."""
+    names = _relative(output, found)
+    if MANIFEST in names:
+        return
+    for name in names:
+        if not name.startswith(f"{_WORK}/") and not _OURS.fullmatch(name):
+            raise FileExistsError(
+                f"The output must be new. Received: {output}, which holds {name}. Choose another place."
+            )
+
+
+def _names(output: str) -> dict[str, str]:
+    return _relative(output, _list(output))
+
+
+def _relative(output: str, found: Sequence[FileMetadata]) -> dict[str, str]:
+    return {each.path.removeprefix(f"{output}/"): each.path for each in found}
+
+
+def _list(folder: str) -> list[FileMetadata]:
+    try:
+        (result,) = FileSystems.match([f"{folder}/**"])
+    except BeamIOError as error:
+        raise _out_of_reach(folder, error) from error
+    return list(result.metadata_list)
+
+
+def _out_of_reach(folder: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"The output must be in reach. Received: {folder}: {' '.join(str(error).split())}. Check the path, and your "
+        "rights to it."
+    )
+
+
+def _delete(paths: Sequence[str]) -> None:
+    if paths:
+        with suppress(BeamIOError):  # another job, or a retry of the store's, was quicker
+            FileSystems.delete(list(paths))
+
+
+@contextmanager
+def _lease(place: str) -> Iterator[None]:
+    """Tell other jobs, as long as this one lives, that its files are not left over."""
+    ended = threading.Event()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / _LEASE
+        file.write_text(json.dumps({"host": socket.gethostname(), "process": os.getpid(), "started": time.time()}))
+        upload(file, f"{place}/{_LEASE}")
+
+        def renew() -> None:
+            while not ended.wait(LEASE_SECONDS):
+                with suppress(Exception):  # the next time may do; nothing depends on one
+                    upload(file, f"{place}/{_LEASE}")
+
+        thread = threading.Thread(target=renew, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _remove_leftovers(output: str) -> None:
+    """Remove the files of killed jobs: of those whose process on this machine is gone, or that are silent for long."""
+    jobs: dict[str, list[FileMetadata]] = {}
+    for found in _list(f"{output}/{_WORK}"):
+        name = found.path.removeprefix(f"{output}/{_WORK}/").split("/")[0]
+        jobs.setdefault(name, []).append(found)
+    for name, files in jobs.items():
+        last_written = max(found.last_updated_in_seconds for found in files)
+        lease = _read_lease(f"{output}/{_WORK}/{name}/{_LEASE}")
+        if _is_gone(lease) or last_written < time.time() - QUIET_SECONDS:
+            _delete([found.path for found in files])
+
+
+def _read_lease(path: str) -> Mapping[str, object]:
+    try:
+        with open_bytes(path) as file:
+            return json.loads(file.read())
+    except (BeamIOError, OSError, ValueError):
+        return {}
+
+
+def _is_gone(lease: Mapping[str, object]) -> bool:
+    """Tell whether a job ran on this machine and does no longer."""
+    if lease.get("host") != socket.gethostname() or not isinstance(process := lease.get("process"), int):
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False

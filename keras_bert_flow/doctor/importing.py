@@ -1,0 +1,200 @@
+"""Take in pre-training records that others made, such as google-research/bert or TensorFlow's Model Garden.
+
+Their features are named as ours (`records.schema`), or as Model Garden's `--use_v2_feature_names` has them. Each file
+becomes a file of a folder as `kbf records` publishes one, and what is in them is held against what is said of them.
+"""
+
+import glob
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.doctor.layout import make_layout
+from keras_bert_flow.doctor.record_counts import RecordCounts
+from keras_bert_flow.doctor.record_verdicts import judge_records
+from keras_bert_flow.records.batches import encode_examples
+from keras_bert_flow.records.example import decode_example
+from keras_bert_flow.records.manifest import FileSummary
+from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.records.schema import FEATURE_KINDS, decode_record
+from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords
+from keras_bert_flow.stages.records import imported_key
+from keras_bert_flow.text.objectives.registry import check_joining
+from keras_bert_flow.text.tokenizers.files import copy_tokenizer, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+
+TRAIN, HELD_OUT = "train", "held_out"
+SAMPLE = 100_000  # records that are examined, evenly spread
+_LABEL = "next_sentence_labels"
+_OTHER_NAMES = {"input_word_ids": "input_ids", "input_type_ids": "segment_ids"}  # of Model Garden's version 2
+_GZIP = b"\x1f\x8b"
+_SAY = "Say how they were made: --objective, --mask-unit, --set records.masked_fraction=0.2; or take others."
+
+_logger = logging.getLogger(__name__)
+
+
+def import_records(
+    files: Sequence[str],
+    records: RecordsConfig,
+    vocabulary_file: str | Path,
+    cased: bool,
+    output: str | Path,
+    held_out: Sequence[str] = (),
+) -> Path:
+    """Publish a folder of records that others made; at once where it is already there.
+
+    Args:
+        files: TFRecord files or globs to train on, without compression.
+        records: of which `objective`, `masked_fraction` and `mask_unit` say how they were made.
+        vocabulary_file: the vocab.txt, or tokenizer.json, that they were made with.
+        cased: the former keeps case.
+        output: the folder.
+        held_out: files or globs to evaluate on.
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is damaged, or its records are not as they are said to be; the message says what is wrong.
+    """
+    parts, tokenizer, config = check_import(files, records, vocabulary_file, cased, held_out)
+
+    key, inputs = imported_key(config, parts, vocabulary_file)
+
+    def build(work: Path) -> Contents:
+        opened = {part: [TFRecordFile(path) for path in paths] for part, paths in parts.items()}
+        counts = RecordCounts(make_layout(config, tokenizer.pieces, _special_pieces(tokenizer)))
+        step = -(-sum(len(file) for found in opened.values() for file in found) // SAMPLE)
+        summaries: list[FileSummary] = []
+        for part, found in opened.items():
+            for number, file in enumerate(found):
+                name = f"{part}-{number:05d}-of-{len(found):05d}.tfrecord"
+                summaries += write_tfrecords(work / name, _convert(file, counts, step))
+        if not opened[HELD_OUT]:
+            summaries += write_tfrecords(work / f"{HELD_OUT}-00000-of-00001.tfrecord", ())
+        counts.flush()
+        _judge(counts)
+        copy_tokenizer(vocabulary_file, work)
+        return Contents(config, inputs, {}, summaries)
+
+    if not parts[HELD_OUT]:
+        _logger.warning("No records are held out, so no run on these can be judged. Name some with --held-out.")
+    return publish(output, "records", key, build)
+
+
+def check_import(
+    files: Sequence[str],
+    records: RecordsConfig,
+    vocabulary_file: str | Path,
+    cased: bool,
+    held_out: Sequence[str] = (),
+) -> tuple[dict[str, list[str]], Tokenizer, dict[str, Any]]:
+    """Read the first record of each file, and return files by part, the tokenizer, and what the manifest will say.
+
+    Raises:
+        FileNotFoundError, ValueError: as of `import_records`.
+    """
+    tokenizer = read_tokenizer_file(vocabulary_file, cased)
+    check_joining(records.objective, tokenizer)
+    parts = {TRAIN: _find(files), HELD_OUT: _find(held_out)}
+    if twice := {*parts[TRAIN]} & {*parts[HELD_OUT]}:
+        raise ValueError(f"Held-out records must be others. Received: {min(twice)} for both. Name it once.")
+    shapes: dict[tuple[int, int], str] = {}
+    for path in (*parts[TRAIN], *parts[HELD_OUT]):
+        features = _read_first(path)
+        shape = (len(features["input_ids"]), len(features["masked_lm_ids"]))
+        shapes.setdefault(shape, path)
+        if len(shapes) > 1:
+            raise ValueError(
+                "Records must be of one length and one number of predictions. Received: "
+                f"{' and '.join(f'{length} and {masks} in {path}' for (length, masks), path in shapes.items())}. "
+                "Import each kind into a folder of its own."
+            )
+    ((length, masks),) = shapes
+    config = {
+        "objective": records.objective,
+        "sequence_length": length,
+        "max_predictions": masks,
+        "masked_fraction": records.masked_fraction,
+        "mask_unit": records.mask_unit,
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "cased": tokenizer.cased,
+    }
+    return parts, tokenizer, config
+
+
+def convert_record(record: bytes) -> bytes:
+    """Return a record with the names of `records.schema`; one that has them stays as it is.
+
+    A record without a label of a pair gets 0, which objectives of one text never read.
+
+    Raises:
+        ValueError: a feature is missing, empty or of another type.
+    """
+    features = decode_example(record)
+    if all(name in features for name in FEATURE_KINDS):
+        return record
+    renamed = {_OTHER_NAMES.get(name, name): values for name, values in features.items()} | {
+        _LABEL: features.get(_LABEL, np.zeros(1, np.int64))
+    }
+    for name, kind in FEATURE_KINDS.items():
+        if name not in renamed or renamed[name].dtype.kind != kind or not renamed[name].size:
+            raise ValueError(f"the features {', '.join(sorted(features))}, of which none is a usable `{name}`")
+    return encode_examples({name: renamed[name][None] for name in FEATURE_KINDS})[0]
+
+
+def _convert(file: TFRecordFile, counts: RecordCounts, step: int) -> Iterator[bytes]:
+    for position in range(len(file)):
+        try:
+            record = convert_record(file[position])
+        except ValueError as error:
+            raise _unusable(f"record {position} of {file.path}", error) from None
+        if not position % step:
+            counts.add(record, f"record {position} of {file.path}")
+        yield record
+
+
+def _judge(counts: RecordCounts) -> None:
+    """Raise ValueError for the first error that the doctor finds, and log what costs something."""
+    for finding in judge_records(counts, {}, is_whole=False):
+        if finding.verdict == "error":
+            raise ValueError(
+                f"Records of others must pass the doctor. Received: {finding.what}: {finding.value}. {_SAY}"
+            )
+        if finding.verdict == "warning":
+            _logger.warning("%s: %s. %s", finding.what, finding.value, finding.remedy)
+
+
+def _find(patterns: Sequence[str]) -> list[str]:
+    found = []
+    for pattern in patterns:
+        paths = [path for path in glob.glob(pattern) if Path(path).is_file()]
+        if not paths:
+            raise FileNotFoundError(f"Records must be files. Received: {pattern}, which none is. Check the path.")
+        found += paths
+    return sorted({*found})
+
+
+def _read_first(path: str) -> Mapping[str, np.ndarray]:
+    with open(path, "rb") as file:
+        if file.read(len(_GZIP)) == _GZIP:
+            raise ValueError(f"Records must be without compression. Received: {path}, packed by gzip. Unpack it.")
+    file = TFRecordFile(path)
+    if not len(file):
+        raise ValueError(f"A file of records must hold one. Received: {path}, without. Leave it out.")
+    try:
+        return decode_record(convert_record(file[0]))
+    except ValueError as error:
+        raise _unusable(path, error) from None
+
+
+def _unusable(place: str, error: ValueError) -> ValueError:
+    return ValueError(
+        f"Records must have the features of google-research/bert. Received: {place}: {str(error).rstrip('.')}. "
+        "Make them with its create_pretraining_data.py, or with `kbf records`."
+    )
+
+
+def _special_pieces(tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.pieces[number] for number in tokenizer.special_ids]
