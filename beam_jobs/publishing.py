@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_jobs.places import open_bytes, put, upload
 from beam_jobs.running import job_folder
 from beam_jobs.storage import check_reachable
+from keras_bert_flow.artifacts import removed_on_leaving
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from keras_bert_flow.records.publish import Contents, publish
@@ -93,10 +94,16 @@ def check_place_of(output: str | Path) -> None:
 
 
 def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
-    """Raise ValueError or FileExistsError if nothing can be published at a place of an object store."""
+    """Raise ValueError or FileExistsError if nothing can be published at a place of an object store.
+
+    Where something is published already, nothing is written: `publish_result` looks at what it is.
+    """
     FileSystems.set_options(PipelineOptions(list(options)))
     check_reachable(output)
-    _refuse_others(output, _list(output))
+    names = _names(output)
+    if MANIFEST in names:
+        return
+    _refuse_others(output, names)
     probe = f"{output}/{_WORK}/{uuid.uuid4().hex}"  # a store may list what is not there as empty
     try:
         with tempfile.NamedTemporaryFile() as file:
@@ -108,13 +115,8 @@ def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
 
 def read_published(folder: str | Path) -> Manifest:
     """Return the manifest of a published folder, wherever it is."""
-    return (_read_remote(str(folder)) if is_remote(str(folder)) else None) or read_manifest(folder)
-
-
-def _read_remote(folder: str) -> Manifest | None:
-    """Return the manifest of a folder in an object store; None where there is none."""
-    if not FileSystems.exists(f"{folder}/{MANIFEST}"):
-        return None
+    if not is_remote(str(folder)):
+        return read_manifest(folder)
     with tempfile.TemporaryDirectory() as local:
         with open_bytes(f"{folder}/{MANIFEST}") as file:
             (Path(local) / MANIFEST).write_bytes(file.read())
@@ -125,26 +127,23 @@ def _publish_remote(
     output: str, stage: str, key: str, build: Callable[[JobFolders], Contents], options: Sequence[str]
 ) -> str:
     check_remote_output(output, options)
-    if (manifest := _read_remote(output)) is not None:
-        _check_finished(output, manifest, key)
+    if FileSystems.exists(f"{output}/{MANIFEST}"):
+        _check_finished(output, read_published(output), key)
         return output
     _remove_leftovers(output)
     place = f"{output}/{_WORK}/{uuid.uuid4().hex}"
-    with tempfile.TemporaryDirectory() as folder, _lease(place):
+    with tempfile.TemporaryDirectory() as folder, removed_on_leaving(folder), _lease(place):
         work, scratch = Path(folder) / "work", Path(folder) / "scratch"
         work.mkdir()
         scratch.mkdir()
-        try:
-            contents = build(JobFolders(work, scratch, place))
-            manifest = write_manifest(work, stage, key, **vars(contents))
-            for file in manifest.files:
-                local, target = work / file.name, f"{output}/{file.name}"
-                upload(local, target) if local.exists() else put(f"{place}/{file.name}", target)
-            kept = {file.name for file in manifest.files}
-            _delete([path for name, path in _names(output).items() if _OURS.fullmatch(name) and name not in kept])
-            upload(work / MANIFEST, f"{output}/{MANIFEST}")
-        finally:
-            _delete([found.path for found in _list(place)])
+        contents = build(JobFolders(work, scratch, place))
+        manifest = write_manifest(work, stage, key, **vars(contents))
+        for file in manifest.files:
+            local, target = work / file.name, f"{output}/{file.name}"
+            upload(local, target) if local.exists() else put(f"{place}/{file.name}", target)
+        kept = {file.name for file in manifest.files}
+        _delete([path for name, path in _names(output).items() if _OURS.fullmatch(name) and name not in kept])
+        upload(work / MANIFEST, f"{output}/{MANIFEST}")
     return output
 
 
@@ -162,11 +161,8 @@ def _check_finished(output: str, manifest: Manifest, key: str) -> None:
             )
 
 
-def _refuse_others(output: str, found: Sequence[FileMetadata]) -> None:
+def _refuse_others(output: str, names: Iterable[str]) -> None:
     """Raise FileExistsError for files that no job of ours left there unfinished."""
-    names = _relative(output, found)
-    if MANIFEST in names:
-        return
     for name in names:
         if not name.startswith(f"{_WORK}/") and not _OURS.fullmatch(name):
             raise FileExistsError(
@@ -175,11 +171,8 @@ def _refuse_others(output: str, found: Sequence[FileMetadata]) -> None:
 
 
 def _names(output: str) -> dict[str, str]:
-    return _relative(output, _list(output))
-
-
-def _relative(output: str, found: Sequence[FileMetadata]) -> dict[str, str]:
-    return {each.path.removeprefix(f"{output}/"): each.path for each in found}
+    """Return the path of every file by its name below the output."""
+    return {found.path.removeprefix(f"{output}/"): found.path for found in _list(output)}
 
 
 def _list(folder: str) -> list[FileMetadata]:
@@ -205,7 +198,7 @@ def _delete(paths: Sequence[str]) -> None:
 
 @contextmanager
 def _lease(place: str) -> Iterator[None]:
-    """Tell other jobs, as long as this one lives, that its files are not left over."""
+    """Tell other jobs, as long as this one lives, that its files are not left over; remove them when it ends."""
     ended = threading.Event()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / _LEASE
@@ -223,7 +216,8 @@ def _lease(place: str) -> Iterator[None]:
             yield
         finally:
             ended.set()
-            thread.join()
+            thread.join()  # or it would put the lease back
+            _delete([found.path for found in _list(place)])
 
 
 def _remove_leftovers(output: str) -> None:

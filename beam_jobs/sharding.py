@@ -14,7 +14,7 @@ from beam_jobs.measuring import CorpusSize
 from beam_jobs.pairing import HELD_OUT, TRAIN
 from beam_jobs.places import fetched, new_place, put
 from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, write_tfrecords
+from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, name_record_file, write_tfrecords
 from keras_bert_flow.text.randomness import keyed_numbers
 
 SHARD_BYTES = 256_000_000  # a training file stays below
@@ -122,8 +122,9 @@ def find_part(number: int, item: bytes, plan: ShardPlan, folder: str) -> bytes:
 
 
 def name_shard(number: int, plan: ShardPlan) -> str:
-    part, number, of = (TRAIN, number, plan.shards) if number < plan.shards else (HELD_OUT, 0, 1)
-    return f"{part}-{number:05d}-of-{of:05d}.tfrecord"
+    if number < plan.shards:
+        return name_record_file(TRAIN, number, plan.shards)
+    return name_record_file(HELD_OUT, 0, 1)
 
 
 def write_part(number: int, ordered: Iterator[bytes], plan: ShardPlan, folder: str) -> Iterator[tuple[int, Part]]:

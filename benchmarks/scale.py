@@ -92,22 +92,11 @@ class CountedExchange(Exchange):
         self._exchange = exchange
 
     def spread(self, name, conditions=None):
-        return _Chain("Count" + name, beam.Map(count_element), self._exchange.spread(name, conditions))
+        return beam.Map(count_element) | self._exchange.spread(name, conditions)
 
     def sort(self, name, use, *arguments, divide, lift=None):
         sort = self._exchange.sort(name, use, *arguments, divide=divide)
         return _CountedSort(sort, lift if isinstance(self._exchange, EngineExchange) else None)
-
-
-class _Chain(beam.PTransform):
-    def __init__(self, label: str, *steps: beam.PTransform):
-        super().__init__(label)
-        self._steps = steps
-
-    def expand(self, elements):
-        for number, step in enumerate(self._steps):
-            elements = elements | str(number) >> step
-        return elements
 
 
 class _CountedSort(beam.PTransform):
@@ -140,7 +129,7 @@ def count_job(job: str, text: str, vocab: str, duplication: int, output: str, op
             MOVED["files"] += 1
 
     for module in (build_records, build_vocabulary):
-        module.choose_exchange = lambda options, folder: CountedExchange(choose_exchange(options, folder))
+        module.choose_exchange = lambda *arguments: CountedExchange(choose_exchange(*arguments))
     sys.addaudithook(count_open)
     run_job(job, text, vocab, duplication, output, options)
     print(json.dumps(MOVED))

@@ -21,7 +21,7 @@ from keras_bert_flow.records.example import decode_example
 from keras_bert_flow.records.manifest import FileSummary
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.records.schema import FEATURE_KINDS, decode_record
-from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords
+from keras_bert_flow.records.tfrecord import TFRecordFile, name_record_file, write_tfrecords
 from keras_bert_flow.stages.records import imported_key
 from keras_bert_flow.text.objectives.registry import check_joining
 from keras_bert_flow.text.tokenizers.files import copy_tokenizer, read_tokenizer_file
@@ -59,7 +59,6 @@ def import_records(
         ValueError: a file is damaged, or its records are not as they are said to be; the message says what is wrong.
     """
     parts, tokenizer, config = check_import(files, records, vocabulary_file, cased, held_out)
-
     key, inputs = imported_key(config, parts, vocabulary_file)
 
     def build(work: Path) -> Contents:
@@ -69,10 +68,10 @@ def import_records(
         summaries: list[FileSummary] = []
         for part, found in opened.items():
             for number, file in enumerate(found):
-                name = f"{part}-{number:05d}-of-{len(found):05d}.tfrecord"
+                name = name_record_file(part, number, len(found))
                 summaries += write_tfrecords(work / name, _convert(file, counts, step))
         if not opened[HELD_OUT]:
-            summaries += write_tfrecords(work / f"{HELD_OUT}-00000-of-00001.tfrecord", ())
+            summaries += write_tfrecords(work / name_record_file(HELD_OUT, 0, 1), ())
         counts.flush()
         _judge(counts)
         copy_tokenizer(vocabulary_file, work)

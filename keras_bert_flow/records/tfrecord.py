@@ -24,6 +24,11 @@ _OFFSET_BYTES = 8
 _MAX_OFFSET = 2**64 - 1
 
 
+def name_record_file(part: str, number: int, of: int) -> str:
+    """Return the name of a file of records, one of so many of its part, `train` or `held_out`."""
+    return f"{part}-{number:05d}-of-{of:05d}{RECORD_SUFFIX}"
+
+
 def write_tfrecords(path: str | Path, records: Iterable[bytes]) -> list[FileSummary]:
     """Write records and their offsets, and return what a manifest says of both files.
 
