@@ -55,7 +55,8 @@ def names_below(store):
     return [key.removeprefix("out/r/") for key in list_bucket(store) if key.startswith("out/r/")]
 
 
-@pytest.mark.parametrize("exchange", ["engine", pytest.param("files", marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("exchange", ["files", "engine"])
 def test_records_have_the_bytes_of_a_disk(exchange, store, built, corpus, vocabulary_file, monkeypatch):
     monkeypatch.setattr("beam_jobs.sharding.PART_BYTES", 20_000)  # several parts a shard, from the engine
     options = [f"--exchange={exchange}", "--direct_runner_bundle_repeat=1"]
