@@ -23,6 +23,7 @@ from tests.oracles.plain_records import PIECES, encode, make_many
 from tests.patience import PATIENCE_SECONDS
 
 HELD_OUT = make_many(40, seed=99)
+VERSIONS = ("1", "2")  # of the names of the features
 
 
 @pytest.fixture
@@ -60,21 +61,23 @@ def as_read(rows):
     ]
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
-def test_files_that_tensorflow_wrote_are_taken_in_whole(version, place):
+@pytest.fixture(scope="module")
+def files_of_tensorflow(tmp_path_factory):
+    """Write the tables by the names of both versions, and return their folder."""
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("tensorflow is not installed")
-    for name, rows in (("a", ROWS[:150]), ("b", ROWS[150:]), ("dev", HELD_OUT)):
-        (place / "rows.json").write_text(json.dumps(rows))
-        command = [
-            sys.executable,
-            example_writer.__file__,
-            place / "rows.json",
-            place / f"tf.{name}",
-            version,
-        ]
-        subprocess.run(command, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
-    folder = take_in(place, "tf.[ab]", ["tf.dev"])
+    folder = tmp_path_factory.mktemp("tensorflow")
+    tables = (("a", ROWS[:150]), ("b", ROWS[150:]), ("dev", HELD_OUT))
+    files = [(str(folder / f"tf{version}.{name}"), version, rows) for version in VERSIONS for name, rows in tables]
+    (folder / "files.json").write_text(json.dumps(files))
+    command = [sys.executable, example_writer.__file__, folder / "files.json"]
+    subprocess.run(command, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_files_that_tensorflow_wrote_are_taken_in_whole(version, place, files_of_tensorflow):
+    folder = take_in(place, files_of_tensorflow / f"tf{version}.[ab]", [files_of_tensorflow / f"tf{version}.dev"])
     assert rows_of(folder, "train") == [dict(sorted(row.items())) for row in as_read(ROWS)]
     assert rows_of(folder, "held_out") == [dict(sorted(row.items())) for row in as_read(HELD_OUT)]
     assert not_ok(examine_records(folder)) == {}
