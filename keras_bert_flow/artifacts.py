@@ -67,13 +67,18 @@ def file_digest(path: str | Path) -> str:
     """
     with open(path, "rb") as file:
         status, now = os.fstat(file.fileno()), time.time()
-        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        version = _find_version(status)
         if version in _digests:
             return _digests[version]
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if now - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
         _digests[version] = digest
     return digest
+
+
+def remember_digest(path: str | Path, digest: str) -> None:
+    """Have `file_digest` return what is known already of a file that nobody changes any more."""
+    _digests[_find_version(os.stat(path))] = digest
 
 
 @contextmanager
@@ -167,6 +172,10 @@ def sync_folder(folder: Path) -> None:
 
 
 _digests: dict[tuple[int, ...], str] = {}
+
+
+def _find_version(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _discard(work: Path, resumable: bool) -> None:

@@ -14,6 +14,8 @@ EXTRAS = {
     "matplotlib": "plots",
     "pyarrow": "beam",
     "zstandard": "beam",
+    "s3fs": "s3",
+    "gcsfs": "gcs",
 }
 
 

@@ -7,6 +7,13 @@ from pathlib import Path
 _ELSEWHERE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(?:/+|$)")
 
 
+def find_address(path: str | Path) -> str | None:
+    """Return the address of a path at another place, such as gs://bucket/x; None of one on this machine's disks."""
+    if match := _ELSEWHERE.match(str(path)):
+        return f"{match[1]}//{str(path)[match.end() :]}"
+    return None
+
+
 def check_local(path: str | Path, name: str = "The output") -> Path:
     """Return a path on the disks of this machine.
 
@@ -16,8 +23,7 @@ def check_local(path: str | Path, name: str = "The output") -> Path:
     Raises:
         ValueError: it begins with a scheme, such as gs://, s3://, hdfs:// or file://.
     """
-    if match := _ELSEWHERE.match(str(path)):
-        given = f"{match[1]}//{str(path)[match.end() :]}"
+    if given := find_address(path):
         raise ValueError(
             f"{name} must be on a local disk: only text, vocabularies and records may be elsewhere. Received: {given}. "
             "Give a path without a scheme, and copy the files."

@@ -19,8 +19,10 @@ EVERYTHING = None
 ALLOWED = {
     # The last two, which come with Beam, only where a file needs them.
     "text": "by_name json_documents terminal numpy tokenizers pyarrow zstandard",
-    "records": "artifacts json_documents local_paths outputs numpy google_crc32c",
-    "data": "text records tasks json_documents terminal grain numpy",
+    "records": "arrivals artifacts json_documents local_paths outputs numpy google_crc32c",
+    # What lies elsewhere is fetched; `fsspec` is loaded when something does.
+    "stores": "arrivals artifacts extras local_paths locks records terminal fsspec",
+    "data": "arrivals text records stores tasks json_documents terminal grain numpy",
     "backends": "keras numpy grain jax tensorflow torch",
     "layers": "backends by_name keras",
     "models": "backends by_name layers keras numpy",
@@ -28,7 +30,7 @@ ALLOWED = {
     "distribution": "config data backends layers models keras numpy jax tensorflow torch",
     "training": (
         "config artifacts interrupts json_documents stages local_paths precision_choice progress data backends models "
-        "distribution conversion layers markdown tasks text records keras numpy scipy safetensors"
+        "distribution conversion layers markdown stores tasks text records keras numpy scipy safetensors"
     ),
     "tasks": "by_name text pydantic json_documents local_paths numpy sklearn scipy",
     "evaluation": (
@@ -37,7 +39,8 @@ ALLOWED = {
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),
     "conversion": (
-        "backends by_name layers models records artifacts json_documents local_paths terminal safetensors numpy keras"
+        "backends by_name layers models records stores artifacts json_documents local_paths terminal safetensors numpy "
+        "keras"
     ),
     "prediction": (
         "by_name records artifacts json_documents local_paths outputs tasks data terminal text conversion models numpy "
@@ -45,6 +48,7 @@ ALLOWED = {
     ),
     "doctor": "text records config artifacts stages json_documents terminal numpy scipy",
     "config": "tasks local_paths terminal yaml_documents pydantic",
+    "arrivals": "",
     "artifacts": "interrupts local_paths locks outputs",
     "locks": "interrupts terminal",
     "import_closure": "",

@@ -8,6 +8,7 @@ import typer
 
 from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.cli import app
+from keras_bert_flow.cli.inputs import FOLDERS
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import check_local
@@ -72,7 +73,7 @@ def arguments_with(command, chosen, value):
 
 def test_options_that_are_paths_are_found():
     found = {tuple(parameter.values) for parameter in path_options()}
-    outputs = {"corpus", "pretrain", "finetune", "report", "predict", "search", "glue-zip"}
+    outputs = {"corpus", "predict", "search", "glue-zip"}
     assert {((command,), "output") for command in outputs} <= found
     inputs = [("pretrain", "records"), ("finetune", "model"), ("records", "vocab"), ("search", "index")]
     assert {((command,), option) for command, option in inputs} <= found
@@ -81,6 +82,10 @@ def test_options_that_are_paths_are_found():
 @pytest.mark.parametrize(("command", "option"), list(path_options()))
 def test_commands_refuse_paths_at_other_places(command, option, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if option in FOLDERS:  # they may be elsewhere, but not anywhere
+        with pytest.raises(ValueError, match=r"elsewhere must be one of .*s3.*Received: nowhere://bucket/x\."):
+            app(arguments_with(command, option, "nowhere://bucket/x"), standalone_mode=False)
+        return
     with pytest.raises(ValueError, match=rf"{option.replace('_', '-')} {REFUSED}.*Received: gs://bucket/x\."):
         app(arguments_with(command, option, "gs://bucket/x"), standalone_mode=False)
     assert list(tmp_path.iterdir()) == []

@@ -3,32 +3,28 @@
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.cli.inputs import settle_paths
 from keras_bert_flow.terminal import EscapingFormatter
 
 
-class LocalCommand(TyperCommand):
-    """A command that takes paths on the disks of this machine only; the text of a corpus is not given as a `Path`."""
+class PathCommand(TyperCommand):
+    """A command whose paths are looked at before it begins; the text of a corpus is not given as a `Path`."""
 
     def invoke(self, ctx: typer.Context) -> Any:
-        for parameter in self.params:
-            value = ctx.params.get(parameter.name)
-            for path in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(path, Path):
-                    check_local(path, max(parameter.opts, key=len))
+        options = {parameter.name: max(parameter.opts, key=len) for parameter in self.params}
+        ctx.params = settle_paths(ctx.params, options)
         return super().invoke(ctx)
 
 
 class Commands(typer.Typer):
     """An application whose commands are all of one class."""
 
-    def command(self, *arguments: Any, cls: type[TyperCommand] = LocalCommand, **options: Any) -> Callable:
+    def command(self, *arguments: Any, cls: type[TyperCommand] = PathCommand, **options: Any) -> Callable:
         return super().command(*arguments, cls=cls, **options)
 
 

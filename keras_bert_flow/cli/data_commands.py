@@ -159,8 +159,9 @@ def doctor(
     settings = load(config, set)
     from keras_bert_flow.doctor.diagnose import diagnose
     from keras_bert_flow.doctor.findings import as_json, as_text
+    from keras_bert_flow.stores.fetching import fetch
 
-    diagnosis = diagnose(path, settings.corpus, vocab, cased, sample)
+    diagnosis = diagnose(str(fetch(path)) if is_remote(path) else path, settings.corpus, vocab, cased, sample)
     if json:
         show_json(as_json(diagnosis))
     else:

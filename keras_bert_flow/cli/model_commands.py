@@ -11,11 +11,11 @@ from keras_bert_flow.cli.builtin_files import fill_builtin_task
 from keras_bert_flow.cli.options import (
     ChosenBackend,
     ConfigFile,
-    Output,
+    OutputAnywhere,
     Overrides,
-    check_model,
     choose_backend,
     load,
+    name_output,
     stopping_for_later,
 )
 from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
@@ -26,65 +26,64 @@ from keras_bert_flow.preflight.models import check_asked_model
 from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
 from keras_bert_flow.progress import counting_progress
+from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.terminal import show, show_json
 
 
 @app.command()
 def pretrain(
     records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
-    output: Output,
+    output: OutputAnywhere,
     initial_model: Annotated[
         Path | None,
-        typer.Option(help="Model directory to continue from, ours or Hugging Face's.", callback=check_model),
+        typer.Option(help="Model directory to continue from, ours or Hugging Face's."),
     ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
     """Pre-train a model, resuming from the newest checkpoint of a run that was stopped."""
-    with stopping_for_later():
+    with stopping_for_later(), made_at(output) as place:
         settings = choose_backend(load(config, set), backend)
-        check_pretraining_stage(settings, records, initial_model, output)
+        check_pretraining_stage(settings, records, initial_model, place)
         from keras_bert_flow.backends.memory import keep_freed_memory
         from keras_bert_flow.progress import training_progress
         from keras_bert_flow.training.pretraining.pretrain import pretrain as run
 
         keep_freed_memory()
         with training_progress(settings.pretraining.total_steps) as report:
-            folder = run(settings, records, output, report, initial_model=initial_model)
-        show(folder)
+            run(settings, records, place, report, initial_model=initial_model)
+    show(name_output(output))
 
 
 @app.command()
 def distill(
     records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
-    teacher: Annotated[
-        Path, typer.Option(help="Model directory with a masked-LM head, ours or Hugging Face's.", callback=check_model)
-    ],
-    output: Output,
+    teacher: Annotated[Path, typer.Option(help="Model directory with a masked-LM head, ours or Hugging Face's.")],
+    output: OutputAnywhere,
     config: ConfigFile = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
     """Train a smaller model on what a larger one guesses: the section `distillation`."""
-    with stopping_for_later():
+    with stopping_for_later(), made_at(output) as place:
         settings = choose_backend(load(config, set), backend)
-        check_distillation_stage(settings, records, teacher, output)
+        check_distillation_stage(settings, records, teacher, place)
         from keras_bert_flow.backends.memory import keep_freed_memory
         from keras_bert_flow.progress import training_progress
         from keras_bert_flow.training.distillation.distill import distill as run
 
         keep_freed_memory()
         with training_progress(settings.distillation.total_steps) as report:
-            folder = run(settings, records, teacher, output, report)
-        show(folder)
+            run(settings, records, teacher, place, report)
+    show(name_output(output))
 
 
 @app.command()
 def finetune(
-    model: Annotated[Path, typer.Option(help="Model directory, ours or Hugging Face's.", callback=check_model)],
+    model: Annotated[Path, typer.Option(help="Model directory, ours or Hugging Face's.")],
     task: Annotated[Path, typer.Option(help="Configuration file with the sections `task` and `finetuning`.")],
-    output: Output,
+    output: OutputAnywhere,
     grid: Annotated[
         bool, typer.Option("--grid", help="Choose rate, epochs and batch size by the dev score: `finetuning.grid`.")
     ] = False,
@@ -95,9 +94,9 @@ def finetune(
     backend: ChosenBackend = None,
 ) -> None:
     """Fine-tune a model on a task once per seed, and the same architecture from random weights for comparison."""
-    with stopping_for_later():
+    with stopping_for_later(), made_at(output) as place:
         settings = choose_backend(load(task, set, {"finetuning.new_head": new_head or None}), backend)
-        data = check_finetuning_stage(settings, model, output)
+        data = check_finetuning_stage(settings, model, place)
         settings = fill_builtin_task(settings)
         if grid:
             settings = with_grid(settings)
@@ -109,18 +108,16 @@ def finetune(
         keep_freed_memory()
 
         with training_progress() as report:
-            folder = run(settings, model, output, report, data=data)
-        if table := read_grid(folder):
+            run(settings, model, place, report, data=data)
+        if table := read_grid(place):
             show(grid_text(table), keep="\n")
-        show(folder)
+    show(name_output(output))
 
 
 @app.command()
 def evaluate(
     task: Annotated[Path | None, typer.Option(help="Configuration file with the section `task`.")] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="A model directory: fine-tuned, or a masked LM.", callback=check_model)
-    ] = None,
+    model: Annotated[Path | None, typer.Option(help="A model directory: fine-tuned, or a masked LM.")] = None,
     predictions: Annotated[
         Path | None, typer.Option(help="File of predictions to score instead, in the task's official format or .jsonl.")
     ] = None,
@@ -211,7 +208,7 @@ def report(
     finetuned: Annotated[Path, typer.Option(help="What `kbf finetune` made.")],
     pretrained: Annotated[Path, typer.Option(help="What `kbf pretrain` or `kbf distill` made.")],
     records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
-    output: Output,
+    output: OutputAnywhere,
     earlier: Annotated[
         list[Path] | None,
         typer.Option(help="What `kbf pretrain` made before: a first phase, or the teacher. Repeatable, in order."),
@@ -221,13 +218,14 @@ def report(
     backend: ChosenBackend = None,
 ) -> None:
     """Measure every fine-tuned model and write metrics.json and report.html."""
-    settings = choose_backend(load(config, set), backend)
-    files = check_report_stage(settings, finetuned, pretrained, records, earlier or (), output)
-    settings = fill_builtin_task(settings)
-    from keras_bert_flow.evaluation.evaluate import write_evaluation
+    with made_at(output) as place:
+        settings = choose_backend(load(config, set), backend)
+        files = check_report_stage(settings, finetuned, pretrained, records, earlier or (), place)
+        settings = fill_builtin_task(settings)
+        from keras_bert_flow.evaluation.evaluate import write_evaluation
 
-    folder = write_evaluation(settings, finetuned, pretrained, records, output, earlier or (), files)
-    show(folder / "report.html")
+        write_evaluation(settings, finetuned, pretrained, records, place, earlier or (), files)
+    show(f"{name_output(output)}/report.html")
 
 
 @app.command()

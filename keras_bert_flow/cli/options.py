@@ -16,6 +16,7 @@ from keras_bert_flow.config.optimization import AUTO
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.extras import check_backend
 from keras_bert_flow.interrupts import ending_with
+from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.precision_choice import SECTIONS, resolve_precision
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
@@ -37,20 +38,6 @@ SkipBadInputs = Annotated[
 MaxRejectedShare = Annotated[
     float | None, typer.Option(help="Largest share of the corpus' bytes that may be rejected; default 0.01.")
 ]
-
-
-def check_model(folder: Path | None) -> Path | None:
-    """Check that a folder is not one of those that hold model directories.
-
-    Raises:
-        ValueError: it is what `kbf pretrain` or `kbf finetune` made; the message names a model in it.
-    """
-    if folder is None or (folder / "config.json").is_file():
-        return folder
-    for pattern in ("model", "pretrained/seed-*/model"):
-        for inner in sorted(folder.glob(f"{pattern}/config.json")):
-            raise ValueError(f"A model directory must hold config.json. Received: {folder}. Try {inner.parent}")
-    return folder
 
 
 def load(
@@ -80,6 +67,11 @@ def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineCon
             precision = getattr(resolved, name).precision
             typer.echo(f"kbf: {name}.precision is {precision}, for {chosen} on this machine.", err=True)
     return resolved
+
+
+def name_output(output: str) -> str:
+    """Return an output as it is shown: where it is elsewhere, as it was given."""
+    return find_address(output) or str(Path(output))
 
 
 @contextmanager

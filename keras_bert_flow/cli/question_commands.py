@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from keras_bert_flow.cli.app import app
-from keras_bert_flow.cli.options import ChosenBackend, check_model, choose_backend
+from keras_bert_flow.cli.options import ChosenBackend, choose_backend
 from keras_bert_flow.cli.task_files import change_task
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.prediction.derived_task import find_task
@@ -24,7 +24,7 @@ JSONL = "jsonl"
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Option(help="A model directory.", callback=check_model)],
+    model: Annotated[Path, typer.Option(help="A model directory.")],
     texts: Annotated[list[str] | None, typer.Argument(help="What to ask; left out, lines of standard input.")] = None,
     asked_as: Annotated[
         str | None,
@@ -85,9 +85,7 @@ def predict(
 
 @app.command()
 def search(
-    model: Annotated[
-        Path, typer.Option(help="A model directory: a fine-tuned embedder, or any encoder.", callback=check_model)
-    ],
+    model: Annotated[Path, typer.Option(help="A model directory: a fine-tuned embedder, or any encoder.")],
     lines: Annotated[Path, typer.Option(help="The file to search: UTF-8, a text a line.")],
     queries: Annotated[
         list[str] | None, typer.Argument(help="What to look for; left out, lines of standard input.")

@@ -9,6 +9,7 @@ from keras_bert_flow.conversion.hf_config import read_hf_config
 from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.records.verification import verify
+from keras_bert_flow.stores.fetching import fetch
 
 OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype", "name")
 
@@ -21,7 +22,7 @@ def read_directory(path) -> tuple[Path, dict[str, Any], StoredTensors]:
         ValueError: a file is damaged or not as the manifest that lists it says, or the tensors are not those that
             `config.json` describes.
     """
-    folder = Path(path)
+    folder = fetch(path)
     if folder.is_dir():
         verify(folder)
     config, tensors = open_directory(folder)

@@ -14,6 +14,8 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.text.objectives.objective import Batch, Features, Objective
 from keras_bert_flow.text.objectives.registry import find_objective
 
+# A record that is still elsewhere takes as long as the way there and back: then many batches are read at a time.
+READING_ELSEWHERE = grain.ReadOptions(num_threads=16, prefetch_buffer_size=32)
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
 ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
 MASKINGS = ("static", "dynamic")
@@ -68,7 +70,7 @@ def pretraining_dataset(
     if batch_size % count:
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
     batches = dataset.batch(batch_size // count)[number::count].map(to_batch)
-    batches = batches[start_step:].to_iter_dataset(READING)
+    batches = batches[start_step:].to_iter_dataset(READING if records.is_here else READING_ELSEWHERE)
     return split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
 
 

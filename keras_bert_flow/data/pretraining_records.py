@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_bert_flow.arrivals import find_carrier
 from keras_bert_flow.data.dynamic_masking import mask_again, read_masking_rule, restore_tokens, with_fraction
 from keras_bert_flow.data.record_tokens import count_tokens, read_tokens, weigh_tokens
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
@@ -14,6 +15,7 @@ from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.manifest import Manifest
 from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
+from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.cutting import check_cutting, count_sequences, cut_record
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives.registry import DEFAULT
@@ -28,7 +30,8 @@ class PretrainingRecords:
     """The records of one part of a published folder, by number.
 
     Args:
-        folder: what `kbf records` made.
+        folder: what `kbf records` made, here or elsewhere; see `stores.fetching.fetch`. Records that are still on their
+            way to this disk are read where they come from.
         part: `train` or `held_out`.
         verify: compare the sha256 of every file with the manifest first.
         vocabulary_file: the file of the model's tokenizer, where it is not the one in the folder.
@@ -49,13 +52,13 @@ class PretrainingRecords:
         vocabulary_file: str | Path | None = None,
         sequence_length: int | None = None,
     ):
+        self._folder = folder = fetch(folder, wait=False)
         self.manifest: Manifest = check_records(folder, digests=verify)
-        self._folder = Path(folder)
         self._vocabulary_size = self.manifest.config["vocabulary_size"]
         check_record_vocabulary(find_tokenizer_file(folder), self._vocabulary_size, vocabulary_file)
         files = [file for file in self.manifest.files if file.name.startswith(f"{part}-")]
         self._files = [
-            _open_file(Path(folder) / file.name, file.records) for file in files if file.name.endswith(RECORD_SUFFIX)
+            _open_file(folder / file.name, file.records) for file in files if file.name.endswith(RECORD_SUFFIX)
         ]
         self._ends = np.cumsum([len(file) for file in self._files])
         self.record_length = self.manifest.config["sequence_length"]
@@ -118,6 +121,17 @@ class PretrainingRecords:
                 f"{place}. Rebuild the records."
             )
 
+    def wait(self) -> None:
+        """Return when every record is on this disk: whoever reads them all needs no store for each."""
+        for file in self._files:
+            if (carrier := find_carrier(file.path)) is not None:
+                carrier.wait(file.path)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether every record is on this disk."""
+        return all(find_carrier(file.path) is None for file in self._files)
+
     def read_masking_rule(self, masked_fraction: float | None = None) -> MaskingRule:
         """Return how the records were masked, or the same with another share; see `dynamic_masking`."""
         rule = read_masking_rule(self._folder, self.manifest.config)
@@ -132,6 +146,7 @@ class PretrainingRecords:
     @cached_property
     def label_weights(self) -> np.ndarray:
         """What each token counts as a label of a bag of words, float32, (vocabulary,); they are counted once."""
+        self.wait()
         batches, special = read_tokens(self.uncut, self.record_length), self.read_tokenizer().special_ids
         return weigh_tokens(count_tokens(batches, self._vocabulary_size, special))
 

@@ -7,12 +7,13 @@ the CRC is CRC-32C. Source: tensorflow/core/lib/io/record_writer.h.
 import hashlib
 import mmap
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import google_crc32c
 import numpy as np
 
+from keras_bert_flow.arrivals import ArrivingBytes, find_carrier
 from keras_bert_flow.records.manifest import FileSummary
 
 RECORD_SUFFIX = ".tfrecord"
@@ -66,14 +67,13 @@ def masked_crc(data: bytes) -> int:
 class TFRecordFile:
     """Random access to the records of one file.
 
-    Without an index beside it, as in files that others wrote, the offsets are read off the file once.
+    Without an index beside it, as in files that others wrote, the offsets are read off the file once. Of a file that is
+    on its way here (`arrivals`) the index is here, and records are read where they come from.
     """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        with open(self.path, "rb") as file:
-            empty = not self.path.stat().st_size
-            self._bytes = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._bytes = self._open()
         index = self.path.with_name(self.path.name + INDEX_SUFFIX)
         self._offsets = self._read_index(index) if index.exists() else self._scan()
         if not len(self._offsets) or int(self._offsets[-1]) != len(self._bytes):
@@ -95,10 +95,9 @@ class TFRecordFile:
         if not 0 <= position < len(self):
             raise IndexError(f"A record's number must be below {len(self)}. Received: {position} of {self.path}.")
         start, end = int(self._offsets[position]), int(self._offsets[position + 1])
-        length = self._bytes[start : start + _LENGTH.size]
-        data = self._bytes[start + _LENGTH.size + _CRC.size : end - _CRC.size]
-        length_crc = self._bytes[start + _LENGTH.size : start + _LENGTH.size + _CRC.size]
-        data_crc = self._bytes[end - _CRC.size : end]
+        framed = self._bytes[start:end]
+        length, length_crc = framed[: _LENGTH.size], framed[_LENGTH.size : _LENGTH.size + _CRC.size]
+        data, data_crc = framed[_LENGTH.size + _CRC.size : -_CRC.size], framed[-_CRC.size :]
         data_bytes = end - start - _OVERHEAD_BYTES  # negative where the index is damaged
         whole = data_bytes >= 0 and length == _LENGTH.pack(data_bytes)
         if not whole or length_crc != _CRC.pack(masked_crc(length)) or data_crc != _CRC.pack(masked_crc(data)):
@@ -113,6 +112,14 @@ class TFRecordFile:
 
     def __setstate__(self, state: dict) -> None:
         self.__init__(state["path"])
+
+    def _open(self) -> Sequence:
+        index = self.path.with_name(self.path.name + INDEX_SUFFIX)
+        if (carrier := find_carrier(self.path)) is not None:
+            return ArrivingBytes(self.path, int.from_bytes(index.read_bytes()[-_OFFSET_BYTES:], "little"), carrier)
+        with open(self.path, "rb") as file:
+            is_empty = not self.path.stat().st_size
+            return b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def _read_index(self, path: Path) -> np.ndarray:
         most = _OFFSET_BYTES * (len(self._bytes) // _OVERHEAD_BYTES + 1)

@@ -45,12 +45,13 @@ def find_manifest(folder: Path) -> tuple[Path, Manifest] | None:
         ValueError: the manifest is damaged.
     """
     for place in (folder, *folder.parents):
-        if _is_ours(place / MANIFEST):
+        if is_ours(place / MANIFEST):
             return place, read_manifest(place)
     return None
 
 
-def _is_ours(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
+    """Tell whether a file is a manifest as this project writes them, whole or damaged."""
     if not path.is_file():
         return False
     with open(path, "rb") as file:

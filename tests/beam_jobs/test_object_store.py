@@ -17,8 +17,8 @@ from beam_jobs.build_vocabulary import build_vocabulary
 from keras_bert_flow.cli import app
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from tests.beam_jobs.conftest import build, make_corpus, read_folder
-from tests.beam_jobs.object_store import BUCKET, client, list_bucket, object_store, read_bucket
 from tests.beam_jobs.portable import portable_job_service, run_job, worker_pool
+from tests.object_store import BUCKET, client, list_bucket, object_store, read_bucket
 from tests.patience import PATIENCE_SECONDS
 
 boto3 = pytest.importorskip("boto3", reason="object stores need boto3")

@@ -17,6 +17,7 @@ from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.stages.distillation import DISTILLATION, distillation_inputs, distillation_key
+from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.objectives.distillation import Distillation
 from keras_bert_flow.training.distillation.student_start import copy_layers
 from keras_bert_flow.training.pretraining.run import Recipe, Report, publish_run
@@ -46,7 +47,7 @@ def distill(
             teacher.
     """
     check_local(output)
-    config, records, teacher = resolve_precision(config, keras.backend.backend()), Path(records), Path(teacher)
+    config, records, teacher = resolve_precision(config, keras.backend.backend()), fetch(records, False), fetch(teacher)
     settings = config.distillation
     recipe = Recipe(
         DISTILLATION.name,

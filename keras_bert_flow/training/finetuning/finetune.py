@@ -15,6 +15,7 @@ from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.stages.digests import folder_digest
 from keras_bert_flow.stages.finetuning import finetuning_key
+from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.training.finetuning.grid import search_grid
 from keras_bert_flow.training.finetuning.label_counts import train_label_counts
 from keras_bert_flow.training.finetuning.random_weights import with_random_training
@@ -61,7 +62,8 @@ def finetune(
         _logger.warning(
             "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind
         )
-    model, key = Path(model), finetuning_key(config, Path(model))
+    model = fetch(model)
+    key = finetuning_key(config, model)
     tokenizer = read_tokenizer(model)
     data = data or read_task_data(config, tokenizer)
 

@@ -32,6 +32,7 @@ def set_initial_tokens(
     table = model.backbone.token_embedding.embeddings
     vocabulary_size, width = table.shape
     special = np.array(records.read_tokenizer().special_ids)
+    records.wait()
     batches = list(read_tokens(records.uncut, records.record_length))  # at most 128 MB, and read once for both
     if settings.output_bias == "unigram":
         counts = count_tokens(batches, vocabulary_size, special)

@@ -13,6 +13,7 @@ from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.stages.pretraining import PRETRAINING, pretraining_inputs, pretraining_key
+from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.training.pretraining.initial_model import load_initial_model
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from keras_bert_flow.training.pretraining.run import Recipe, Report, publish_run
@@ -36,7 +37,7 @@ def pretrain(
     Args:
         config: its sections `model` and `pretraining`, and the seed, count; the objective is that of the records. Its
             section `distribution` says which devices do it; see `distribution.starting`.
-        records: what `kbf records` made.
+        records: what `kbf records` made, here or elsewhere; see `stores.fetching.fetch`.
         output: the folder.
         report: called with every line of the log.
         callbacks: of Keras or your own. An epoch is the steps from one line of the log to the next; metrics are fetched
@@ -51,7 +52,7 @@ def pretrain(
     """
     check_local(output)
     config = resolve_precision(config, keras.backend.backend())
-    records, initial = Path(records), None if initial_model is None else Path(initial_model)
+    records, initial = fetch(records, wait=False), None if initial_model is None else fetch(initial_model)
     recipe = Recipe(
         PRETRAINING.name,
         config,

@@ -1,0 +1,141 @@
+"""Keep folders of other places on this disk, up to a limit; those that no process uses go first.
+
+Processes share the cache: one that uses a folder holds a lock on it, which the system frees when the process dies.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import IO
+
+CACHE, LIMIT = "KBF_CACHE", "KBF_CACHE_GB"  # in the environment
+DEFAULT_LIMIT_GB = 100
+GB = 10**9
+_IN_USE = ".in-use"  # file of a folder whose lock its users hold, and whose time says when it was last used
+_held: dict[Path, IO] = {}  # folder → its open lock file, while this process lasts
+
+
+def cache_root() -> Path:
+    """Return where this project's cache lies: `$KBF_CACHE`, or a folder among the user's caches."""
+    if given := os.environ.get(CACHE):
+        return Path(os.path.realpath(given))
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.path.realpath(caches)) / "keras_bert_flow"
+
+
+def fetched_root() -> Path:
+    """Return where fetched folders lie, which are limited in size."""
+    return cache_root() / "fetched"
+
+
+def outputs_root() -> Path:
+    """Return where results for other places are made, which stay until they are there."""
+    return cache_root() / "outputs"
+
+
+def cache_limit() -> int:
+    """Return how many bytes the cache may have: `$KBF_CACHE_GB`, by default 100.
+
+    Raises:
+        ValueError: it is not a positive number.
+    """
+    given = os.environ.get(LIMIT, str(DEFAULT_LIMIT_GB))
+    try:
+        limit = int(float(given) * GB)
+    except (ValueError, OverflowError):
+        limit = 0
+    if limit <= 0:
+        raise ValueError(
+            f"{LIMIT} must be a positive number of gigabytes. Received: {ascii(given)}. Set it or unset it."
+        )
+    return limit
+
+
+def enter(folder: Path) -> None:
+    """Make a folder of the cache, if it is not there, and keep it while this process lasts."""
+    while folder not in _held or not _is_there(_held[folder], folder / _IN_USE):
+        leave(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            _held[folder] = open(folder / _IN_USE, "ab")  # noqa: SIM115 held until the process ends
+        except FileNotFoundError:  # removed by another process at this moment
+            continue
+        fcntl.flock(_held[folder], fcntl.LOCK_SH)  # who was removing it is then done
+    os.utime(folder / _IN_USE)
+
+
+def leave(*folders: Path) -> None:
+    """Give folders back: they may be removed where their room is needed."""
+    for folder in folders:
+        if file := _held.pop(folder, None):
+            file.close()
+
+
+def leave_all() -> None:
+    """Give back every folder that this process holds."""
+    leave(*_held)
+
+
+def make_room(root: Path, needed: int, what: str) -> None:
+    """Remove the folders that were used longest ago until so many bytes more fit, and no folder that is in use.
+
+    Raises:
+        OSError: they do not fit; the message says why.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    limit = cache_limit()
+    sizes = {folder: _count_bytes(folder) for folder in root.iterdir() if folder.is_dir()}
+    excess = max(sum(sizes.values()) + needed - limit, needed - shutil.disk_usage(root).free)
+    for folder in sorted(sizes, key=_last_used):
+        if excess <= 0:
+            return
+        if folder not in _held and _remove_unused(folder):
+            excess -= sizes[folder]
+    if excess > 0:
+        raise OSError(
+            f"What is fetched must fit in the cache of {limit / GB:g} GB and on its disk. Received: {what}, "
+            f"{needed / GB:.3g} GB, {excess / GB:.3g} too many beside what is in use in {root}. "
+            f"Raise {LIMIT}, or set {CACHE} to a folder with more room."
+        )
+
+
+def _count_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_size
+        except FileNotFoundError:  # another process brings or removes it
+            continue
+    return total
+
+
+def _last_used(folder: Path) -> float:
+    try:
+        return (folder / _IN_USE).stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
+
+
+def _remove_unused(folder: Path) -> bool:
+    """Remove a folder unless a process uses it; tell whether it is gone."""
+    try:
+        file = open(folder / _IN_USE, "rb")  # noqa: SIM115 closed below
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        (folder / _IN_USE).unlink(missing_ok=True)  # first: who waits for the lock then sees that it is gone
+        shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def _is_there(file: IO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,159 @@
+"""Make a result on this disk and publish it at another place: whole, marked by its manifest, which comes last.
+
+While it is made, its checkpoints are copied to `.work` of that place, so that another machine can go on with it.
+"""
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from keras_bert_flow.artifacts import work_folder, write_atomically
+from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.locks import locked
+from keras_bert_flow.records.manifest import MANIFEST, read_manifest
+from keras_bert_flow.stores.cache import outputs_root
+from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.stores.mirror import Mirror
+from keras_bert_flow.stores.store import Store
+
+WORK = ".work"  # folder of an output that is being made
+OWNER = "owner"  # file of it that says which of its folders is the newest
+LAUNCHED = ("TF_CONFIG", "KERAS_DISTRIBUTION_JOB_ADDRESSES")  # by which a process knows that there are others
+KEY_LENGTH = 16
+
+
+@contextmanager
+def made_at(output: str | Path) -> Iterator[Path]:
+    """Yield the folder on this disk that a result is to be made as, and publish it when the block ends.
+
+    For an output on this disk, that is the output. Elsewhere, what another machine began is fetched first, and a result
+    that is there already is fetched for the block to look at.
+
+    Raises:
+        FileExistsError: another file or result is there.
+        OSError: the place cannot be reached or written, or another process has taken the work over.
+    """
+    address = find_address(output)
+    if address is None:
+        yield Path(output)
+        return
+    store = Store(address)
+    names = _list_names(store)
+    if MANIFEST in names:
+        _remove_work(store, names)
+        finished = fetch(address)
+        try:
+            yield finished
+        except FileExistsError as error:
+            raise FileExistsError(str(error).replace(str(finished), address)) from None
+        return
+    if names and not any(name.startswith(f"{WORK}/") for name in names):
+        raise FileExistsError(
+            f"The output must be new. Received: {address}, which holds {min(names)}. Choose another place."
+        )
+    _check_alone(address)
+    yield from _make(store, Path(address).name)
+
+
+def _make(store: Store, name: str) -> Iterator[Path]:
+    """Yield the folder to make, with a mirror of the work on it, and publish what came out."""
+    place = outputs_root() / hashlib.sha256(store.address.encode()).hexdigest()[:KEY_LENGTH]
+    place.mkdir(parents=True, exist_ok=True)
+    output = place / name
+    with locked(place / ".lock"):
+        try:
+            owner = _take_over(store, place, output)
+        except OSError:
+            if not any(path.exists() for path in (output, work_folder(output))):
+                shutil.rmtree(place)
+            raise
+        mirror = Mirror(work_folder(output), Store(f"{store.address}/{WORK}/{owner}"))
+        mirror.start()
+        try:
+            yield output
+        except BaseException:  # also of a signal: what there is to go on from is brought there first
+            with suppress(OSError):
+                mirror.stop()
+                if not work_folder(output).exists():  # refused before it began
+                    _remove_work(store, _list_names(store))
+                    shutil.rmtree(place)
+            raise
+        mirror.stop()
+        if (found := _read_owner(store)) != owner:
+            raise OSError(
+                f"An output must be made by one process at a time. Received: {store.address}, which "
+                f"another {'has begun to make' if found else 'has made, or removed'}. Let it finish, or run again."
+            )
+        _publish(store, output)
+        shutil.rmtree(place)
+
+
+def _take_over(store: Store, place: Path, output: Path) -> str:
+    """Make the newest state of the work ours, on this disk and elsewhere, and return the name that it is signed with.
+
+    A process of this machine goes on under the name of the last one. One of another machine has a name, and copies, of
+    its own, so that an earlier one that is still alive cannot mix its files with these.
+    """
+    signature, work = place / OWNER, work_folder(output)
+    last, found = signature.read_text() if signature.is_file() else None, _read_owner(store)
+    if found is not None and found == last:
+        return found
+    owner = uuid.uuid4().hex
+    if found is not None:
+        for path in (work, output):
+            shutil.rmtree(path, ignore_errors=True)
+        copies = Store(f"{store.address}/{WORK}/{found}")
+        for name in sorted(_list_names(copies)):
+            copies.download(name, work / name)
+        Mirror(work, Store(f"{store.address}/{WORK}/{owner}")).sync()
+    store.write(f"{WORK}/{OWNER}", owner.encode())
+    write_atomically(signature, owner.encode())
+    _remove_work(store, _list_names(store), kept=owner)
+    return owner
+
+
+def _check_alone(address: str) -> None:
+    """Raise ValueError in one of several processes, which need a folder that all of them see."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or any(name in os.environ for name in LAUNCHED):
+        raise ValueError(
+            f"An output elsewhere must be made by one process. Received: {address}, in one of several. "
+            "Give a folder that all of them see, and copy it in the end."
+        )
+
+
+def _publish(store: Store, output: Path) -> None:
+    """Upload a result whose folder has its manifest."""
+    manifest = read_manifest(output)
+    for file in manifest.files:
+        store.upload(output / file.name, file.name)
+    kept = {file.name for file in manifest.files}
+    for name in _list_names(store):
+        if name not in kept and not name.startswith(f"{WORK}/"):  # of an earlier try, killed at this point
+            store.remove(name)
+    store.write(MANIFEST, (output / MANIFEST).read_bytes())
+    _remove_work(store, _list_names(store))
+
+
+def _remove_work(store: Store, names: set[str], kept: str | None = None) -> None:
+    """Remove what there is to go on from, but for what is signed with one name."""
+    for name in sorted(names):
+        if name.startswith(f"{WORK}/") and (kept is None or name.split("/")[1] not in (OWNER, kept)):
+            store.remove(name)
+
+
+def _read_owner(store: Store) -> str | None:
+    try:
+        return store.read(f"{WORK}/{OWNER}").decode()
+    except FileNotFoundError:
+        return None
+
+
+def _list_names(store: Store) -> set[str]:
+    try:
+        return {*store.list()}
+    except FileNotFoundError:
+        return set()

@@ -1,0 +1,129 @@
+"""Read and write the files of a folder at another place, through `fsspec`; what fails for a moment is tried again."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.extras import check_installed
+from keras_bert_flow.terminal import abridge, escape_controls
+
+ATTEMPTS = 4  # each of several tries by the store's own library
+FIRST_WAIT_SECONDS = 0.5  # doubled each time
+# scheme → package that fsspec needs for it
+PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hdfs": "pyarrow"}
+UPLOADS_ARE_ATOMIC = ("s3", "s3a", "gs", "gcs")  # an object is there once its last byte came
+UNFINISHED_SUFFIX = ".unfinished"
+_FINAL = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
+
+_logger = logging.getLogger(__name__)
+
+
+class Store:
+    """The files below an address, by their names relative to it.
+
+    Credentials are found where the store's own library looks for them: in the environment and in its own files.
+
+    Args:
+        address: scheme://place.
+    Raises:
+        ValueError: the scheme is not known, or the package for it is not installed.
+    """
+
+    def __init__(self, address: str):
+        self.address = address.rstrip("/")
+        scheme = address.partition("://")[0].lower()
+        if scheme in PACKAGES:
+            check_installed([PACKAGES[scheme]])
+        import fsspec
+
+        for library in ("fsspec", "s3fs", "gcsfs"):  # they log a traceback of what is tried again
+            logging.getLogger(library).setLevel(logging.CRITICAL)
+        if scheme not in fsspec.available_protocols():
+            raise ValueError(
+                f"A place elsewhere must be one of {', '.join(sorted(PACKAGES))}. Received: {self.address}. "
+                "Copy the files to a local disk."
+            )
+        self._is_atomic = scheme in UPLOADS_ARE_ATOMIC
+        options = {"use_listings_cache": False, "skip_instance_cache": True}
+        self._files, self._root = fsspec.core.url_to_fs(self.address, **options)
+
+    def list(self) -> dict[str, tuple[int, str]]:
+        """Return the size of each file and what changes with its content, such as an ETag or a time.
+
+        A file at the address itself has the name "".
+
+        Raises:
+            FileNotFoundError: nothing is there.
+        """
+        found = self._attempt("", self._files.find, self._root, detail=True)
+        if not found:
+            raise FileNotFoundError(f"A path must exist. Received: {self.address}, where nothing is. Check it.")
+        prefix, names = self._root.rstrip("/") + "/", {}
+        for path, entry in found.items():
+            version = next((str(entry[name]) for name in ("ETag", "etag", "md5Hash", "mtime") if entry.get(name)), "")
+            names["" if path == self._root else path.removeprefix(prefix)] = (int(entry["size"]), version)
+        return names
+
+    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return the content of a file, or a part of it.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            OSError: it cannot be read.
+        """
+        content = self._attempt(name, self._files.cat_file, self._path(name), start=start, end=end)
+        if start is not None and end is not None and len(content) != end - start:
+            raise OSError(
+                f"A file must be as long as is said of it. Received: {self.address}/{name}, which ends before byte "
+                f"{end:,}. Build the folder again."
+            )
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a small file in one piece: readers see the old bytes or the new ones."""
+        self._attempt(name, self._files.pipe_file, self._path(name), content)
+
+    def upload(self, path: Path, name: str) -> None:
+        """Copy a file of this disk, which is under its name there when it is whole."""
+        if self._is_atomic:
+            self._attempt(name, self._files.put_file, str(path), self._path(name))
+            return
+        unfinished = f"{name}{UNFINISHED_SUFFIX}"
+        self._attempt(name, self._files.makedirs, self._path(name).rpartition("/")[0], exist_ok=True)
+        self._attempt(name, self._files.put_file, str(path), self._path(unfinished))
+        self._attempt(name, self._files.mv, self._path(unfinished), self._path(name))
+
+    def download(self, name: str, path: Path) -> None:
+        """Copy a file to this disk."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._attempt(name, self._files.get_file, self._path(name), str(path))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with suppress(FileNotFoundError):
+            self._attempt(name, self._files.rm_file, self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def _attempt(self, name: str, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call what may fail for a moment, until it works or a minute is gone."""
+        place = f"{self.address}/{name}".rstrip("/")
+        for attempt in range(ATTEMPTS):
+            try:
+                return operation(*arguments, **options)
+            except FileNotFoundError:
+                raise FileNotFoundError(f"A path must exist. Received: {place}, missing. Check it.") from None
+            except Exception as error:  # each store's library has errors of its own
+                reason = abridge(escape_controls(" ".join(f"{type(error).__name__}: {error}".split())))
+                is_final = isinstance(error, _FINAL) or "Credential" in type(error).__name__
+                if is_final or attempt == ATTEMPTS - 1:
+                    raise OSError(
+                        f"A place elsewhere must be reached. Received: {place}: {reason}. "
+                        "Check the address, the credentials in the environment, and the network."
+                    ) from None
+                _logger.warning("%s: %s. Trying again.", place, reason)
+                time.sleep(FIRST_WAIT_SECONDS * 2**attempt)
