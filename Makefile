@@ -18,7 +18,7 @@ ifeq ($(filter $(BACKEND),jax tensorflow torch),)
 $(error BACKEND must be jax, tensorflow or torch. Received: $(BACKEND))
 endif
 
-.PHONY: quickstart test test-all .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
+.PHONY: quickstart test test-all test-cluster .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
@@ -44,6 +44,10 @@ test test-all: $(VENV)/.installed-all lint
 
 .test-jax .test-tensorflow .test-torch: .test-%:
 	KERAS_BACKEND=$* $(PYTEST) $(BACKEND_TESTS) $(SELECTED)
+
+# Flink and Spark, where FLINK_JOB_SERVER_JAR and SPARK_JOB_SERVER_JAR name their job servers: docs/cluster.md.
+test-cluster: $(VENV)/.installed-all
+	KERAS_BACKEND=torch $(PYTEST) tests/beam_jobs/test_cluster.py
 
 lint: $(VENV)/.installed-all
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_jobs.places import open_bytes, put, upload
+from beam_jobs.runners import check_reach
 from beam_jobs.running import job_folder
 from beam_jobs.storage import check_reachable
 from keras_bert_flow.artifacts import removed_on_leaving
@@ -77,6 +78,7 @@ def publish_result(
         OSError: the place cannot be written.
         ValueError: the place cannot be reached.
     """
+    check_reach(str(output), options)
     if is_remote(str(output)):
         return _publish_remote(str(output).rstrip("/"), stage, key, build, options)
 

@@ -17,6 +17,7 @@ from apache_beam.runners.runner import create_runner
 
 from beam_jobs.dead_workers import ending_with_workers
 from beam_jobs.leftovers import new_job_folder, remove_leftovers
+from beam_jobs.runners import check_runner
 from beam_jobs.worker_processes import shielded_runner
 from keras_bert_flow.artifacts import NO_ROOM, removed_on_leaving
 from keras_bert_flow.interrupts import end_children, on_leaving
@@ -25,6 +26,7 @@ DEFAULT_RUNNER = "FnApiRunner"  # Beam's own default first looks for a Go binary
 _USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
 _TRACED_ERROR = re.compile(rf"(?:{'|'.join(error.__name__ for error in _USER_ERRORS)}): (.+?)(?:\\n|\n|$)")
 _TRACED_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_UNREACHED = re.compile(r"Unable to fetch remote (?:job server jar|prism binary) at (\S+?):? ")
 _SECRETS = ("--s3_access_key_id", "--s3_secret_access_key", "--s3_session_token", "--azure_connection_string")
 _WORKER_OPTIONS = "PIPELINE_OPTIONS_FILE"  # read by apache_beam/runners/worker/sdk_worker_main.py
 
@@ -65,6 +67,12 @@ def _run(pipeline: beam.Pipeline, options: PipelineOptions, folder: Path) -> Non
                 raise OSError(number, os.strerror(number)) from error
         if message := _find_message(error):
             raise ValueError(message) from error
+        if reason := _UNREACHED.search(str(error)):
+            runner = options.view_as(StandardOptions).runner
+            raise ValueError(
+                f"A runner's own program must be there, or in reach. Received: {runner}, with none at {reason[1]}. "
+                "Name one on this machine: --flink_job_server_jar, --spark_job_server_jar or --prism_location."
+            ) from error
         raise
 
 
@@ -138,6 +146,7 @@ def check_options(options: Sequence[str]) -> None:
             f"Credentials must come from the environment, such as AWS_ACCESS_KEY_ID. Received: {name}, which a job "
             "server would show. Leave it out."
         )
+    check_runner(options)
     runner = PipelineOptions(list(options)).view_as(StandardOptions).runner
     try:
         create_runner(runner or DEFAULT_RUNNER)

@@ -25,7 +25,7 @@ def check_local(path: str | Path, name: str = "The output") -> Path:
     """
     if given := find_address(path):
         raise ValueError(
-            f"{name} must be on a local disk: only text, vocabularies and records may be elsewhere. Received: {given}. "
-            "Give a path without a scheme, and copy the files."
+            f"{name} must be on a local disk, unlike text, records, models and what is made of them. "
+            f"Received: {given}. Give a path without a scheme, and copy the files."
         )
     return Path(path)

@@ -54,10 +54,12 @@ def vocab(
     options = (*settings.beam, *context.args)
     from beam_jobs.build_vocabulary import build_vocabulary
     from beam_jobs.publishing import check_remote_output
+    from beam_jobs.runners import check_reach
     from beam_jobs.running import check_options
     from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
     check_options(options)
+    check_reach(output, options)
     if is_remote(output):
         check_remote_output(output, options)
     settings = fill_builtin_corpus(settings, output)
@@ -122,9 +124,11 @@ def records(
     options = (*settings.beam, *context.args)
     from beam_jobs.build_records import build_records
     from beam_jobs.publishing import check_remote_output
+    from beam_jobs.runners import check_reach
     from beam_jobs.running import check_options
 
     check_options(options)
+    check_reach(output, options)
     if is_remote(output):
         check_remote_output(output, options)
     settings = fill_builtin_corpus(settings, output)

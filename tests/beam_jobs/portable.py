@@ -16,8 +16,14 @@ SERVICE = "apache_beam.runners.portability.local_job_service_main"
 POOL = "apache_beam.runners.worker.worker_pool_main"
 
 
-def run_job(corpus, vocabulary_file: Path, output: Path, *options: str) -> None:
+def run_job(corpus, vocabulary_file: Path, output: Path | str, *options: str) -> None:
     command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, output, *options]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
+
+
+def run_vocabulary_job(corpus, output: Path | str, size: int, *options: str) -> None:
+    command = [sys.executable, "-m", "keras_bert_flow", "vocab", "--output", output, "--size", str(size)]
+    command += ["--set", f"corpus.lines={corpus.lines}", *(f"--input={path}" for path in corpus.input), *options]
     subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
 
 
