@@ -212,7 +212,11 @@ def inputs(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("stage", STAGES)
+# The slow ones load little that the others do not.
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("distillation", "evaluation") else name for name in STAGES],
+)
 def test_every_project_module_that_a_stage_loads_is_in_its_closure(stage, inputs):
     code = (
         f"import importlib, json, pathlib, sys\nstage = importlib.import_module('{STAGES[stage].made_by}')\n"

@@ -142,7 +142,8 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", ["part", *(pytest.param(name, marks=SLOW) for name in MOMENTS if name != "part")])
+@SLOW
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_job_leaves_nothing_that_looks_finished(moment, store, built, corpus, vocabulary_file):
     command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, OUTPUT]
     job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -91,7 +91,7 @@ def test_result_is_that_of_a_disk_and_is_made_once(records, tmp_path, server, tr
     assert objects(server) == there
 
 
-@pytest.mark.parametrize("is_moved", [True, False])
+@pytest.mark.parametrize("is_moved", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_killed_run_goes_on_here_or_elsewhere(is_moved, records, tmp_path, server, trouble):
     trouble.decide = lambda number, method, path: BUSY if number % 5 == 1 else None
     steps = []
