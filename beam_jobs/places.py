@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -53,11 +53,27 @@ def fetched(place: str, *names: str) -> Iterator[Path]:
         yield Path(local)
 
 
-def put(source: str, target: str) -> None:
-    """Give a file a second name; where the disk or the store has none, it is a copy."""
-    if is_remote(target):
-        FileSystems.copy([source], [target])
-        return
+def put(pairs: Mapping[str, str]) -> None:
+    """Give files, by their names, second names; where the disk or the store has none, they are copies.
+
+    Raises:
+        OSError: one could not be copied.
+    """
+    elsewhere = {source: target for source, target in pairs.items() if is_remote(target)}
+    if elsewhere:
+        # At once: each call makes a client of its own. S3's answers with the errors, and does not raise them.
+        for _, target, error in FileSystems.copy([*elsewhere], [*elsewhere.values()]) or ():
+            if error is not None:
+                raise OSError(
+                    f"A file must be copied within its store. Received: {target}: {' '.join(str(error).split())}. Run "
+                    "the same command again."
+                )
+    for source, target in pairs.items():
+        if source not in elsewhere:
+            _link(source, target)
+
+
+def _link(source: str, target: str) -> None:
     unfinished = Path(target).with_name(f".{uuid.uuid4().hex}")
     try:
         os.link(source, unfinished)

@@ -140,11 +140,12 @@ def _publish_remote(
         scratch.mkdir()
         contents = build(JobFolders(work, scratch, place))
         manifest = write_manifest(work, stage, key, **vars(contents))
-        for file in manifest.files:
-            local, target = work / file.name, f"{output}/{file.name}"
-            upload(local, target) if local.exists() else put(f"{place}/{file.name}", target)
-        kept = {file.name for file in manifest.files}
-        _delete([path for name, path in _names(output).items() if _OURS.fullmatch(name) and name not in kept])
+        names = [file.name for file in manifest.files]
+        for name in names:
+            if (work / name).exists():
+                upload(work / name, f"{output}/{name}")
+        put({f"{place}/{name}": f"{output}/{name}" for name in names if not (work / name).exists()})
+        _delete([path for name, path in _names(output).items() if _OURS.fullmatch(name) and name not in names])
         upload(work / MANIFEST, f"{output}/{MANIFEST}")
     return output
 

@@ -148,8 +148,7 @@ def join_parts(shard: tuple[int, Iterable[Part]], plan: ShardPlan, folder: str) 
         with new_place(folder) as (local, place):
             records = chain.from_iterable(_read_part(part, name) for _, part, _ in filled)
             summaries = list(map(astuple, write_tfrecords(local / name, records)))
-    for file in (name, name + INDEX_SUFFIX):
-        put(f"{place}/{file}", f"{folder}/{file}")
+    put({f"{place}/{file}": f"{folder}/{file}" for file in (name, name + INDEX_SUFFIX)})
     yield from summaries
 
 

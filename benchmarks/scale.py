@@ -1,11 +1,16 @@
 """Print what a GB of text costs in both Beam jobs, through files and through the engine's shuffle, as a Markdown table.
 
     python -m benchmarks.scale --gigabytes 0.1 1 --vocab vocab.txt
+    python -m benchmarks.scale --gigabytes 0.1 --vocab vocab.txt --service
 
-The text is made here: words by Zipf's law, in lines of about 20 and documents of about 300. Each job runs twice: once
-with one worker process beside the runner, for processor seconds and peaks of memory (`benchmarks/memory.py`), and once
-in one process, where what goes into an exchange is counted, and each file that is opened between the steps. The local
-runner keeps in its memory what the engine's shuffle moves; a cluster keeps it on its disks.
+The text is made here: words of the vocabulary by Zipf's law, in lines of about 20 and documents of about 300. Each job
+runs twice: once with one worker process beside the runner, for processor seconds and peaks of memory
+(`benchmarks/memory.py`), and once in one process, where what goes into an exchange is counted, and each file that is
+opened between the steps. The local runner keeps in its memory what the engine's shuffle moves; a cluster keeps it on
+its disks.
+
+`--service`: the processor seconds and peaks are those of Beam's portable job service, to which a job speaks as to Flink
+and Spark, and of the worker in the process that starts the job; the larger of both counts as the runner.
 """
 
 import argparse
@@ -15,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -34,6 +40,7 @@ from keras_bert_flow.config.vocabulary import VocabularyConfig
 ROOT = Path(__file__).parents[1]
 WORDS, ZIPF = 500_000, 1.1  # distinct words, and how fast they get rarer
 LINE_WORDS, DOCUMENT_LINES = 20, 15
+SERVICE = "apache_beam.runners.portability.local_job_service_main"
 WORKER = ("--direct_num_workers=1", "--direct_running_mode=multi_processing")
 HEADER = (
     "job",
@@ -55,16 +62,23 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", nargs="+", default=("records", "vocab"), choices=("records", "vocab"))
     parser.add_argument("--exchanges", nargs="+", default=("files", "engine"), choices=("files", "engine"))
     parser.add_argument("--duplication", type=int, default=1)
+    parser.add_argument("--service", action="store_true", help="run the jobs through Beam's portable job service")
     parser.add_argument("--timeout-seconds", type=float, default=7200)
     return parser.parse_args()
 
 
-def write_text(path: Path, size: int) -> int:
-    """Write about so many bytes of text, and return how many."""
+def write_text(path: Path, size: int, vocab: str) -> int:
+    """Write about so many bytes of text, and return how many.
+
+    The most frequent words are whole pieces of the vocabulary, rarer ones are made of several.
+    """
     rng = np.random.default_rng(0)
-    letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
-    lengths = rng.integers(2, 12, WORDS)
-    words = ["".join(letters[rng.integers(0, 26, length)]) for length in lengths]
+    pieces = [line for line in Path(vocab).read_text(encoding="utf-8").split() if line.removeprefix("##").isalpha()]
+    words = [piece for piece in pieces if not piece.startswith("##")]
+    rests = [piece.removeprefix("##") for piece in pieces if piece.startswith("##")]
+    while len(words) < WORDS:
+        chosen = rng.integers(0, len(rests), rng.integers(1, 4))
+        words.append(words[rng.integers(0, len(pieces) - len(rests))] + "".join(rests[number] for number in chosen))
     chances = np.arange(1, WORDS + 1) ** -ZIPF
     limits = np.cumsum(chances / chances.sum())
     written = 0
@@ -83,6 +97,21 @@ def run_job(job: str, text: str, vocab: str, duplication: int, output: str, opti
         build_vocabulary.build_vocabulary(corpus, VocabularyConfig(size=8000), output, options)
     else:
         build_records.build_records(corpus, RecordsConfig(duplication=duplication), vocab, False, output, 1, options)
+
+
+def run_job_in_service(job: str, text: str, vocab: str, duplication: int, output: str, options: list[str]) -> None:
+    """Run a job through a portable job service, which is a child of this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        port = Path(folder) / "port"
+        service = subprocess.Popen([sys.executable, "-m", SERVICE, "--port_file", str(port)], stderr=subprocess.DEVNULL)
+        try:
+            while not port.exists() and service.poll() is None:
+                time.sleep(0.1)
+            where = [f"--job_endpoint=localhost:{port.read_text()}", "--environment_type=LOOPBACK"]
+            run_job(job, text, vocab, duplication, output, ["--runner=PortableRunner", *where, *options])
+        finally:
+            service.kill()
+            service.wait()
 
 
 class CountedExchange(Exchange):
@@ -147,7 +176,7 @@ def main() -> None:
     for gigabytes in arguments.gigabytes:
         with tempfile.TemporaryDirectory() as folder:
             text = Path(folder) / "text.txt"
-            size = write_text(text, int(gigabytes * 1e9)) / 1e9
+            size = write_text(text, int(gigabytes * 1e9), arguments.vocab) / 1e9
             for job in arguments.jobs:
                 for exchange in arguments.exchanges:
                     given = (job, str(text), arguments.vocab, arguments.duplication)
@@ -155,7 +184,11 @@ def main() -> None:
                     command = call("count_job", *given, str(output / "counted" / "out"), options)
                     counted = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
                     before = children_seconds()
-                    command = call("run_job", *given, str(output / "measured" / "out"), [*options, *WORKER])
+                    measured = str(output / "measured" / "out")
+                    if arguments.service:
+                        command = call("run_job_in_service", *given, measured, options)
+                    else:
+                        command = call("run_job", *given, measured, [*options, *WORKER])
                     _, peaks = measure(command, arguments.timeout_seconds)
                     print_row(job, exchange, size, children_seconds() - before, peaks, counted)
                     shutil.rmtree(output)
@@ -165,7 +198,7 @@ def print_row(
     job: str, exchange: str, size: float, seconds: float, peaks: dict[str, int], counted: dict[str, int]
 ) -> None:
     cells = [f"`{job}`", exchange, f"{size:.2f}", f"{seconds / size:.0f}"]
-    cells += [f"{peaks[kind] / 1e6:.0f}" for kind in ("worker", "runner")]
+    cells += [f"{peaks[kind] / 1e6:.0f}" if kind in peaks else "-" for kind in ("worker", "runner")]
     cells += [f"{counted.get('bytes', 0) / 1e9 / size:.2f}", f"{counted.get('files', 0) / size:,.0f}"]
     print("| " + " | ".join(cells) + " |", flush=True)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from apache_beam.io.filesystems import FileSystems
 
-from beam_jobs import publishing
+from beam_jobs import places, publishing
 from beam_jobs.build_vocabulary import build_vocabulary
 from keras_bert_flow.cli import app
 from keras_bert_flow.config.vocabulary import VocabularyConfig
@@ -20,6 +20,7 @@ from tests.beam_jobs.conftest import build, make_corpus, read_folder
 from tests.beam_jobs.portable import portable_job_service, run_job, worker_pool
 from tests.object_store import BUCKET, client, list_bucket, object_store, read_bucket
 from tests.patience import PATIENCE_SECONDS
+from tests.troubled_store import BUSY, CUT, troubled
 
 boto3 = pytest.importorskip("boto3", reason="object stores need boto3")
 pytest.importorskip("moto", reason="the server is moto's")
@@ -161,6 +162,22 @@ def test_a_failed_job_leaves_nothing(store, vocabulary_file, tmp_path):
     with pytest.raises(ValueError, match="must hold"):
         build(make_corpus(tmp_path / "a.txt", "\n\n"), vocabulary_file, OUTPUT)
     assert below(store) == {}
+
+
+@SLOW
+@pytest.mark.parametrize("verdict", [BUSY, CUT])
+def test_a_store_that_fails_at_times_is_asked_again(verdict, store, built, corpus, vocabulary_file, monkeypatch):
+    with troubled(store["AWS_ENDPOINT_URL"]) as proxy:
+        proxy.decide = lambda number, method, path: verdict if number % 4 == 1 else None
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        build(corpus, vocabulary_file, OUTPUT)
+        assert len(proxy.seen) > 40
+    assert below(store) == read_folder(built)
+
+
+def test_a_copy_that_fails_is_no_result(store):
+    with pytest.raises(OSError, match=rf"copied within its store\. Received: {OUTPUT}/b: .*Run the same command"):
+        places.put({f"{OUTPUT}/missing": f"{OUTPUT}/b"})
 
 
 @SLOW
