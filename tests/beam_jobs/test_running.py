@@ -4,7 +4,7 @@ import pytest
 
 from beam_jobs.running import run_pipeline
 
-FOR_CLUSTERS = [  # the names in docs/beam.md
+FOR_CLUSTERS = [  # the names in docs/cluster.md
     "--artifacts_dir=/shared",
     "--environment_config=localhost:50000",
     "--environment_type=EXTERNAL",
