@@ -1,4 +1,4 @@
-"""A proxy before an object store that answers 503, cuts connections, or lets who asks wait."""
+"""A proxy before an object store that answers 503 or 403, cuts connections, or lets who asks wait."""
 
 import http.client
 import threading
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tests.patience import PATIENCE_SECONDS
 
-BUSY, CUT = "busy", "cut"
+BUSY, FORBIDDEN, CUT = 503, 403, "cut"
 
 
 @dataclass
@@ -18,12 +18,13 @@ class Trouble:
 
     Attributes:
         address: of the proxy.
-        decide: takes the number of a request, from 1, its method and path; returns BUSY, CUT or None, and may wait.
+        decide: takes the number of a request, from 1, its method and path; returns one of the words above
+            or None, and may wait.
         seen: method, path and range of each request.
     """
 
     address: str = ""
-    decide: Callable[[int, str, str], str | None] = lambda number, method, path: None
+    decide: Callable[[int, str, str], int | str | None] = lambda number, method, path: None
     seen: list[tuple[str, str, str | None]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -46,8 +47,8 @@ def troubled(upstream: str) -> Iterator[Trouble]:
                 trouble.seen.append((self.command, self.path, self.headers.get("Range")))
                 number = len(trouble.seen)
             verdict = trouble.decide(number, self.command, self.path)
-            if verdict == BUSY:
-                self.send_response(503)
+            if verdict in (BUSY, FORBIDDEN):
+                self.send_response(verdict)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return

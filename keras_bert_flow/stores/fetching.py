@@ -77,7 +77,7 @@ def _find_manifest(address: str) -> tuple[Store, PurePosixPath, bytes] | None:
         store = Store(f"{scheme}://{'/'.join(parts[: len(parts) - above])}")
         try:
             content = store.read(MANIFEST)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):  # a store may say so of what is not there, or of folders above
             continue
         folder = _enter(store.address, content)
         write_atomically(folder / MANIFEST, content)

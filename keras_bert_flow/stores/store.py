@@ -53,7 +53,7 @@ class Store:
     def list(self) -> dict[str, tuple[int, str]]:
         """Return the size of each file and what changes with its content, such as an ETag or a time.
 
-        A file at the address itself has the name "".
+        A file at the address itself has the name "". Files whose names would lead out of a folder are left out.
 
         Raises:
             FileNotFoundError: nothing is there.
@@ -64,7 +64,9 @@ class Store:
         prefix, names = self._root.rstrip("/") + "/", {}
         for path, entry in found.items():
             version = next((str(entry[name]) for name in ("ETag", "etag", "md5Hash", "mtime") if entry.get(name)), "")
-            names["" if path == self._root else path.removeprefix(prefix)] = (int(entry["size"]), version)
+            name = "" if path == self._root else path.removeprefix(prefix)
+            if not name.startswith("/") and ".." not in name.split("/"):
+                names[name] = (int(entry["size"]), version)
         return names
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -121,7 +123,8 @@ class Store:
                 reason = abridge(escape_controls(" ".join(f"{type(error).__name__}: {error}".split())))
                 is_final = isinstance(error, _FINAL) or "Credential" in type(error).__name__
                 if is_final or attempt == ATTEMPTS - 1:
-                    raise OSError(
+                    kind = PermissionError if isinstance(error, PermissionError) else OSError
+                    raise kind(
                         f"A place elsewhere must be reached. Received: {place}: {reason}. "
                         "Check the address, the credentials in the environment, and the network."
                     ) from None

@@ -13,11 +13,11 @@ from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.stores.cache import fetched_root
 from keras_bert_flow.stores.fetching import fetch, stop_downloads
-from tests.object_store import BUCKET
+from tests.object_store import BUCKET, client
 from tests.oracles.tiny_model import write_tiny_model
 from tests.oracles.tiny_records import write_tiny_records
 from tests.patience import PATIENCE_SECONDS
-from tests.troubled_store import BUSY, CUT
+from tests.troubled_store import BUSY, CUT, FORBIDDEN
 
 pytestmark = pytest.mark.any_backend
 
@@ -165,3 +165,19 @@ def test_folder_that_others_made_is_fetched(put, tmp_path, trouble):
     assert fetch(f"s3://{BUCKET}/hf/model") == fetched and not [
         path for path, _ in trouble.reads() if "model.s" in path
     ]
+
+
+def test_names_that_lead_out_of_the_folder_are_left_out(server, put, tmp_path):
+    address, store = put(write_tiny_model(tmp_path / "theirs"), "hf/evil"), client(server[0])
+    for name in (f"{tmp_path}/absolute", "../up", "a/../../../up"):
+        store.put_object(Bucket=BUCKET, Key=f"hf/evil/{name}", Body=b"not a weight")
+    fetched = fetch(address)
+    assert files_of(fetched) == files_of(tmp_path / "theirs")
+    assert not (tmp_path / "absolute").exists() and not list(fetched.parents[2].rglob("up"))
+
+
+def test_folders_that_may_not_be_looked_into_are_passed_over(put, tmp_path, trouble):
+    model = write_tiny_model(tmp_path / "theirs")
+    address = put(model, "hf/model")
+    trouble.decide = lambda number, method, path: FORBIDDEN if path.endswith("manifest.json") else None
+    assert files_of(fetch(address)) == files_of(model)
