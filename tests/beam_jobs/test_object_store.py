@@ -100,6 +100,7 @@ def test_what_is_there_is_never_replaced(store, corpus, vocabulary_file):
         build(corpus, vocabulary_file, OUTPUT)
 
 
+@SLOW
 def test_leftovers_of_dead_jobs_go_and_those_of_living_ones_stay(store, corpus, vocabulary_file, built):
     def leave(name, host, process):
         lease = json.dumps({"host": host, "process": process}).encode()

@@ -19,7 +19,7 @@ def test_a_file_is_put_under_its_name_once_or_again(has_links, tmp_path, monkeyp
     with new_place(str(tmp_path)) as (local, place):
         (local / "shard").write_bytes(b"whole")
     for _ in range(2):
-        put(f"{place}/shard", f"{tmp_path}/shard")
+        put({f"{place}/shard": f"{tmp_path}/shard"})
         assert (tmp_path / "shard").read_bytes() == b"whole"
         assert names_in(tmp_path) == ["attempts", "shard"]
     assert ((tmp_path / "shard").stat().st_nlink == 2) == has_links

@@ -170,6 +170,7 @@ def test_limit_changes_no_key_and_no_byte(vocabulary_file, tmp_path):
         build(CorpusConfig(input=corpora[0].input), vocabulary_file, tmp_path / "0")
 
 
+@pytest.mark.slow
 def test_bytes_are_the_same_with_two_workers(vocabulary_file, tmp_path):
     (tmp_path / "text").mkdir()
     for name, content, _ in BAD.values():

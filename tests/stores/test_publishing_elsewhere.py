@@ -91,11 +91,19 @@ def test_result_is_that_of_a_disk_and_is_made_once(records, tmp_path, server, tr
     assert objects(server) == there
 
 
-@pytest.mark.parametrize("is_moved", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_killed_run_goes_on_here_or_elsewhere(is_moved, records, tmp_path, server, trouble):
+# Killed at 4, 8 and 12, on from none, 4 and 8
+MANY = ((3, 6, 9), [3, 4, 3, 4, 6, 8, 6, 8, 9, 12, 9, 12])
+ONE = ((6,), [3, 4, 6, 8, 6, 8, 9, 12])
+
+
+@pytest.mark.parametrize(
+    ("is_moved", "kills"),
+    [(True, ONE), *(pytest.param(moved, MANY, marks=pytest.mark.slow) for moved in (True, False))],
+)
+def test_killed_run_goes_on_here_or_elsewhere(is_moved, kills, records, tmp_path, server, trouble):
     trouble.decide = lambda number, method, path: BUSY if number % 5 == 1 else None
     steps = []
-    for last in (3, 6, 9):
+    for last in kills[0]:
 
         def stop(line, last=last):
             steps.append(line["step"])
@@ -112,7 +120,7 @@ def test_killed_run_goes_on_here_or_elsewhere(is_moved, records, tmp_path, serve
     assert there.keys() == here.keys()
     assert there["model/model.safetensors"] == here["model/model.safetensors"]
     assert list_steps(there) == list_steps(here) == [3, 4, 6, 8, 9, 12]
-    assert steps == [3, 4, 3, 4, 6, 8, 6, 8, 9, 12, 9, 12]  # killed at 4, 8 and 12, on from none, 4 and 8
+    assert steps == kills[1]
 
 
 def test_copies_are_of_what_is_there(records, server, trouble):

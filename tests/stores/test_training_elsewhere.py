@@ -47,6 +47,7 @@ def test_killed_training_ends_with_the_weights_of_a_disk(records, tmp_path, trou
         assert weights(pretrain(config, address, tmp_path / name, lambda line: None)) == from_disk
 
 
+@pytest.mark.slow
 def test_commands_take_what_is_elsewhere(records, tmp_path, put, trouble):
     folder, address = records
     model = write_tiny_model(tmp_path / "theirs")

@@ -18,7 +18,12 @@ from tests.training.test_objectives import SETTINGS, SHAPE
 FAMILIES = {"albert": "Albert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+SLOW = ("distilbert", "roberta")  # which differ from BERT by less
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in FAMILIES]
+)
 def test_family_is_pretrained_and_fine_tuned(tmp_path, family):
     records = write_objective_records(tmp_path / "records", "mlm")
     settings = SETTINGS | {"optimizer": "muon", "output_bias": "unigram", "learning_rate": 0.01}
