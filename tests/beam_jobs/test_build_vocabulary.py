@@ -115,6 +115,7 @@ def test_rarest_words_beyond_the_limit_are_dropped_and_reported(tmp_path, monkey
     assert read_manifest(folder).counters["distinct_words_dropped"] == len(dropped)
 
 
+@pytest.mark.slow
 def test_vocabulary_has_the_same_bytes_with_two_workers(tmp_path):
     documents = make_documents()
     for number in range(4):

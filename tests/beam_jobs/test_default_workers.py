@@ -29,6 +29,7 @@ def count_workers(pid: int) -> int:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.slow
 def test_command_starts_workers_for_much_text_and_writes_the_same_bytes(vocabulary_file, tmp_path):
     """One line of 15 MB, too long to be read as text, makes a small corpus count as a large one."""
     text = tmp_path / "corpus.txt"

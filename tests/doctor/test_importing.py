@@ -76,6 +76,7 @@ def files_of_tensorflow(tmp_path_factory):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.slow
 def test_files_that_tensorflow_wrote_are_taken_in_whole(version, place, files_of_tensorflow):
     folder = take_in(place, files_of_tensorflow / f"tf{version}.[ab]", [files_of_tensorflow / f"tf{version}.dev"])
     assert rows_of(folder, "train") == [dict(sorted(row.items())) for row in as_read(ROWS)]

@@ -59,6 +59,7 @@ def test_commands_take_what_is_elsewhere(records, tmp_path, put, trouble):
     assert kbf("predict", "a b", "--model", there)[:2] == kbf("predict", "a b", "--model", model)[:2]
 
 
+@pytest.mark.slow
 def test_commands_say_what_is_wrong_with_what_is_elsewhere(records, tmp_path, trouble, spoil):
     (tmp_path / "t.yaml").write_text(TASK.format(train=tmp_path / "t.tsv"))
     (tmp_path / "t.tsv").write_text("text\tlabel\ngood\tyes\nbad\tno\n")
