@@ -11,11 +11,14 @@ from typing import Protocol
 class Carrier(Protocol):
     """Who brings files to this disk, and compares each with its digest before it has its name."""
 
-    def wait(self, *paths: Path) -> None:
-        """Return when files are here.
+    def is_bringing(self, path: Path) -> bool:
+        """Tell whether a file may still come; if not, it is here, or `wait` says why it is not."""
+
+    def wait(self, path: Path) -> None:
+        """Return when a file is here.
 
         Raises:
-            OSError, ValueError: one cannot be brought, or is not as its manifest says.
+            OSError, ValueError: it cannot be brought, or is not as its manifest says.
         """
 
     def read(self, path: Path, start: int, end: int) -> bytes:

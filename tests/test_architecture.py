@@ -43,8 +43,8 @@ ALLOWED = {
         "keras"
     ),
     "prediction": (
-        "by_name records artifacts json_documents local_paths outputs tasks data terminal text conversion models numpy "
-        "scipy"
+        "by_name records artifacts json_documents local_paths outputs stores tasks data terminal text conversion "
+        "models numpy scipy"
     ),
     "doctor": "text records config artifacts stages json_documents terminal numpy scipy",
     "config": "tasks local_paths terminal yaml_documents pydantic",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.prediction.derived_task import has_task
 from keras_bert_flow.prediction.lines import check_batch_positions
+from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE
 
 if TYPE_CHECKING:  # a request is checked before grain and Keras are imported
@@ -33,6 +34,7 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
     """Load a model directory, ours or Hugging Face's, to be asked.
 
     Args:
+        folder: where it is, here or elsewhere; see `stores.fetching.fetch`.
         task: one of `ASKED_AS`; by default `task`, what the model was fine-tuned for, as its `task.json` or its
             `config.json` says.
         options: arguments of the class, such as `top_k`.
@@ -40,6 +42,7 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
         FileNotFoundError: the folder or a file of it is missing.
         ValueError: the model cannot be asked so, or an option is none.
     """
+    folder = fetch(folder)
     check_request(folder, task, options)
     return load_by_name(ASKED_AS[task or FINE_TUNED])(folder, **options)
 

@@ -84,8 +84,10 @@ def make_room(root: Path, needed: int, what: str) -> None:
     Raises:
         OSError: they do not fit; the message says why.
     """
-    root.mkdir(parents=True, exist_ok=True)
     limit = cache_limit()
+    if not needed:  # all is here, whatever the limit is by now
+        return
+    root.mkdir(parents=True, exist_ok=True)
     sizes = {folder: _count_bytes(folder) for folder in root.iterdir() if folder.is_dir()}
     excess = max(sum(sizes.values()) + needed - limit, needed - shutil.disk_usage(root).free)
     for folder in sorted(sizes, key=_last_used):

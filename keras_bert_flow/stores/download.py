@@ -49,10 +49,15 @@ class Download:
         self._stopped.set()
         for thread in self._threads:
             thread.join()
+        for path, coming in self._coming.items():
+            if coming.cancel():  # it has not come
+                arrive(path)
 
-    def wait(self, *paths: Path) -> None:
-        for path in paths:
-            self._coming[path].result()
+    def is_bringing(self, path: Path) -> bool:
+        return not self._coming[path].done()
+
+    def wait(self, path: Path) -> None:
+        self._coming[path].result()
 
     def read(self, path: Path, start: int, end: int) -> bytes:
         coming = self._coming[path]
@@ -69,24 +74,25 @@ class Download:
             if path is None:
                 return
             try:
-                self._bring(path)
-                self._coming[path].set_result(None)
+                if self._bring(path):
+                    self._coming[path].set_result(None)
             except Exception as error:  # for whoever waits for the file or reads it
                 self._coming[path].set_exception(error)
 
-    def _bring(self, path: Path) -> None:
-        """Fetch a file unless another process did, going on where one left it."""
+    def _bring(self, path: Path) -> bool:
+        """Fetch a file unless another process did, going on where one left it; tell whether it is here."""
         file, part = self._files[path], path.with_name(f".{path.name}{PART_SUFFIX}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_name(f".{path.name}.lock"), tell=lambda line: None):
             if not is_here(path, file):
                 self._fetch(file, part)
                 if self._stopped.is_set():
-                    return
+                    return False
                 os.replace(part, path)
         if file.sha256:
             remember_digest(path, file.sha256)
         arrive(path)
+        return True
 
     def _fetch(self, file: FileSummary, part: Path) -> None:
         """Fetch the rest of a file, or all of it once more where the rest does not make it whole."""

@@ -120,12 +120,17 @@ def _bring(store: Store, folder: Path, files: Sequence[FileSummary], wait: bool)
     make_room(fetched_root(), sum(file.file_bytes for file in missing), store.address)
     # What tells of the records first, then those that are evaluated on, of which there are few.
     files = sorted(files, key=lambda file: (_holds_records(file), not file.name.startswith("held_out")))
-    download = Download(store, folder, [file for file in files if find_carrier(folder / file.name) is None])
+    download = Download(store, folder, [file for file in files if not _is_coming(folder / file.name)])
     _downloads.append(download)
     download.start()
     for path in (folder / file.name for file in files if wait or not file.name.endswith(RECORD_SUFFIX)):
         if (carrier := find_carrier(path)) is not None:
             carrier.wait(path)
+
+
+def _is_coming(path: Path) -> bool:
+    carrier = find_carrier(path)
+    return carrier is not None and carrier.is_bringing(path)
 
 
 def _holds_records(file: FileSummary) -> bool:

@@ -68,7 +68,7 @@ def _make(store: Store, name: str) -> Iterator[Path]:
         try:
             owner = _take_over(store, place, output)
         except OSError:
-            if not any(path.exists() for path in (output, work_folder(output))):
+            if not _is_begun(output):
                 shutil.rmtree(place)
             raise
         mirror = Mirror(work_folder(output), Store(f"{store.address}/{WORK}/{owner}"))
@@ -78,7 +78,7 @@ def _make(store: Store, name: str) -> Iterator[Path]:
         except BaseException:  # also of a signal: what there is to go on from is brought there first
             with suppress(OSError):
                 mirror.stop()
-                if not work_folder(output).exists():  # refused before it began
+                if not _is_begun(output):  # refused before that
                     _remove_work(store, _list_names(store))
                     shutil.rmtree(place)
             raise
@@ -114,6 +114,11 @@ def _take_over(store: Store, place: Path, output: Path) -> str:
     write_atomically(signature, owner.encode())
     _remove_work(store, _list_names(store), kept=owner)
     return owner
+
+
+def _is_begun(output: Path) -> bool:
+    """Tell whether there is something on this disk to go on from, or a result that is not published yet."""
+    return output.exists() or work_folder(output).exists()
 
 
 def _check_alone(address: str) -> None:

@@ -112,7 +112,7 @@ class Store:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _attempt(self, name: str, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call what may fail for a moment, until it works or a minute is gone."""
+        """Call what may fail for a moment, at most `ATTEMPTS` times."""
         place = f"{self.address}/{name}".rstrip("/")
         for attempt in range(ATTEMPTS):
             try:

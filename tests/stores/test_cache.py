@@ -34,11 +34,15 @@ def left_in(root):
     return sorted(path.name for path in root.iterdir())
 
 
-def test_what_was_used_longest_ago_goes_first(root):
+def test_what_was_used_longest_ago_goes_first(root, monkeypatch):
     for name, age in (("new", 1), ("old", 30), ("older", 50)):
         fill(root, name, 300, age)
     make_room(root, 100, "x")
     assert left_in(root) == ["new", "old", "older"]
+    monkeypatch.setenv("KBF_CACHE_GB", str(1 / GB))
+    make_room(root, 0, "x")  # what is here is used, whatever the limit is by now
+    assert left_in(root) == ["new", "old", "older"]
+    monkeypatch.setenv("KBF_CACHE_GB", str(1000 / GB))
     make_room(root, 200, "x")
     assert left_in(root) == ["new", "old"]
     make_room(root, 1000, "x")

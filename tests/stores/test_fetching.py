@@ -88,10 +88,6 @@ def test_training_begins_before_the_records_are_here(records, trouble):
     assert_equal(read_batches(folder), read_batches(opened))
 
 
-def test_next_shard_is_not_needed_to_count_records(records):
-    assert len(PretrainingRecords(records[1])) == 230
-
-
 @pytest.mark.parametrize("verdict", [BUSY, CUT])
 def test_store_that_fails_at_times_is_asked_again(verdict, records, trouble, caplog):
     folder, address = records
@@ -116,6 +112,31 @@ def test_changed_file_is_refused_and_not_kept(name, records, spoil):
     ):
         fetch(records[1])
     assert not [path for path in fetched_root().rglob("*") if path.name in (name, f".{name}.part")]
+
+
+def test_stopped_download_is_begun_again(records, trouble):
+    folder, address = records
+    shard, held = "train-00001-of-00002.tfrecord", threading.Event()
+
+    def hold(number, method, path):
+        if path.endswith(shard):
+            held.wait(PATIENCE_SECONDS)
+
+    trouble.decide = hold
+    path = fetch(address, wait=False) / shard
+    threading.Timer(0.5, held.set).start()
+    stop_downloads()  # while the shard is on its way
+    assert find_carrier(path) is None
+    assert files_of(fetch(address)) == files_of(folder)
+
+
+def test_failed_download_is_begun_again(records, spoil):
+    folder, address = records
+    spoil("made/r/vocab.txt")
+    with pytest.raises(ValueError, match="changed or damaged"):
+        fetch(address)
+    spoil("made/r/vocab.txt")  # the same bit: it is whole again
+    assert files_of(fetch(address)) == files_of(folder)
 
 
 def test_changed_shard_stops_who_reads_its_records(records, spoil):

@@ -123,6 +123,20 @@ def test_killed_run_goes_on_here_or_elsewhere(is_moved, kills, records, tmp_path
     assert steps == kills[1]
 
 
+def test_result_that_could_not_be_uploaded_stays_until_it_is(records, server, trouble, monkeypatch):
+    monkeypatch.setattr("keras_bert_flow.stores.store.FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    trouble.decide = lambda number, method, path: BUSY if method == "PUT" and path.endswith("README.md") else None
+    with pytest.raises(OSError, match=r"must be reached\. Received: s3://.*README\.md"):
+        train(records)
+    with pytest.raises(FileExistsError):  # of other settings, before it is there
+        train(records, config=make_tiny_config(total_steps=13))
+    trouble.decide = lambda number, method, path: None
+    seen = []
+    train(records, seen.append)
+    assert not seen and "manifest.json" in objects(server)
+
+
 def test_copies_are_of_what_is_there(records, server, trouble):
     with pytest.raises(Killed):
         train(records, die)

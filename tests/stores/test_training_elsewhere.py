@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from keras_bert_flow.prediction.load import load
 from keras_bert_flow.stores.cache import fetched_root
 from keras_bert_flow.stores.fetching import fetch, stop_downloads
 from keras_bert_flow.training.pretraining.pretrain import pretrain
@@ -45,6 +46,11 @@ def test_killed_training_ends_with_the_weights_of_a_disk(records, tmp_path, trou
         if is_cold:
             shutil.rmtree(fetched_root())
         assert weights(pretrain(config, address, tmp_path / name, lambda line: None)) == from_disk
+
+
+def test_model_is_loaded_from_elsewhere(put, tmp_path):
+    model = write_tiny_model(tmp_path / "theirs")
+    assert load(put(model, "hf/model")).predict(["a b"]) == load(model).predict(["a b"])
 
 
 @pytest.mark.slow
