@@ -2,12 +2,11 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import read_port
 
 BUCKET = "bucket"
 SERVER = """
@@ -28,11 +27,8 @@ def object_store(folder: Path) -> Iterator[dict[str, str]]:
     port_file = folder / "s3-port"
     server = subprocess.Popen([sys.executable, "-c", SERVER, str(port_file)], stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not port_file.exists() and server.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
         environment = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port_file.read_text()}",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{read_port(port_file, server)}",
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_DEFAULT_REGION": "us-east-1",

@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
 from keras_bert_flow.stores.fetching import fetch, stop_downloads
 from keras_bert_flow.stores.store import Store
 from tests.oracles.tiny_records import write_tiny_records
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import read_port
 
 pytestmark = pytest.mark.any_backend
 
@@ -33,10 +32,7 @@ def storage(tmp_path, monkeypatch):
     port = tmp_path / "port"
     server = subprocess.Popen([sys.executable, "-c", SERVER, str(port)], stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not port.exists() and server.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port.read_text()}")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{read_port(port, server)}")
         monkeypatch.setenv("KBF_CACHE", str(tmp_path / "cache"))
         yield "gs://bucket"
         stop_downloads()
