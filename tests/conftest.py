@@ -1,5 +1,6 @@
 """Settings of every test process.
 
+They compute on the processor, whose roundings their tolerances are of; on a GPU where CUDA_VISIBLE_DEVICES names one.
 Two backends are spared what is the same on each: PyTorch, which compiles nothing, is the quickest to run it.
 """
 
@@ -7,6 +8,8 @@ import os
 import signal
 
 import pytest
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 # A script starts what it puts in the background with SIGINT ignored, which children inherit; tests of Ctrl-C need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -2,7 +2,7 @@
 
 import re
 
-UNDECAYED = "undecayed_weights"  # key in a compile configuration
+import keras
 
 # What is never decayed, by `variable.name`: a path such as `layer_norm` matches nothing in Keras 3. On TensorFlow the
 # optimizer sees variables named like `pooler/dense/bias:0`. A test pins the paths that this leaves to be decayed.
@@ -31,11 +31,33 @@ def list_undecayed(optimizer, variables):
     ]
 
 
-def exclude_from_decay(optimizer, variables, paths):
-    """Leave the variables of those paths out of weight decay; before the optimizer is built."""
-    excluded = [variable for variable in variables if variable.path in set(paths)]
-    if excluded:
-        _innermost(optimizer).exclude_from_weight_decay(var_list=excluded)
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class OptimizerWithExclusions:
+    """An optimizer, in a configuration, with the weights that it was told not to decay; read, it is that optimizer.
+
+    Args:
+        optimizer: as Keras serializes it.
+        undecayed: paths of variables.
+    """
+
+    def __init__(self, optimizer, undecayed):
+        self._config = {"optimizer": optimizer, "undecayed": undecayed}
+
+    def get_config(self):
+        return self._config
+
+    @classmethod
+    def from_config(cls, config):
+        optimizer = keras.saving.deserialize_keras_object(config["optimizer"])
+        build, paths = optimizer.build, set(config["undecayed"])
+
+        def exclude_and_build(variables):
+            if excluded := [variable for variable in variables if variable.path in paths]:
+                _innermost(optimizer).exclude_from_weight_decay(var_list=excluded)
+            build(variables)
+
+        optimizer.build = exclude_and_build  # only there are the variables at hand
+        return optimizer
 
 
 def _innermost(optimizer):

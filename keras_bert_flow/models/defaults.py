@@ -5,7 +5,6 @@ from keras import ops
 
 from keras_bert_flow.backends.cross_entropy import best_classes, cross_entropies, is_computable
 from keras_bert_flow.backends.fusion import fuse
-from keras_bert_flow.models.decay_exclusions import UNDECAYED_NAMES, ExcludesNames
 from keras_bert_flow.models.fused_adamw import choose_adamw
 
 EPSILON = 1e-6  # google-research/bert, optimization.py
@@ -104,7 +103,7 @@ def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, epsilon=EPSILON,
     Source: Devlin et al. 2019, appendix A.2. Unlike the original, this corrects the bias of the first steps, as Adam's
     authors do.
     """
-    optimizer = choose_adamw(is_plain=options.keys() <= {"gradient_accumulation_steps"})(
+    return choose_adamw(is_plain=options.keys() <= {"gradient_accumulation_steps"})(
         learning_rate=learning_rate,
         weight_decay=weight_decay,
         epsilon=epsilon,
@@ -112,6 +111,3 @@ def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, epsilon=EPSILON,
         name="adamw",  # by default it counts the optimizers of the process, and a checkpoint would not fit the next
         **options,
     )
-    if not isinstance(optimizer, ExcludesNames):
-        optimizer.exclude_from_weight_decay(var_names=list(UNDECAYED_NAMES))
-    return optimizer

@@ -14,8 +14,12 @@ from keras_bert_flow.backends.adamw import (
 from keras_bert_flow.backends.values import as_tensor
 from keras_bert_flow.models.decay_exclusions import ExcludesNames
 
+# On PyTorch an AdamW is of another class, which takes many weights in a call; Keras gives no subclass of AdamW that.
+# Not initialised: that would take memory on the device before a process has chosen its own.
+_KerasAdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
 
-class _AdamW(ExcludesNames, keras.optimizers.AdamW):
+
+class _AdamW(ExcludesNames, _KerasAdamW):
     """What the forms of AdamW below share."""
 
     @classmethod
@@ -77,7 +81,13 @@ class FusedAdamW(_AdamW):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class ExcludingAdamW(_AdamW):
-    """Keras' AdamW for jax."""
+    """Keras' AdamW, for jax and for PyTorch on an accelerator."""
+
+    def _apply_weight_decay(self, variables):
+        if any(
+            map(self._use_weight_decay, variables)
+        ):  # PyTorch takes no empty list, as where biases alone are trained
+            super()._apply_weight_decay(variables)
 
 
 def choose_adamw(is_plain):
@@ -88,8 +98,4 @@ def choose_adamw(is_plain):
     """
     if keras.backend.backend() == "tensorflow":
         return DenseAdamW
-    if keras.backend.backend() == "jax":
-        return ExcludingAdamW
-    if is_plain and is_torch_on_processor():
-        return FusedAdamW
-    return keras.optimizers.AdamW  # of which PyTorch has a form with fewer launches, for this very class only
+    return FusedAdamW if is_plain and is_torch_on_processor() else ExcludingAdamW

@@ -6,7 +6,7 @@ from keras_bert_flow.backends.batches import take_batches
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone
-from keras_bert_flow.models.decay_exclusions import UNDECAYED, exclude_from_decay, list_undecayed
+from keras_bert_flow.models.decay_exclusions import OptimizerWithExclusions, list_undecayed
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
@@ -80,16 +80,14 @@ class ModelWithHead(keras.Model):
         if config:
             config["auto_scale_loss"] = self._auto_scale_loss
             if undecayed := list_undecayed(self.optimizer, self.weights):
-                config[UNDECAYED] = undecayed
+                kept = OptimizerWithExclusions(config["optimizer"], undecayed)
+                config["optimizer"] = keras.saving.serialize_keras_object(kept)
         return config
 
     def compile_from_config(self, config):
         """Compile as the saved model was, and build the optimizer, whose state Keras loads next."""
-        config = keras.saving.deserialize_keras_object(config)
-        undecayed = config.pop(UNDECAYED, [])
-        self.compile(**config)
+        self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None:
-            exclude_from_decay(self.optimizer, self.weights, undecayed)
             self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, *args, **kwargs):

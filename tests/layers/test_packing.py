@@ -8,13 +8,16 @@ from keras_bert_flow.backends.token_packing import map_rows, pack_tokens, unpack
 from keras_bert_flow.layers import packing
 from keras_bert_flow.layers.packing import PackTokens, UnpackTokens
 from keras_bert_flow.models.backbone import BertBackbone
+from keras_bert_flow.training.finetuning.batch_parts import is_on_processor
 from tests.oracles.layer_contract import layer_contract
 from tests.oracles.small_bert import TINY
 
 RNG = np.random.default_rng(1)
 # Rows in any order, one without tokens, and one whose mask is not a prefix.
 MASK = np.array([[1, 1, 1, 0, 0, 0], [1] * 6, [0] * 6, [1, 0, 1, 1, 0, 0], [1] + [0] * 5], "int32")
-ON_TORCH = pytest.mark.skipif(keras.backend.backend() != "torch", reason="tokens are packed on PyTorch alone")
+ON_TORCH = pytest.mark.skipif(
+    keras.backend.backend() != "torch" or not is_on_processor(), reason="packed on PyTorch alone, on a processor"
+)
 
 
 @pytest.mark.parametrize("layer", [PackTokens, UnpackTokens])

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.models.defaults import UNDECAYED_NAMES, make_adamw
+from keras_bert_flow.models.decay_exclusions import UNDECAYED_NAMES
+from keras_bert_flow.models.defaults import make_adamw
 
 SHAPES = {"dense/kernel": (5, 3), "dense/bias": (3,), "embedding/embeddings": (7, 2)}
 
@@ -53,3 +54,13 @@ def test_variables_without_a_gradient_stay():
     assert (before[0] != after[0]).all()
     for index in (1, 2):
         np.testing.assert_array_equal(before[index], after[index])
+
+
+def test_biases_alone_are_trained_in_the_unfused_form():
+    """As for an encoder whose biases alone are trained (Ben Zaken et al. 2022): PyTorch refuses an empty list."""
+    bias = keras.Variable(np.array([1.0, 2.0, -3.0], "float32"), name="bias")
+    optimizer = make_adamw(0.01, weight_decay=0.1, use_ema=True)
+    optimizer.build([bias])
+    optimizer.apply([make_gradient(np.ones(3, "float32"))], [bias])
+    # The first step of Adam is the rate, but for an epsilon of 1e-6, and there is no decay.
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(bias.value), [0.99, 1.99, -3.01], atol=1e-6)

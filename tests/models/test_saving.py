@@ -200,11 +200,20 @@ def test_nothing_is_said_of_freezing_where_nothing_is_frozen():
     assert "frozen" not in model.get_config() and "frozen" not in model.backbone.get_config()
 
 
+def exclude_some():
+    """Return an optimizer of Keras' that was told itself what not to decay."""
+    optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "token_embedding"])
+    return optimizer
+
+
 @pytest.mark.any_backend
-def test_clone_of_a_compiled_model_trains_alike():
+@pytest.mark.parametrize("make", [lambda: None, exclude_some], ids=["default", "own"])
+def test_clone_of_a_compiled_model_trains_alike(make):
     model, x, y, _ = make_task_case("classification")
-    model.compile()
+    model.compile(optimizer=make())
     clone = keras.models.clone_model(model)
+    clone.optimizer.build(clone.trainable_variables)
     clone.set_weights(model.get_weights())
     decayed = [[each.optimizer._use_weight_decay(weight) for weight in each.weights] for each in (model, clone)]
     assert decayed[0] == decayed[1] and set(decayed[0]) == {True, False}

@@ -101,7 +101,7 @@ def test_changed_total_steps_go_on_with_the_new_schedule_and_another_key(place, 
     output, rates = stop(place, "total", SETTINGS), []
     longer = make_tiny_config(**SETTINGS | {"total_steps": 18, "log_every_steps": 1})
     note_rate = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: rates.append(float(np.asarray(note_rate.model.optimizer.learning_rate)))
+        on_epoch_end=lambda epoch, logs: rates.append(float(note_rate.model.optimizer.learning_rate))
     )
     with caplog.at_level(logging.WARNING):
         pretrain(longer, place / "records", output, lambda line: None, callbacks=[note_rate])

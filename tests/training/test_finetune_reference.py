@@ -41,7 +41,7 @@ class Draws:
         mask = np.random.default_rng([7, self.count]).random(shape) >= rate
         self.count += 1
         mask = mask[tuple(slice(size) for size in values.shape)]
-        return values * torch.tensor(mask / (1 - rate), dtype=values.dtype)
+        return values * torch.tensor(mask / (1 - rate), dtype=values.dtype, device=values.device)
 
 
 def finetune_both(model, folder, name, **changes):

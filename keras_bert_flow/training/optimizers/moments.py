@@ -7,7 +7,8 @@ import keras
 from keras import ops
 
 from keras_bert_flow.backends.adamw import dense_gradients
-from keras_bert_flow.models.defaults import EPSILON, UNDECAYED_NAMES
+from keras_bert_flow.models.decay_exclusions import UNDECAYED_NAMES
+from keras_bert_flow.models.defaults import EPSILON
 
 
 class MomentOptimizer(keras.optimizers.Optimizer):
