@@ -54,6 +54,7 @@ REGISTERED = {
         "TokenAccuracy",
     ),
     "models.heads.text_embedder": ("TextEmbedder",),
+    "models.decay_exclusions": ("OptimizerWithExclusions",),
     "models.fused_adamw": (
         "DenseAdamW",
         "FusedAdamW",
