@@ -54,6 +54,7 @@ def test_empty_corpus(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
 
+@pytest.mark.slow
 def test_bad_lines_are_counted_and_skipped(tmp_path, corpus):
     with corpus.open("ab") as file:
         file.write(b"\n\nnot \xff UTF-8\n" + b"long " * 2_000_000 + b"\n\nOne sentence alone.\n")
@@ -78,6 +79,7 @@ def test_bad_lines_are_refused_when_strict(tmp_path, corpus):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
 
 
+@pytest.mark.slow
 def test_bad_files_are_named_or_skipped(tmp_path, corpus):
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(TEXT.encode())[:-3])
     arguments = ("vocab", "--input", corpus, "--input", tmp_path / "cut.txt.gz", "--size", "150")

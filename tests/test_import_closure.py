@@ -102,6 +102,7 @@ def test_unknown_module_is_refused(tmp_path):
         code_digests("keras_bert_flow.none", tmp_path)
 
 
+@pytest.mark.slow
 def test_changed_constant_changes_the_key_and_a_comment_or_docstring_does_not(tree):
     """In every module of every stage."""
     before = {name: code_digests(stage.made_by, tree) for name, stage in STAGES.items()}

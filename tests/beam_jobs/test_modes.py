@@ -7,7 +7,7 @@ from keras_bert_flow.config.vocabulary import VocabularyConfig
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents
 
 
-@pytest.mark.parametrize(("umask", "mode"), [(0o027, 0o640), (0o022, 0o644)])
+@pytest.mark.parametrize(("umask", "mode"), [(0o027, 0o640), pytest.param(0o022, 0o644, marks=pytest.mark.slow)])
 def test_published_text_and_records_follow_the_umask(vocabulary_file, tmp_path, umask, mode):
     corpus = make_corpus(tmp_path / "corpus.txt", as_text(make_documents(12)))
     before = os.umask(umask)

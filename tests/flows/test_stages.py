@@ -136,6 +136,7 @@ def test_settings_change_the_keys_they_should(tiny_config: Path, monkeypatch: py
     assert keys_of("records.duplication=3")[1] != first[1]
 
 
+@pytest.mark.slow
 def test_rejected_text_ends_a_run_or_is_in_its_log(tmp_path: Path):
     (tmp_path / "a.txt").write_bytes(b"some words\n\nother words\n\ncaf\xe9\n")
     given = [f"runs={tmp_path}/runs", f"corpus.input=[{tmp_path}/a.txt]", "vocabulary.size=60"]

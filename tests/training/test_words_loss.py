@@ -50,6 +50,7 @@ def test_loss_is_logged_and_its_head_is_published_beside_the_others(records, tmp
     assert not loading["missing_keys"] and set(loading["unexpected_keys"]) == words.keys()
 
 
+@pytest.mark.any_backend
 def test_run_that_goes_on_from_a_model_has_its_head(records, tmp_path):
     first = run(records, tmp_path / "first", total_steps=3, bag_of_words=1.0)
     still = {"total_steps": 1, "warmup_steps": 0, "learning_rate": 1e-12, "bag_of_words": 1.0}
