@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -132,9 +133,22 @@ def test_a_silent_job_is_taken_for_dead(store, corpus, vocabulary_file, monkeypa
     assert not [name for name in below(store) if name.startswith(".work/")]
 
 
+def workers_of(job):
+    """Return the processes of Beam's workers that a job started, itself or through a shell."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    below = {job}
+    while more := {process for process, parent in parents.items() if parent in below} - below:
+        below |= more
+    return sorted(process for process in below if b"sdk_worker_main" in Path(f"/proc/{process}/cmdline").read_bytes())
+
+
 MOMENTS = {
     "lease": lambda found: any(name.endswith("lease.json") for name in found),
     "part": lambda found: any("/attempts/" in name for name in found),
+    "parts": lambda found: sum("/attempts/" in name for name in found) > 5,
     "shard": lambda found: any(
         name.startswith(".work/") and name.count("/") == 2 and "train" in name for name in found
     ),
@@ -144,19 +158,49 @@ MOMENTS = {
 }
 
 
-@SLOW
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_job_leaves_nothing_that_looks_finished(moment, store, built, corpus, vocabulary_file):
-    command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, OUTPUT]
-    job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start_job(store, corpus, vocabulary_file, moment, *options):
+    """Start a job of the output, and return it at that moment."""
+    client(store).put_object(Bucket=BUCKET, Key="out/other/.work/x/part", Body=b"of another output")
+    command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, OUTPUT, *options]
+    job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not MOMENTS[moment](names_below(store)) and job.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    job.send_signal(signal.SIGKILL)
-    job.wait()
+    return job
+
+
+def assert_whole_after_another_run(store, built, corpus, vocabulary_file):
+    """What is there after a kill is unfinished for every reader, and a second run ends with the bytes of a disk."""
     assert "manifest.json" not in below(store) or below(store) == read_folder(built)
     build(corpus, vocabulary_file, OUTPUT)
     assert below(store) == read_folder(built)
+    assert below(store, "out/other") == {".work/x/part": b"of another output"}
+
+
+@SLOW
+@pytest.mark.parametrize("moment", [moment for moment in MOMENTS if moment != "parts"])
+def test_a_killed_job_leaves_nothing_that_looks_finished(moment, store, built, corpus, vocabulary_file):
+    job = start_job(store, corpus, vocabulary_file, moment)
+    job.kill()
+    job.communicate()
+    assert_whole_after_another_run(store, built, corpus, vocabulary_file)
+
+
+@SLOW
+@pytest.mark.parametrize("moment", ["part", "parts", "shard", "results"])
+def test_a_killed_worker_ends_its_job_which_leaves_nothing_that_looks_finished(
+    moment, store, built, corpus, vocabulary_file
+):
+    options = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+    job = start_job(store, corpus, vocabulary_file, moment, *options)
+    try:
+        os.kill(workers_of(job.pid)[0], signal.SIGKILL)
+        _, error = job.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        job.kill()
+    assert job.returncode not in (0, -signal.SIGKILL)
+    assert any("A worker process of Apache Beam was killed by signal 9" in line for line in error.splitlines()), error
+    assert_whole_after_another_run(store, built, corpus, vocabulary_file)
 
 
 def test_a_failed_job_leaves_nothing(store, vocabulary_file, tmp_path):
