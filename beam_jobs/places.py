@@ -16,6 +16,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from beam_jobs.storage import make_s3_client
 from keras_bert_flow.text.corpus.storage import is_remote
 
 if FileSystems._pipeline_options is None:
@@ -97,11 +98,10 @@ def upload(source: Path, target: str) -> None:
 
 def _create_empty(target: str) -> None:
     """Create an empty object at s3://, which Beam cannot: it completes an upload in parts, and S3 asks for one."""
-    from apache_beam.io.aws.s3io import S3IO, parse_s3_path  # needs boto3
+    from apache_beam.io.aws.s3io import parse_s3_path  # needs boto3
 
     bucket, key = parse_s3_path(target)
-    client = S3IO(options=FileSystems.get_filesystem(target)._options).client.client
-    client.put_object(Bucket=bucket, Key=key, Body=b"")
+    make_s3_client(target).put_object(Bucket=bucket, Key=key, Body=b"")
 
 
 def open_bytes(path: str) -> BinaryIO:

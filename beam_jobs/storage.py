@@ -2,8 +2,11 @@
 
 import importlib.util
 import io
+import socket
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
@@ -18,6 +21,8 @@ _EXTRAS = {
     "azfs": ("azure.storage.blob", "azure"),
     "hdfs": ("hdfs", "hadoop"),
 }
+_PORTS = {"http": 80, "https": 443}
+_SECONDS_TO_ANSWER = 10.0
 
 
 class BeamStorage:
@@ -58,7 +63,7 @@ def _match(pattern: str) -> list[str]:
 
 
 def check_reachable(path: str) -> None:
-    """Raise ValueError where Beam has no filesystem for a path, or lacks the library for it."""
+    """Raise ValueError where Beam has no filesystem for a path, lacks the library for it, or nothing answers there."""
     scheme = FileSystems.get_scheme(path)
     module, extra = _EXTRAS.get(scheme, ("", ""))
     if extra and not _is_installed(module):
@@ -72,6 +77,29 @@ def check_reachable(path: str) -> None:
         raise ValueError(
             f"A path must be local or one of {', '.join(f'{name}://' for name in _EXTRAS)}. Received: {path}."
         ) from None
+    if scheme == "s3":
+        _check_answering(path)
+
+
+def make_s3_client(path: str) -> Any:
+    """Return boto3's client for an address at s3://, with Beam's options."""
+    from apache_beam.io.aws.s3io import S3IO  # needs boto3
+
+    return S3IO(options=FileSystems.get_filesystem(path)._options).client.client
+
+
+def _check_answering(path: str) -> None:
+    """Raise ValueError at once where no server answers: Beam would ask again for ten minutes."""
+    url = urlsplit(make_s3_client(path).meta.endpoint_url)
+    if url.scheme in getproxies():
+        return
+    try:
+        socket.create_connection((url.hostname, url.port or _PORTS[url.scheme]), _SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        raise ValueError(
+            f"An object store must answer. Received: {path}: {url.netloc}: {error}. Check the network, and "
+            "AWS_ENDPOINT_URL or --s3_endpoint_url."
+        ) from error
 
 
 def _is_installed(module: str) -> bool:
