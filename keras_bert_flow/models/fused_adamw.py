@@ -84,9 +84,8 @@ class ExcludingAdamW(_AdamW):
     """Keras' AdamW, for jax and for PyTorch on an accelerator."""
 
     def _apply_weight_decay(self, variables):
-        if any(
-            map(self._use_weight_decay, variables)
-        ):  # PyTorch takes no empty list, as where biases alone are trained
+        # Where biases alone are trained there is nothing to decay, and PyTorch takes no empty list.
+        if any(map(self._use_weight_decay, variables)):
             super()._apply_weight_decay(variables)
 
 
