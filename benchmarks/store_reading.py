@@ -2,9 +2,9 @@
 
     KERAS_BACKEND=torch OMP_NUM_THREADS=1 python -m benchmarks.store_reading --records out/records
 
-The store is moto's S3 on this machine. Its address is trained on twice, with an empty cache and with a warm one; from
-then on the disk and the warm cache take turns, a few steps each, by one model, so that what else the machine does
-meets both. A second reader of the disk shows the noise.
+The store is moto's S3 on this machine. A first batch is read from a disk, and from the store with an empty cache and
+with a warm one. Then one model trains on the disk's records and on the warm cache's, a few steps each, turn about, so
+that what else the machine does meets both; a second reader of the disk shows the noise.
 """
 
 import argparse

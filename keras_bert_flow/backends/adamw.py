@@ -2,17 +2,11 @@
 
 import math
 
-import keras
 from keras import ops
 
 from keras_bert_flow.backends.fusion import fuse
 
 UNFUSED = ("use_ema", "loss_scale_factor", "clipnorm", "clipvalue")  # arguments that the form for PyTorch cannot take
-
-
-def is_torch_on_processor():
-    """Say whether tensors are PyTorch's, on a processor."""
-    return keras.backend.backend() == "torch" and ops.convert_to_tensor(0.0).device.type == "cpu"
 
 
 def dense_gradients(gradients):

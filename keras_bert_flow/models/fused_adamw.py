@@ -7,10 +7,10 @@ from keras_bert_flow.backends.adamw import (
     UNFUSED,
     apply_at_once,
     dense_gradients,
-    is_torch_on_processor,
     step_at_once,
     step_by_torch,
 )
+from keras_bert_flow.backends.processor import is_torch_on_processor
 from keras_bert_flow.backends.values import as_tensor
 from keras_bert_flow.models.decay_exclusions import ExcludesNames
 

@@ -1,6 +1,5 @@
 """bfloat16 on a processor that has no products of it: they are computed in float32, to the same result."""
 
-import os
 import platform
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from keras import ops
 
 from keras_bert_flow.backends import products
+from keras_bert_flow.backends.processor import is_on_processor
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from tests.oracles.small_bert import SMALL, make_inputs
@@ -61,7 +61,7 @@ def test_product_is_the_exact_one_rounded(monkeypatch, is_slow, dtype):
 
 
 @only_torch
-@pytest.mark.skipif(bool(os.environ.get("CUDA_VISIBLE_DEVICES")), reason="products of a processor")
+@pytest.mark.skipif(not is_on_processor(), reason="products of a processor")
 @pytest.mark.parametrize(("is_slow", "types"), [(True, {"float32"}), (False, {"bfloat16", "float32"})])
 def test_no_product_of_a_step_is_slow(monkeypatch, is_slow, types):
     monkeypatch.setattr(products, "IS_BFLOAT16_SLOW", is_slow)

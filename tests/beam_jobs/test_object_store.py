@@ -178,7 +178,7 @@ def assert_whole_after_another_run(store, built, corpus, vocabulary_file):
 
 
 @SLOW
-@pytest.mark.parametrize("moment", [moment for moment in MOMENTS if moment != "parts"])
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_job_leaves_nothing_that_looks_finished(moment, store, built, corpus, vocabulary_file):
     job = start_job(store, corpus, vocabulary_file, moment)
     job.kill()

@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.backends.processor import is_on_processor
 from keras_bert_flow.backends.token_packing import map_rows, pack_tokens, unpack_tokens
 from keras_bert_flow.layers import packing
 from keras_bert_flow.layers.packing import PackTokens, UnpackTokens
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.training.finetuning.batch_parts import is_on_processor
 from tests.oracles.layer_contract import layer_contract
 from tests.oracles.small_bert import TINY
 

@@ -5,11 +5,12 @@ import os
 import numpy as np
 import pytest
 
+from keras_bert_flow.backends.processor import is_on_processor
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.training.finetuning import batch_parts
-from keras_bert_flow.training.finetuning.batch_parts import choose_parts, is_on_processor
+from keras_bert_flow.training.finetuning.batch_parts import choose_parts
 
 pytestmark = pytest.mark.any_backend
 LONG_TAIL = np.where(np.arange(640) % 16 < 14, 20, 120)  # a random batch of 32 is as wide as 120

@@ -1,7 +1,6 @@
 """Choose in how many parts the batches of a fine-tuning run are computed."""
 
-from keras import ops
-
+from keras_bert_flow.backends.processor import is_on_processor
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.data.task_batches import TaskBatches
 from keras_bert_flow.models.with_head import COMPILES_SHAPES
@@ -41,8 +40,3 @@ def make_batches(config: PipelineConfig, features: Features, seed: int, parts: i
     settings = config.finetuning
     options = (settings.max_widths, settings.group_by_length, parts, COMPILES_SHAPES)
     return TaskBatches(features, settings.batch_size, seed, *options)
-
-
-def is_on_processor() -> bool:
-    """Return whether tensors are on a CPU."""
-    return "cpu" in str(ops.zeros(()).device).lower()  # `cpu`, `TFRT_CPU_0`, `...device:CPU:0`

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.adamw import apply_at_once, is_torch_on_processor, step_by_torch
+from keras_bert_flow.backends.adamw import apply_at_once, step_by_torch
+from keras_bert_flow.backends.processor import is_torch_on_processor
 from keras_bert_flow.training.optimizers.moments import MomentOptimizer
 
 

@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.adamw import is_torch_on_processor
 from keras_bert_flow.backends.muon import orthogonalise_together, step_matrices
+from keras_bert_flow.backends.processor import is_torch_on_processor
 from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.training.optimizers.bert_adam import BertAdam
 
