@@ -26,6 +26,7 @@ from keras_bert_flow.data.pretraining import ordered_batches, pretraining_datase
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.defaults import TokenLoss
 from keras_bert_flow.models.pretraining.bag_of_words import WORDS, BagOfWordsPretrainer
+from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.schedules import LINEAR, TRAPEZOID, WarmupDecay
 from keras_bert_flow.training.precision import arithmetic, seed_everything
@@ -191,7 +192,7 @@ def measure(arguments: argparse.Namespace, candidate: Candidate, seed: int) -> d
     seconds = time.process_time() - started_at
     if average is not None:
         model.set_weights(average)
-    scores = score_pretraining(model, ordered_batches(held_out, BATCH, HELD_OUT), {"mlm": "masked_lm"})
+    scores = score_pretraining(model, ordered_batches(held_out, BATCH, HELD_OUT), find_objective("mlm"))
     return {"seconds": seconds, "tokens": tokens / 1e6, "loss": scores["masked_lm_loss"]}
 
 

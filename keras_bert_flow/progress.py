@@ -13,23 +13,10 @@ from rich.table import Column
 
 from keras_bert_flow.terminal import escape_controls, show
 
-SHOWN = {
-    "loss": "loss",
-    "mlm_loss": "masked LM",  # with two heads the whole loss is their sum; with one it is the loss
-    "mlm_accuracy": "accuracy",
-    "words_loss": "bag of words",
-    "nsp_loss": "next sentence",
-    "nsp_accuracy": "accuracy",
-    "soft_loss": "soft targets",
-    "hidden_loss": "hidden states",
-    "rtd_loss": "replaced tokens",
-    "rtd_accuracy": "accuracy",
-    "dev_accuracy": "dev accuracy",
-    "held_out_masked_lm_loss": "held-out masked LM",
-    "held_out_masked_lm_accuracy": "accuracy",
-    "tokens_per_second": "tokens per second",
-    "utilisation": "utilisation",
-}
+SHOWN = ("loss", "tokens_per_second", "utilisation")  # beside scores on dev, and the loss and accuracy of each part
+# Parts of a loss whose names are no words as they stand; with one head the whole loss is that of its part.
+PARTS = {"masked_lm": "masked LM", "words": "bag of words", "soft": "soft targets", "hidden": "hidden states"}
+HELD_OUT = "held_out_"
 LINE_EVERY_SECONDS = 5.0  # so that a log file of a long run stays readable
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -85,9 +72,22 @@ class TimeLeft:
 
 def describe_line(line: Mapping[str, Any], seconds_left: float | None = None) -> str:
     """Write the figures that a person follows: `loss 6.913, tokens per second 9,872, 0:12:30 left`."""
-    figures = [f"{words} {_round(line[name])}" for name, words in SHOWN.items() if name in line]
+    figures = [f"{words} {_round(value)}" for name, value in line.items() if (words := _find_words(name, line))]
     left = [] if seconds_left is None else [f"{timedelta(seconds=round(seconds_left))} left"]
     return ", ".join(([escape_controls(line["run"])] if "run" in line else []) + figures + left)
+
+
+def _find_words(name: str, line: Mapping[str, Any]) -> str | None:
+    """Return what a figure of a line is called; None where it is not shown."""
+    if name in SHOWN or name.startswith("dev_"):
+        return name.replace("_", " ")
+    part, _, kind = name.rpartition("_")
+    if kind == "accuracy" and f"{part}_loss" in line:  # which is named before it
+        return "accuracy"
+    if kind != "loss":
+        return None
+    part, of_what = part.removeprefix(HELD_OUT), "held-out " * part.startswith(HELD_OUT)
+    return of_what + PARTS.get(part, part.replace("_", " "))
 
 
 def _plain_report(total_steps: int | None) -> Report:

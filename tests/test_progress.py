@@ -6,14 +6,15 @@ from rich.console import Console
 
 from keras_bert_flow import progress
 from keras_bert_flow.progress import TimeLeft, counting_progress, describe_line, training_progress
+from keras_bert_flow.text.objectives.registry import find_objective
 
 LINE = {
     "step": 400,
     "loss": 4.5,
-    "mlm_loss": 3.75,
-    "mlm_accuracy": 0.25,
-    "nsp_loss": 0.75,
-    "nsp_accuracy": 0.5,
+    "masked_lm_loss": 3.75,
+    "masked_lm_accuracy": 0.25,
+    "next_sentence_loss": 0.75,
+    "next_sentence_accuracy": 0.5,
     "tokens_per_second": 12_345,
     "flops_per_second": 1,
     "elapsed_seconds": 100.0,
@@ -29,6 +30,21 @@ def test_line_tells_both_heads_speed_and_time_left():
     assert describe_line({"step": 1, "run": "random/seed-1", "loss": 1.0, "dev_accuracy": 0.5}) == (
         "random/seed-1, loss 1.000, dev accuracy 0.500"
     )
+
+
+def test_every_part_is_called_by_what_is_learnt():
+    """The head for sentence order has the output and the losses of that for next sentences."""
+    for objective, words in (("mlm_nsp", "next sentence"), ("mlm_sop", "sentence order")):
+        line = find_objective(objective).name_parts({"step": 1, "mlm_loss": 2.0, "nsp_loss": 0.5, "nsp_accuracy": 0.75})
+        assert describe_line(line) == f"masked LM 2.000, {words} 0.500, accuracy 0.750"
+    line = find_objective("rtd").name_parts({"rtd_loss": 0.5, "rtd_accuracy": 0.75, "words_loss": 3.0})
+    assert describe_line(line) == "replaced token 0.500, accuracy 0.750, bag of words 3.000"
+
+
+def test_what_is_held_out_is_told_of_every_part():
+    line = {"held_out_masked_lm_loss": 3.5, "held_out_masked_lm_perplexity": 33.1, "held_out_unigram_accuracy": 0.1}
+    line |= {"held_out_replaced_token_loss": 0.25, "held_out_replaced_token_accuracy": 0.875}
+    assert describe_line(line) == "held-out masked LM 3.500, held-out replaced token 0.250, accuracy 0.875"
 
 
 def test_time_left_is_that_of_the_last_steps():

@@ -78,7 +78,9 @@ def records(
     sequence_length: Annotated[int | None, typer.Option(help="Tokens of an instance.")] = None,
     max_predictions: Annotated[int | None, typer.Option(help="Most masked tokens of an instance.")] = None,
     duplication: Annotated[int | None, typer.Option(help="Times each document is used.")] = None,
-    objective: Annotated[str | None, typer.Option(help="mlm_nsp (BERT), mlm (RoBERTa) or mlm_sop (ALBERT).")] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="mlm_nsp (BERT), mlm (RoBERTa), mlm_sop (ALBERT) or rtd (ELECTRA).")
+    ] = None,
     mask_unit: Annotated[str | None, typer.Option(help="token, word or span.")] = None,
     shards: Annotated[
         int | None, typer.Option(help="Files of training records; default by the size of the text.")

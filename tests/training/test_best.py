@@ -12,6 +12,7 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.data.pretraining import ordered_batches
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.training.loop.train import Interrupted
 from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.pretraining import run as module
@@ -26,7 +27,6 @@ from tests.training.pretrain_child import arrange
 pytestmark = pytest.mark.any_backend
 
 # A rate that rises so high that the model gets worse, so that the best is not the last.
-OUTPUTS = {"mlm": "masked_lm", "nsp": "next_sentence"}
 SETTINGS = {
     "total_steps": 12,
     "learning_rate": 1.0,
@@ -64,7 +64,8 @@ def test_best_model_is_published_when_asked_for(records, last):
     assert metrics["published_step"] == step and metrics["steps"] == 12
     assert metrics["masked_lm_loss"] == min(line.get("held_out_masked_lm_loss", 9) for line in read_log(output))
     batches = ordered_batches(PretrainingRecords(records, "held_out"), 5, 6)
-    loss = score_pretraining(BertPretrainer.from_preset(output / "model"), batches, OUTPUTS)["masked_lm_loss"]
+    model = BertPretrainer.from_preset(output / "model")
+    loss = score_pretraining(model, batches, find_objective("mlm_nsp"))["masked_lm_loss"]
     assert loss == pytest.approx(metrics["masked_lm_loss"], rel=1e-6)
     assert weights_of(output) != weights_of(last)
     assert not list(output.glob("checkpoints*"))

@@ -205,12 +205,12 @@ def score_plainly(model, records, count):
 def test_scores_do_not_depend_on_padding(records, finished):
     model = BertPretrainer.from_preset(finished / "model")
     held_out = PretrainingRecords(records, "held_out")
-    outputs = find_objective("mlm_nsp").scores
-    padded = score_pretraining(model, ordered_batches(held_out, 4, 7), outputs)
-    whole = score_pretraining(model, ordered_batches(held_out, 7, 7), outputs)
+    objective = find_objective("mlm_nsp")
+    padded = score_pretraining(model, ordered_batches(held_out, 4, 7), objective)
+    whole = score_pretraining(model, ordered_batches(held_out, 7, 7), objective)
     assert padded == pytest.approx(whole, rel=1e-5)  # float32 logits
     assert set(padded) == SCORES
-    assert score_pretraining(model, [], outputs) == {}
+    assert score_pretraining(model, [], objective) == {}
 
 
 def test_finished_run_returns_at_once(records, finished):

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.rows import TokenRows
 
 ROWS = 1024  # made at once, about 1 MB a matrix; what is drawn depends on it
+KINDS = ("loss", "accuracy")  # of the figures of an output
 # (sentences, tokens) of a document → thousandths of an instance; integers add up to the same number in any order
 Estimate = Callable[[int, int], int]
 Features = Mapping[str, np.ndarray]
@@ -111,6 +113,17 @@ class Objective(ABC):
             "mask_positions": features["masked_lm_positions"].astype("int32"),
         }
         return x, {"mlm": features["masked_lm_ids"].astype("int32")}, {"mlm": features["masked_lm_weights"]}
+
+    def name_parts(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the figures of the model's outputs in a line of the log what its scores are called: `nsp_loss` becomes
+        `sentence_order_loss` where that is what is learnt.
+        """
+        names = {f"{output}_{kind}": f"{name}_{kind}" for output, name in self.scores.items() for kind in KINDS}
+        return {names.get(name, name): value for name, value in line.items()}
+
+    def find_further_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return scores on held-out records that are of no output alone, by the sums of `score_pretraining`."""
+        return {}
 
     @abstractmethod
     def make_rows(

@@ -4,6 +4,8 @@ replaced.
 Source: Clark et al. 2020 (ELECTRA), section 2; arXiv:2003.10555.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from keras_bert_flow.text.objectives.mlm import MaskedTokens
@@ -23,6 +25,12 @@ class ReplacedTokens(MaskedTokens):
     has_words_head = False
     main_score = "replaced_token"
     scores = MaskedTokens.scores | {"rtd": "replaced_token"}
+
+    def find_further_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return `replaced_token_chance`, the accuracy of calling every token original: by the probability that the
+        generator gives other tokens than the hidden ones.
+        """
+        return {"replaced_token_chance": 1 - sums["masked_lm_missed"] / sums["replaced_token_weight"]}
 
     def draw(self, features: Features, *key: str | int) -> Features:
         """Add `replacement_draws`, float32, (masks_per_sequence,), in [0, 1)."""

@@ -193,7 +193,7 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
         batches = until_stopped(
             ordered_batches(run.held_out, batch_size, settings.evaluate_instances, share, objective)
         )
-        scores.update(score_pretraining(model, batches, objective.scores, cluster))
+        scores.update(score_pretraining(model, batches, objective, cluster))
         if settings.keep_best and scores:
             best.offer(model, model.optimizer.steps, scores[f"{objective.main_score}_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
@@ -201,7 +201,7 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
     watch = PlateauWatch(lambda: find_unigram_loss(training), settings, read_log(run.folder))
 
     def report(line: Mapping[str, Any]) -> None:
-        run.report(line)
+        run.report(objective.name_parts(line))
         if cluster.is_first and (remark := watch.see(line)):
             _logger.warning("%s", remark)
 

@@ -1,31 +1,32 @@
 """Measure a pre-trainer on held-out records, exactly: sums over all predictions, in float64, on any backend."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
+from keras_bert_flow.text.objectives.objective import Objective
 
 SUMS = ("loss", "correct", "weight", "missed")
 
 
 def score_pretraining(
-    model, batches: Iterable[tuple], outputs: Mapping[str, str], cluster: Cluster = SINGLE
+    model, batches: Iterable[tuple], objective: Objective, cluster: Cluster = SINGLE
 ) -> dict[str, float]:
     """Score masked tokens, and what else the model learns.
 
     Args:
         model: a model of `models.pretraining`.
         batches: (x, y, sample_weight) of equal shapes.
-        outputs: output of the model → name of its scores; see `Objective.scores`. Among them is `mlm`.
+        objective: says which outputs the model has, and what their scores are called.
         cluster: the processes that have a share each of the rows.
     Returns:
         `masked_lm_loss` (nats per masked token), `masked_lm_perplexity`, `masked_lm_accuracy`, `unigram_accuracy` (of
         always guessing the commonest of these tokens: the best that ignores the context can do), and `loss` and
-        `accuracy` of other outputs under their names; empty where there is no batch. Of replaced tokens also the
-        accuracy by `chance`, that of calling every token original, with the probability of each replacement.
+        `accuracy` of other outputs under their names, and what the objective adds; empty where there is no batch.
     """
+    outputs = objective.scores
     sums: Counter = Counter()
     tokens: Counter = Counter()
     for x, y, weights in batches:
@@ -43,9 +44,7 @@ def score_pretraining(
         scores[f"{name}_accuracy"] = sums[f"{name}_correct"] / sums[f"{name}_weight"]
     scores["masked_lm_perplexity"] = float(np.exp(scores["masked_lm_loss"]))
     scores["unigram_accuracy"] = max(tokens.values()) / tokens.total()
-    if "rtd" in outputs:
-        scores[f"{outputs['rtd']}_chance"] = 1 - sums["masked_lm_missed"] / sums[f"{outputs['rtd']}_weight"]
-    return scores
+    return scores | objective.find_further_scores(sums)
 
 
 def _add_up(sums: Counter, tokens: Counter, names: Iterable[str], cluster: Cluster) -> tuple[Counter, Counter]:
