@@ -1,4 +1,4 @@
-"""Cross-entropy and best class of many logits in few passes over them, on PyTorch on a processor."""
+"""Cross-entropy, divergence and best class of many logits in few passes over them, on PyTorch on a processor."""
 
 import keras
 
@@ -19,20 +19,22 @@ def best_classes(logits):
     return torch.from_numpy(logits.detach().numpy().argmax(axis=-1))
 
 
-def _make_cross_entropies():
+def _make_functions():
     if keras.backend.backend() != "torch":
-        return None
+        return None, None
     import torch
+
+    def log_sums(logits, probabilities, origin=0.0):
+        # By way of the largest logit, whose probability is at least 1 / classes: another may be rounded to 0.
+        return logits.amax(-1) - origin - probabilities.amax(-1).log()
 
     class CrossEntropies(torch.autograd.Function):
         @staticmethod
         def forward(ctx, logits, labels):
             labels = labels.long()[:, None]
             probabilities = torch.softmax(logits, -1)
-            # By way of the largest logit, whose probability is at least 1 / classes: the label's may be rounded to 0.
-            distance = logits.amax(-1) - logits.gather(1, labels)[:, 0]
             ctx.save_for_backward(probabilities, labels)
-            return distance - probabilities.amax(-1).log()
+            return log_sums(logits, probabilities, logits.gather(1, labels)[:, 0])
 
         @staticmethod
         def backward(ctx, gradients):
@@ -40,10 +42,24 @@ def _make_cross_entropies():
             probabilities.mul_(gradients[:, None])
             return probabilities.scatter_add_(1, labels, -gradients[:, None]), None
 
-    return CrossEntropies.apply
+    class Divergences(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, logits, targets):
+            shares, guesses = torch.softmax(targets, -1), torch.softmax(logits, -1)
+            apart = log_sums(logits, guesses) - log_sums(targets, shares)
+            apart += torch.linalg.vecdot(shares, targets - logits)
+            ctx.save_for_backward(guesses.sub_(shares))
+            return apart
+
+        @staticmethod
+        def backward(ctx, gradients):
+            (differences,) = ctx.saved_tensors
+            return differences.mul_(gradients[..., None]), None
+
+    return CrossEntropies.apply, Divergences.apply
 
 
-_cross_entropies = _make_cross_entropies()
+_cross_entropies, _divergences = _make_functions()
 
 
 def cross_entropies(logits, labels):
@@ -58,3 +74,15 @@ def cross_entropies(logits, labels):
         labels: int, (rows,).
     """
     return _cross_entropies(logits, labels)
+
+
+def divergences(logits, targets):
+    """Return the Kullback-Leibler divergence of softmax(logits) from softmax(targets), without the last axis.
+
+    Kept for the gradient, which can be computed once, is the difference of the two alone: PyTorch, told the formula,
+    keeps five tensors of that size. None is passed to `targets`.
+
+    Args:
+        logits, targets: float32, (..., classes), of which `is_computable` holds.
+    """
+    return _divergences(logits, targets)

@@ -1,4 +1,4 @@
-"""The cross-entropy of PyTorch on a processor is PyTorch's own, and so are its gradients."""
+"""Cross-entropy and divergence of PyTorch on a processor are PyTorch's own, and so are their gradients."""
 
 import numpy as np
 import pytest
@@ -33,9 +33,34 @@ def test_losses_and_gradients_are_those_of_pytorch(scale):
     np.testing.assert_allclose(gradient, expected_gradient, atol=1e-6)
 
 
-def test_a_second_backward_pass_is_refused_rather_than_wrong():
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
+def test_divergences_and_gradients_are_those_of_pytorch(scale):
+    rng = np.random.default_rng(0)
+    values, targets = (scale * rng.normal(size=(2, 4, 50)).astype("float32") for _ in range(2))
+    values[0, 0] = targets[0, 0]  # a divergence of 0
+    values[1, 2, 7] = targets[1, 2, 7] = -1e9
+    weights = torch.from_numpy(rng.random((2, 4)).astype("float32"))
+
+    def compute_plainly(logits, targets):
+        given = (torch.log_softmax(value, -1) for value in (logits, targets))
+        return torch.nn.functional.kl_div(*given, reduction="none", log_target=True).sum(-1)
+
+    found = []
+    for compute in (cross_entropy.divergences, compute_plainly):
+        logits = torch.from_numpy(values.copy()).requires_grad_()
+        losses = compute(logits, torch.from_numpy(targets))
+        (losses * weights).sum().backward()
+        found.append((losses.detach().numpy(), logits.grad.numpy()))
+    (losses, gradient), (expected, expected_gradient) = found
+    np.testing.assert_allclose(losses, expected, rtol=1e-6, atol=1e-5)  # of logits of 100
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-6)
+
+
+@pytest.mark.parametrize("other", [torch.tensor([0, 1, 2]), torch.eye(3, 5)])
+def test_a_second_backward_pass_is_refused_rather_than_wrong(other):
     logits = torch.randn(3, 5, requires_grad=True)
-    loss = cross_entropy.cross_entropies(logits, torch.tensor([0, 1, 2])).sum()
+    compute = cross_entropy.divergences if other.is_floating_point() else cross_entropy.cross_entropies
+    loss = compute(logits, other).sum()
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()

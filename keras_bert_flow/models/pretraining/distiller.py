@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.cross_entropy import divergences, is_computable
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.teacher_fit import check_teacher
 from keras_bert_flow.models.with_head import ModelWithHead
@@ -31,9 +32,12 @@ class SoftTargetLosses(keras.layers.Layer):
         pass
 
     def call(self, logits, targets):
-        shares = ops.log_softmax(ops.stop_gradient(targets) / self.temperature, axis=-1)
-        guesses = ops.log_softmax(logits / self.temperature, axis=-1)
-        divergence = ops.sum(ops.exp(shares) * (shares - guesses), axis=-1, keepdims=True)
+        logits, targets = (value / self.temperature for value in (logits, ops.stop_gradient(targets)))
+        if is_computable(logits):
+            divergence = divergences(logits, targets)[..., None]
+        else:
+            shares, guesses = ops.log_softmax(targets, axis=-1), ops.log_softmax(logits, axis=-1)
+            divergence = ops.sum(ops.exp(shares) * (shares - guesses), axis=-1, keepdims=True)
         return divergence * self.temperature**2
 
     def compute_output_shape(self, logits_shape, targets_shape=None):
