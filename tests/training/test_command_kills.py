@@ -2,6 +2,7 @@
 
 import sys
 
+import keras
 import numpy as np
 import pytest
 import yaml
@@ -19,8 +20,8 @@ COMMANDS = {
     "pretrained": ("pretrain", "--config", "config.yaml", "--records", "records", "--output", "pretrained"),
     "finetuned": ("finetune", "--task", "config.yaml", "--model", "pretrained/model", "--output", "finetuned"),
 }
-KILLS = 15  # of each command: 60 on each backend
-WITHOUT_BEAM = ("pretrained", "finetuned")
+KILLS = 15  # of each command
+WITHOUT_BEAM = ("pretrained", "finetuned")  # the others load no Keras, and are killed beside PyTorch's alone
 CONFIG = {
     "corpus": {"input": ["corpus.txt"], "lines": "sentences"},
     "vocabulary": {"size": 150},
@@ -79,7 +80,8 @@ def test_commands_killed_at_random_moments_publish_the_same_bytes(stage, places)
         assert read_published(whole.folder / stage) == wanted
     before, rng = names_in(killed.folder), np.random.default_rng([7, list(COMMANDS).index(stage)])
     kills, rounds, starts = [], 0, 0
-    while len(kills) < KILLS:
+    needed = KILLS if stage in WITHOUT_BEAM or keras.backend.backend() == "torch" else 0
+    while len(kills) < needed:
         starts += 1
         assert starts <= 6 * KILLS  # one that ends before its kill is followed by another
         options = list(variants)[rng.integers(len(variants))]
@@ -89,7 +91,7 @@ def test_commands_killed_at_random_moments_publish_the_same_bytes(stage, places)
         assert kill.status in (0, -9) or (kill.status == 1 and victim == WORKER), kill
         assert (kill.status == 0) == (killed.folder / stage).exists() or kill.status == -9, kill
         kills += [kill] if kill.is_hit else []
-        if (killed.folder / stage).exists() and len(kills) < KILLS:
+        if (killed.folder / stage).exists() and len(kills) < needed:
             check(killed, stage, wanted, before)
             (killed.folder / stage).rename(killed.folder / "tmp" / f"{stage}-{rounds}")
             rounds += 1
