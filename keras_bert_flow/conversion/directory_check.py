@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, open_model_tensors
 from keras_bert_flow.conversion.directory_files import check_fast_tokenizer, check_vocabulary, read_json
 from keras_bert_flow.conversion.hf_config import read_hf_config, read_shape
 from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import FamilyTable
-from keras_bert_flow.conversion.tensor_file import StoredTensors, open_model_tensors
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, WORDS_TRANSFORM
@@ -78,7 +78,7 @@ def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
     config = read_json(folder / "config.json")
     source = str(folder / "config.json")
     shape, table = read_shape(config, source), find_table_of(config, source)
-    tensors = open_model_tensors(folder / "model.safetensors").rename(table.normalise_name)
+    tensors = open_model_tensors(folder).rename(table.normalise_name)
     _check_sizes(shape, table, tensors)
     _check_memory(tensors)
     if (folder / "vocab.txt").is_file():

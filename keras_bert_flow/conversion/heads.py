@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
 from keras_bert_flow.conversion.tables.table import FamilyTable
-from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.models.heads.registry import TASK_HEADS, find_task_head
 from keras_bert_flow.models.saved_as import SavedAs
 

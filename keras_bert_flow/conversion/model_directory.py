@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.conversion.codecs.safetensors_file import FILE, write_tensors
 from keras_bert_flow.conversion.directory_files import check_vocabulary, write_card, write_json, write_vocabulary
 from keras_bert_flow.conversion.heads import find_saved_as
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, make_hf_config, make_label_fields, number_labels
@@ -12,7 +13,6 @@ from keras_bert_flow.conversion.reading import check_overrides, make_backbone, r
 from keras_bert_flow.conversion.sentence_files import write_sentence_files
 from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.conversion.task_models import load_with_head
-from keras_bert_flow.conversion.tensor_file import write_tensors
 from keras_bert_flow.conversion.weights import (
     export_tensors,
     has_pooler,
@@ -60,7 +60,7 @@ def save_model_directory(
         check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size)
         write_vocabulary(folder, vocabulary_path, cased, backbone.max_positions)
     write_json(folder / "config.json", config)
-    write_tensors(folder / "model.safetensors", tensors)
+    write_tensors(folder / FILE, tensors)
     if set(POOLING) <= set(saved.options):
         write_sentence_files(folder, backbone.hidden_dim, model.pooling, model.normalize, max_tokens)
     if task is not None:
@@ -135,7 +135,7 @@ def load_backbone(path, kind: type[Backbone] = Backbone, **overrides) -> Backbon
     folder, config, tensors = read_directory(path)
     use_pooler = has_pooler(config["model_type"], kind.saved_as, tensors)
     backbone = make_backbone(folder, config, kind, **overrides, use_pooler=use_pooler)
-    import_tensors(backbone, backbone, kind.saved_as, tensors, folder)
+    import_tensors(backbone, backbone, kind.saved_as, tensors)
     return backbone
 
 
@@ -165,7 +165,7 @@ def load_pretrainer(
     model = model_class(backbone, **named, **(options or {}))
     model = BagOfWordsPretrainer(model, bag_of_words) if bag_of_words else model
     new_layers = list_missing(model.find_published(), model.saved_as, tensors) if may_be_new else ()
-    import_tensors(model.find_published(), backbone, model.saved_as, tensors, folder, new_layers)
+    import_tensors(model.find_published(), backbone, model.saved_as, tensors, new_layers)
     return model, new_layers + list_unpublished(model)
 
 

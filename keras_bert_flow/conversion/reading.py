@@ -4,9 +4,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
 from keras_bert_flow.conversion.directory_check import open_directory
 from keras_bert_flow.conversion.hf_config import read_hf_config
-from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.stores.fetching import fetch

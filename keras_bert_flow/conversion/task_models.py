@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
 from keras_bert_flow.conversion.directory_check import require_words_head
 from keras_bert_flow.conversion.heads import find_saved_as, has_head
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, read_labels
 from keras_bert_flow.conversion.reading import OVERRIDES, check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import read_sentence_files
 from keras_bert_flow.conversion.tables.registry import find_table
-from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.conversion.weights import has_pooler, import_tensors
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.poolings import BAG_OF_WORDS, CLS
@@ -58,7 +58,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
         arguments = read_sentence_files(folder) | arguments
     model = model_class(backbone, **arguments)
     new_layers = [*(saved.head if is_new else ()), *(() if has_pooler(table.family, saved, tensors) else table.pooler)]
-    import_tensors(model, backbone, model.saved_as, tensors, folder, new_layers)
+    import_tensors(model, backbone, model.saved_as, tensors, new_layers)
     return model, is_new
 
 

@@ -1,14 +1,13 @@
 """Move every weight of a model to Hugging Face's tensors and back."""
 
 from collections.abc import Collection
-from pathlib import Path
 
 import numpy as np
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion import huggingface as hf
+from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
 from keras_bert_flow.conversion.tables.registry import find_table
-from keras_bert_flow.conversion.tensor_file import StoredTensors
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.saved_as import SavedAs
 
@@ -45,7 +44,6 @@ def import_tensors(
     backbone: Backbone,
     saved: SavedAs,
     tensors: StoredTensors,
-    folder: Path,
     new_layers: Collection[str] = (),
 ) -> None:
     """Read every weight of a model, but for the layers that are new.
@@ -55,7 +53,6 @@ def import_tensors(
     """
     table = find_table(backbone.family)
     known = table.name_encoder(backbone.shape.num_blocks) | table.name_heads(saved.head, saved.architecture)
-    source = folder / "model.safetensors"
     for variable in model.weights:
         if variable.path.rpartition("/")[0] in new_layers:
             continue
@@ -63,10 +60,10 @@ def import_tensors(
         expected = hf.tensor_shape(variable.path, tuple(variable.shape), names)
         for name in names:
             if name not in tensors:
-                raise ValueError(f"{source}: there is no tensor `{name}`. Is it a {type(model).__name__}?")
+                raise ValueError(f"{tensors.path}: there is no tensor `{name}`. Is it a {type(model).__name__}?")
             if tensors.shapes[name] != expected:
                 raise ValueError(
-                    f"{source}: `{name}` must have the shape {expected}, by config.json. "
+                    f"{tensors.path}: `{name}` must have the shape {expected}, by config.json. "
                     f"Received: {tensors.shapes[name]}. Do the two files belong together?"
                 )
         arrays = [tensors[name].astype(np.float32, copy=False) for name in names]

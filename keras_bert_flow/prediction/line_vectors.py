@@ -21,7 +21,7 @@ from keras_bert_flow.tasks.formats.bounded_reading import read_byte_lines
 
 VECTORS, LINES = "vectors.npy", "lines.npy"
 LINES_AT_ONCE = 16_384
-MODEL_FILES = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json")
+MODEL_FILES = ("config.json", "vocab.txt", "tokenizer_config.json")
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ def _describe(path: Path, embedder: Embedder, model: Path) -> dict[str, Any]:
     """Say what an index is made of: it is not made anew where any of this changes, but refused."""
     # A `tokenizer.json` counts only where there is no `vocab.txt`: `read_tokenizer`.
     names = [*MODEL_FILES, *([] if (model / "vocab.txt").is_file() else ["tokenizer.json"])]
+    names += sorted(path.name for path in model.glob("model*.safetensors"))
     files = {name: file_digest(model / name) for name in names if (model / name).is_file()}
     cut = {"pooling": embedder.model.pooling, "sequence_length": embedder.sequence_length}
     return {"lines": file_digest(path), "model": files | cut}

@@ -152,10 +152,10 @@ def test_looking_for_nan_takes_little_memory(tmp_path):
     write_sparse(tmp_path / "model.safetensors", {"other": (1 << 28,)}, {})
     code = (
         "import pathlib, resource, sys\n"
-        "from keras_bert_flow.conversion.tensor_file import open_model_tensors\n"
+        "from keras_bert_flow.conversion.codecs.safetensors_file import open_floats\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before = peak()\n"
-        "open_model_tensors(pathlib.Path(sys.argv[1])).check_finite()\n"
+        "open_floats(pathlib.Path(sys.argv[1])).check_finite()\n"
         "print(peak() - before)\n"
     )
     done = subprocess.run(

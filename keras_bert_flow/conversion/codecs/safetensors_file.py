@@ -1,6 +1,7 @@
-"""Read and write safetensors files. Everything in the header is checked before any tensor is read.
+"""Read and write safetensors files. Everything in a header is checked before any tensor is read.
 
-Source of the format: https://github.com/huggingface/safetensors, README.md, "Format".
+A large model is in several, and `model.safetensors.index.json` says which tensor is in which. Source of the format:
+https://github.com/huggingface/safetensors, README.md, "Format"; of the index: huggingface_hub, serialization/_base.py.
 """
 
 import math
@@ -13,9 +14,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from keras_bert_flow.artifacts import follow_umask
-from keras_bert_flow.json_documents import parse_json
+from keras_bert_flow.json_documents import parse_json, read_json
 from keras_bert_flow.terminal import abridge
 
+FILE, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+SUFFIX = ".safetensors"
 MAX_HEADER_BYTES = 16 << 20  # a BERT of 24 layers has 50 kB
 CHUNK_BYTES = 4 << 20  # held while looking for NaN
 _LENGTH_BYTES = 8
@@ -40,16 +43,17 @@ _BFLOAT16_EXPONENT = 0x7F80
 
 
 class _Place(NamedTuple):
+    path: Path
     dtype: str
     shape: tuple[int, ...]
     start: int  # bytes from the beginning of the file
 
 
 class StoredTensors(Mapping[str, np.ndarray]):
-    """The tensors of a file, each read when it is asked for, in its own dtype; bfloat16 as float32.
+    """The tensors of a file, or of several, each read when it is asked for, in its own dtype; bfloat16 as float32.
 
     Attributes:
-        path: the file.
+        path: the file, or the index of several.
         shapes: name → shape.
     """
 
@@ -59,7 +63,7 @@ class StoredTensors(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         place = self._places[name]
-        array = np.fromfile(self.path, _DTYPES[place.dtype], math.prod(place.shape), offset=place.start)
+        array = np.fromfile(place.path, _DTYPES[place.dtype], math.prod(place.shape), offset=place.start)
         if place.dtype == "BF16":  # numpy has no such type: these are the upper halves of float32
             array = (array.astype(np.uint32) << 16).view(np.float32)
         return array.reshape(place.shape)
@@ -87,13 +91,13 @@ class StoredTensors(Mapping[str, np.ndarray]):
 
     def check_finite(self) -> None:
         """Raise ValueError if a floating-point tensor holds NaN or infinity; reads a few megabytes at a time."""
-        for name, (dtype, shape, start) in self._places.items():
+        for name, (path, dtype, shape, start) in self._places.items():
             size = _DTYPES[dtype].itemsize
             for offset in range(0, size * math.prod(shape) if dtype in _FLOATS else 0, CHUNK_BYTES):
                 count = min(CHUNK_BYTES // size, math.prod(shape) - offset // size)
-                if not _is_finite(dtype, np.fromfile(self.path, _DTYPES[dtype], count, offset=start + offset)):
+                if not _is_finite(dtype, np.fromfile(path, _DTYPES[dtype], count, offset=start + offset)):
                     raise ValueError(
-                        f"{self.path}: weights must be finite. Received: {abridge(name)} with NaN or infinity. "
+                        f"{path}: weights must be finite. Received: {abridge(name)} with NaN or infinity. "
                         "Copy it again."
                     )
 
@@ -106,17 +110,61 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     follow_umask(path)
 
 
-def open_model_tensors(path: Path) -> StoredTensors:
-    """Open the floating-point tensors of a model's file; others, such as `position_ids`, are left out.
+def open_model_tensors(folder: Path) -> StoredTensors:
+    """Open the floating-point tensors of a model directory; others, such as `position_ids`, are left out.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is damaged.
+        ValueError: a file is damaged.
     """
-    if not path.is_file():
+    path, index = folder / FILE, folder / INDEX
+    if path.is_file():
+        return open_floats(path)
+    if not index.is_file():
         raise FileNotFoundError(
-            f"A model directory must hold model.safetensors. Received: {path.parent}, without it. Check the path."
+            f"A model directory must hold {FILE}. Received: {folder}, without it. {_advise(folder)}"
         )
+    tensors = [open_floats(folder / name) for name in _list_shards(index)]
+    places: dict[str, _Place] = {}
+    for stored in tensors:
+        if twice := places.keys() & stored.keys():
+            raise ValueError(f"{index}: each tensor must be there once. Received: {abridge(min(twice))}, twice.")
+        places |= stored._places
+    return StoredTensors(index, places)
+
+
+def _advise(folder: Path) -> str:
+    """Return what to do about a folder without safetensors."""
+    if (folder / PICKLE).is_file():
+        return (
+            f"No pickle is read. Where {PICKLE} can be trusted, transformers turns it into safetensors: "
+            f'python -c "from transformers import AutoModel as M; M.from_pretrained({str(folder)!r}).save_pretrained('
+            "'converted')\"."
+        )
+    return "Check the path."
+
+
+def _list_shards(index: Path) -> list[str]:
+    """Return the names of the files of an index, in order; ValueError unless they are files beside it."""
+    try:
+        content = read_json(index)
+        names = content["weight_map"].values()
+        if not all(isinstance(name, str) and name == Path(name).name and name.endswith(SUFFIX) for name in names):
+            raise ValueError("weight_map must name files beside it")
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError(f"{index}: must have a weight_map, of tensors and files. Copy it again.") from None
+    except ValueError as error:
+        raise ValueError(f"{index}: not the index of a model ({error}). Copy it again.") from None
+    missing = sorted(name for name in {*names} if not (index.parent / name).is_file())
+    if missing:
+        raise FileNotFoundError(
+            f"A model must be whole. Received: {index.parent}, without {missing[0]}. Copy that too."
+        )
+    return sorted({*names})
+
+
+def open_floats(path: Path) -> StoredTensors:
+    """Open the floating-point tensors of a file; errors as of `open_tensors`."""
     return open_tensors(path, tuple(_FLOATS))
 
 
@@ -158,7 +206,7 @@ def _read_header(path: Path) -> dict[str, _Place]:
     for name, (first, last, dtype, shape) in sorted(_check_entries(entries), key=lambda item: item[1][:2]):
         if start + first != end:
             raise ValueError(f"there is a gap or an overlap before {abridge(ascii(name))}")
-        places[name], end = _Place(dtype, shape, end), start + last
+        places[name], end = _Place(path, dtype, shape, end), start + last
     if end != file_bytes:
         raise ValueError(f"its tensors need {end:,} bytes, and it has {file_bytes:,}")
     return places

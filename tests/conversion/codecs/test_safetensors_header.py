@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, load_file, save, save_file
 
-from keras_bert_flow.conversion.tensor_file import MAX_HEADER_BYTES, open_model_tensors, open_tensors
+from keras_bert_flow.conversion.codecs.safetensors_file import MAX_HEADER_BYTES, open_floats, open_tensors
 
 pytestmark = pytest.mark.any_backend
 
@@ -68,7 +68,7 @@ def test_sparse_files_are_refused_by_their_header(tmp_path, length):
         file.write(length.to_bytes(8, "little") + b"{}")
         file.truncate(10 << 30)
     with pytest.raises(ValueError, match="not a whole safetensors file"):
-        open_model_tensors(path)
+        open_floats(path)
 
 
 def test_long_headers_are_refused(tmp_path):
@@ -100,13 +100,13 @@ def test_tensors_are_those_of_the_library(tmp_path):
     for name, array in theirs.items():
         assert ours.shapes[name] == ours[name].shape == array.shape and ours[name].dtype == array.dtype
         assert np.array_equal(ours[name], array)
-    assert open_model_tensors(tmp_path / "a.safetensors").keys() == {"f8", "f4", "f2", "none", "one"}
+    assert open_floats(tmp_path / "a.safetensors").keys() == {"f8", "f4", "f2", "none", "one"}
 
 
 def test_bfloat16_is_read_as_float32(tmp_path):
     values = np.array([1.5, -2.0, 0.0], "float32")
     write(tmp_path / "a.safetensors", {"a": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]}}, upper(values))
-    tensors = open_model_tensors(tmp_path / "a.safetensors")
+    tensors = open_floats(tmp_path / "a.safetensors")
     tensors.check_finite()
     assert np.array_equal(tensors["a"], values)
     for value in (np.nan, np.inf, -np.inf):
@@ -114,7 +114,7 @@ def test_bfloat16_is_read_as_float32(tmp_path):
         data = upper(values)
         write(tmp_path / "a.safetensors", {"a": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]}}, data)
         with pytest.raises(ValueError, match="a with NaN or infinity"):
-            open_model_tensors(tmp_path / "a.safetensors").check_finite()
+            open_floats(tmp_path / "a.safetensors").check_finite()
 
 
 def upper(values: np.ndarray) -> bytes:

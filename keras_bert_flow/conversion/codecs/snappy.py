@@ -1,0 +1,66 @@
+"""Decompress Snappy, which TensorFlow's index files may be compressed with.
+
+Source of the format: https://github.com/google/snappy, format_description.txt.
+"""
+
+LITERAL = 0
+_SHORT_LITERAL = 60  # longer ones have their length in 1 to 4 bytes
+_OFFSET_BYTES = {2: 2, 3: 4}
+
+
+def decompress(data: bytes, most: int) -> bytes:
+    """Return what was compressed.
+
+    Args:
+        most: bytes that it may be.
+    Raises:
+        ValueError: it is no Snappy, or longer.
+    """
+    length, place = _read_varint(data)
+    if length > most:
+        raise ValueError(f"a block has {length:,} bytes, over {most:,}")
+    found = bytearray()
+    while place < len(data):
+        tag, place = data[place], place + 1
+        kind = tag & 3
+        if kind == LITERAL:
+            count = tag >> 2
+            if count >= _SHORT_LITERAL:
+                size = count - _SHORT_LITERAL + 1
+                count, place = int.from_bytes(data[place : place + size], "little"), place + size
+            found += data[place : place + count + 1]
+            place += count + 1
+        else:
+            if kind == 1:
+                count, offset = 4 + (tag >> 2 & 7), tag >> 5 << 8 | int.from_bytes(data[place : place + 1])
+                place += 1
+            else:
+                size = _OFFSET_BYTES[kind]
+                count, offset, place = (
+                    1 + (tag >> 2),
+                    int.from_bytes(data[place : place + size], "little"),
+                    place + size,
+                )
+            _copy(found, offset, count)
+        if len(found) > length or place > len(data):
+            break
+    if len(found) != length or place != len(data):
+        raise ValueError("a compressed block is not whole")
+    return bytes(found)
+
+
+def _copy(found: bytearray, offset: int, count: int) -> None:
+    """Repeat what lies so far back, which may overlap what it makes."""
+    if not 0 < offset <= len(found):
+        raise ValueError("a compressed block copies what is not there")
+    pattern = found[-offset:][:count]
+    found += (pattern * (count // len(pattern) + 1))[:count]
+
+
+def _read_varint(data: bytes) -> tuple[int, int]:
+    value = 0
+    for place, byte in enumerate(data[:5]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, place + 1
+    raise ValueError("a compressed block has no length")
