@@ -13,6 +13,7 @@ import typer
 from keras_bert_flow import exit_status
 from keras_bert_flow.cli import (  # noqa: F401  each adds its commands
     config_commands,
+    conversion_commands,
     data_commands,
     model_commands,
     question_commands,

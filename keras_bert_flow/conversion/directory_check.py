@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.conversion.checkpoint import Tensors
 from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, open_model_tensors
 from keras_bert_flow.conversion.directory_files import check_fast_tokenizer, check_vocabulary, read_json
 from keras_bert_flow.conversion.hf_config import read_hf_config, read_shape
@@ -79,7 +80,7 @@ def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
     source = str(folder / "config.json")
     shape, table = read_shape(config, source), find_table_of(config, source)
     tensors = open_model_tensors(folder).rename(table.normalise_name)
-    _check_sizes(shape, table, tensors)
+    check_sizes(shape, table, tensors)
     _check_memory(tensors)
     if (folder / "vocab.txt").is_file():
         check_vocabulary(folder / "vocab.txt", shape.vocabulary_size)
@@ -88,7 +89,7 @@ def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
     return config, tensors
 
 
-def _check_sizes(shape: EncoderShape, table: FamilyTable, tensors: StoredTensors) -> None:
+def check_sizes(shape: EncoderShape, table: FamilyTable, tensors: StoredTensors | Tensors) -> None:
     """Raise ValueError unless every tensor of the encoder is there and has the sizes of `config.json`."""
     for name, sizes in table.list_sizes(shape):
         if name not in tensors:
@@ -100,7 +101,7 @@ def _check_sizes(shape: EncoderShape, table: FamilyTable, tensors: StoredTensors
         _check_shape(name, tuple(getattr(shape, size) for size in sizes), tensors)
 
 
-def _check_shape(name: str, expected: tuple[int, ...], tensors: StoredTensors) -> None:
+def _check_shape(name: str, expected: tuple[int, ...], tensors: StoredTensors | Tensors) -> None:
     if tensors.shapes[name] != expected:
         raise ValueError(
             f"{tensors.path}: `{name}` must have the shape {expected}, by config.json. "

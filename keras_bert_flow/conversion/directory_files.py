@@ -8,6 +8,7 @@ from typing import Any
 from keras_bert_flow.json_documents import read_json as read_document
 from keras_bert_flow.models.families.registry import find_family
 
+TOKENIZER_CONFIG = "tokenizer_config.json"
 READ_BYTES = 1 << 20
 SPECIAL_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 
@@ -59,7 +60,11 @@ def _list_pieces(content: dict[str, Any]) -> set[str]:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON object, a field a line."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_bytes(_encode_json(content))
+
+
+def _encode_json(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def check_vocabulary(path: Path, vocabulary_size: int) -> None:
@@ -82,6 +87,11 @@ def write_vocabulary(folder: Path, vocabulary_path, cased: bool, max_positions: 
     """Copy `vocab.txt` and say in `tokenizer_config.json` how text becomes its pieces."""
     if Path(vocabulary_path).resolve() != (folder / "vocab.txt").resolve():
         shutil.copyfile(vocabulary_path, folder / "vocab.txt")
+    (folder / TOKENIZER_CONFIG).write_bytes(describe_vocabulary(cased, max_positions))
+
+
+def describe_vocabulary(cased: bool, max_positions: int) -> bytes:
+    """Return the content of `tokenizer_config.json` of a `vocab.txt`."""
     fields = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": not cased,
@@ -89,7 +99,7 @@ def write_vocabulary(folder: Path, vocabulary_path, cased: bool, max_positions: 
         "tokenize_chinese_chars": True,
         "strip_accents": None,
     }
-    write_json(folder / "tokenizer_config.json", fields | SPECIAL_TOKENS)
+    return _encode_json(fields | SPECIAL_TOKENS)
 
 
 def write_card(folder: Path, card: str | None, architecture: str, backbone) -> None:

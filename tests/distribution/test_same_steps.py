@@ -142,7 +142,9 @@ def test_masks_differ_by_replica_and_come_back(records):
         for path in replicas[0]:
             states = [tuple(state) for process in replicas for state in process[path]]
             assert len({seed for seed, _ in states}) == len(states) == PROCESSES * DEVICES
-            assert {steps for _, steps in states} == {STEPS}
+            drawn = {steps for _, steps in states}
+            # Attention on PyTorch draws for each group of rows of like length.
+            assert drawn == {STEPS} or BACKEND == "torch" and "/attention/" in path and min(drawn) > STEPS
     assert_same_weights(broken, whole, tolerance=0)
     losses = [[line["loss"] for line in read_log(folder)] for folder in (broken, whole)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)  # the sums of replicas are saved as one, in float32

@@ -19,6 +19,7 @@ from keras_bert_flow.terminal import abridge
 
 FILE, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 SUFFIX = ".safetensors"
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
 MAX_HEADER_BYTES = 16 << 20  # a BERT of 24 layers has 50 kB
 CHUNK_BYTES = 4 << 20  # held while looking for NaN
 _LENGTH_BYTES = 8
@@ -27,6 +28,7 @@ _INTEGERS = {
     f"{letter}{bits}": np.dtype(f"<{letter.lower()}{bits // 8}") for letter in "IU" for bits in (8, 16, 32, 64)
 }
 _DTYPES = _FLOATS | _INTEGERS | {"BOOL": np.dtype("?")}
+READABLE = tuple(_DTYPES)
 # Bits of an element; those that numpy has no type for may be in a file, but are not read.
 _BITS = {name: 8 * dtype.itemsize for name, dtype in _DTYPES.items()} | {
     "F4": 4,
@@ -102,16 +104,27 @@ class StoredTensors(Mapping[str, np.ndarray]):
                     )
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write float32 tensors."""
-    arrays = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in tensors.items()}
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], dtype: str = FLOAT32) -> None:
+    """Write tensors as float32, or rounded to float16 or bfloat16."""
+    kind = find_dtype(dtype)
+    arrays = {name: np.ascontiguousarray(array, dtype=kind) for name, array in tensors.items()}
     # transformers refuses a file that does not say for which framework it is.
     save_file(arrays, path, metadata={"format": "pt"})
     follow_umask(path)
 
 
-def open_model_tensors(folder: Path) -> StoredTensors:
-    """Open the floating-point tensors of a model directory; others, such as `position_ids`, are left out.
+def find_dtype(name: str) -> np.dtype:
+    """Return the dtype of a name; numpy has no bfloat16 of its own."""
+    if name == BFLOAT16:
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def open_model_tensors(folder: Path, dtypes: tuple[str, ...] = tuple(_FLOATS)) -> StoredTensors:
+    """Open the floating-point tensors of a model directory, or those of other dtypes; such as `position_ids` are left
+    out.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -119,12 +132,12 @@ def open_model_tensors(folder: Path) -> StoredTensors:
     """
     path, index = folder / FILE, folder / INDEX
     if path.is_file():
-        return open_floats(path)
+        return open_tensors(path, dtypes)
     if not index.is_file():
         raise FileNotFoundError(
             f"A model directory must hold {FILE}. Received: {folder}, without it. {_advise(folder)}"
         )
-    tensors = [open_floats(folder / name) for name in _list_shards(index)]
+    tensors = [open_tensors(folder / name, dtypes) for name in _list_shards(index)]
     places: dict[str, _Place] = {}
     for stored in tensors:
         if twice := places.keys() & stored.keys():
@@ -168,7 +181,7 @@ def open_floats(path: Path) -> StoredTensors:
     return open_tensors(path, tuple(_FLOATS))
 
 
-def open_tensors(path: Path, dtypes: tuple[str, ...] = tuple(_DTYPES)) -> StoredTensors:
+def open_tensors(path: Path, dtypes: tuple[str, ...] = READABLE) -> StoredTensors:
     """Open the tensors of some dtypes, after checking that the header fits the size of the file.
 
     Raises:

@@ -1,0 +1,55 @@
+"""Commands that turn models of one format into those of another."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow.cli.app import app
+from keras_bert_flow.outputs import check_place, existing_output
+from keras_bert_flow.terminal import show
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="FROM", help="A model: a folder, or a checkpoint without .index.")],
+    output: Annotated[Path, typer.Argument(metavar="TO", help="New folder for the result.")],
+    target: Annotated[
+        str | None, typer.Option("--format", help="huggingface or tensorflow; default huggingface, of another format.")
+    ] = None,
+    source_format: Annotated[
+        str | None, typer.Option("--from-format", help="That of FROM; default by the names of its files.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32, or rounded: float16 or bfloat16.")] = "float32",
+    cased: Annotated[
+        bool | None, typer.Option("--cased/--uncased", help="Whether the vocabulary keeps case, where FROM is silent.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")] = False,
+) -> None:
+    """Write a model in another format, read it back and compare; say what was renamed and left out.
+
+    The formats: huggingface (config.json and safetensors) and tensorflow (checkpoints of google-research/bert).
+    """
+    from keras_bert_flow.conversion.convert import HUGGING_FACE
+    from keras_bert_flow.conversion.convert import convert as run
+    from keras_bert_flow.conversion.formats.registry import find_format, recognise
+    from keras_bert_flow.records.verification import verify
+    from keras_bert_flow.stores.fetching import fetch
+
+    check_place(output)
+    if output.exists():
+        raise existing_output(output)
+    source = fetch(source)
+    if source.is_dir():
+        verify(source)
+    name = source_format or recognise(source)
+    find_format(name)  # a mistyped one is told first
+    if target is None and name == HUGGING_FACE and dtype == "float32":
+        raise ValueError(
+            f"It must be said what {source} is to become. Received: no --format, and no --dtype. Give one."
+        )
+    done = run(source, output, target or HUGGING_FACE, name, dtype, cased, dry_run)
+    show(f"{done.source} → {done.target}: {done.architecture}, {done.tensors} tensors, {done.parameters:,} parameters.")
+    for remark in done.remarks:
+        show(f"  {remark}")
+    show("Nothing was written." if dry_run else output)

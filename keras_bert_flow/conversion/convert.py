@@ -1,0 +1,98 @@
+"""Turn a model of one format into one of another, without Keras: read back and compared before it is published."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.conversion.checkpoint import Checkpoint
+from keras_bert_flow.conversion.codecs.safetensors_file import find_dtype
+from keras_bert_flow.conversion.formats.registry import find_format, recognise
+
+HUGGING_FACE = "huggingface"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was, or is to be, done.
+
+    Attributes:
+        source, target: names of the formats.
+        architecture: class of `transformers`.
+        tensors: how many.
+        parameters: numbers in them.
+        remarks: what was changed on the way or left out, a clause each.
+    """
+
+    source: str
+    target: str
+    architecture: str
+    tensors: int
+    parameters: int
+    remarks: tuple[str, ...]
+
+
+def convert(
+    path: str | Path,
+    output: str | Path,
+    target: str = HUGGING_FACE,
+    source: str | None = None,
+    dtype: str = "float32",
+    cased: bool | None = None,
+    dry_run: bool = False,
+) -> Conversion:
+    """Write a model in another format; nothing is written where something cannot be.
+
+    Args:
+        path: a model, a folder or the prefix of a checkpoint.
+        output: a folder that is not there yet.
+        target: the format to write, one of `formats.registry.FORMATS`.
+        source: the format of `path`; by default that of which it has the files.
+        dtype: of the numbers written.
+        cased: whether the vocabulary keeps case, where the source does not say so.
+        dry_run: read and check everything, and write nothing.
+    Raises:
+        FileNotFoundError: a file is missing.
+        FileExistsError: `output` is there.
+        ValueError: a file is damaged, or a format is unknown or cannot hold the model.
+    """
+    path, name = Path(path), source or recognise(Path(path))
+    known = find_format(target)
+    if dtype not in known.dtypes:
+        raise ValueError(f"Numbers of {known.title} must be {' or '.join(known.dtypes)}. Received: dtype={dtype}.")
+    checkpoint = find_format(name).read(path, cased)
+    known.check(checkpoint)
+    remarks = checkpoint.remarks + ((f"numbers rounded to {dtype}",) if dtype != "float32" else ())
+    for _ in _walk(checkpoint, dtype):  # every number is looked at before anything is written
+        pass
+    if not dry_run:
+        with publishing(output) as folder:
+            remarks += known.write(checkpoint, folder, dtype)
+            _compare(checkpoint, known.read(folder, cased), dtype)
+    architecture = (checkpoint.config.get("architectures") or ["?"])[0]
+    parameters = sum(math.prod(shape) for shape in checkpoint.tensors.shapes.values())
+    return Conversion(name, target, architecture, len(checkpoint.tensors), parameters, remarks)
+
+
+def _walk(checkpoint: Checkpoint, dtype: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the tensors as they are to be written; ValueError if one does not stay finite."""
+    kind = find_dtype(dtype)
+    for name, value in checkpoint.tensors.items():
+        with np.errstate(over="ignore"):
+            rounded = value.astype(kind).astype(np.float32)
+        if not np.isfinite(rounded).all():
+            raise ValueError(f"Weights must be finite in {dtype}. Received: {name}, which is not. Choose another one.")
+        yield name, rounded
+
+
+def _compare(wanted: Checkpoint, found: Checkpoint, dtype: str) -> None:
+    """Raise ValueError unless a model was read back as it was."""
+    if wanted.tensors.keys() != found.tensors.keys():
+        names = sorted(wanted.tensors.keys() ^ found.tensors.keys())
+        raise ValueError(f"A model must be read back as it was written. Received: {names[0]} in one of the two alone.")
+    for name, value in _walk(wanted, dtype):
+        if not np.array_equal(value, found.tensors[name].astype(np.float32)):
+            raise ValueError(f"A model must be read back as it was written. Received: other numbers of {name}.")

@@ -1,0 +1,101 @@
+"""Hugging Face's directories: `config.json`, safetensors and the files of a tokenizer."""
+
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.conversion.checkpoint import Checkpoint, Tensors
+from keras_bert_flow.conversion.codecs.safetensors_file import (
+    FILE,
+    INDEX,
+    PICKLE,
+    READABLE,
+    open_model_tensors,
+    write_tensors,
+)
+from keras_bert_flow.conversion.directory_check import open_directory
+from keras_bert_flow.conversion.directory_files import write_json
+from keras_bert_flow.conversion.formats.format import Format
+from keras_bert_flow.conversion.tables.registry import find_table_of
+
+CONFIG = "config.json"
+TOKENIZER = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+COMPANIONS = ("task.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "README.md")
+TIED = {"cls.predictions.decoder.weight": "embeddings.word_embeddings.weight"}
+TIED |= {"cls.predictions.decoder.bias": "cls.predictions.bias"}
+
+
+class HuggingFace(Format):
+    """Model directories as `transformers` has them, and this package."""
+
+    title = "Hugging Face"
+    dtypes = ("float32", "bfloat16", "float16")
+
+    def recognise(self, path: Path) -> bool:
+        return (path / CONFIG).is_file() and any((path / name).is_file() for name in (FILE, INDEX, PICKLE))
+
+    def read(self, path: Path, cased: bool | None) -> Checkpoint:
+        config, tensors = open_directory(path)
+        tensors.check_finite()
+        written = open_model_tensors(path, READABLE)
+        table = find_table_of(config, str(path / CONFIG))
+        names = {name: table.normalise_name(name) for name in written}
+        renamed = sum(here != name.removeprefix(table.prefix) for name, here in names.items())
+        copies = [name for name, source in TIED.items() if _is_copy(tensors, name, source)]
+        kept = [name for name in tensors if name not in copies]
+        remarks = [f"{renamed} tensors renamed from gamma and beta"] if renamed else []
+        remarks += [f"{name} left out, a copy of {TIED[name]}" for name in copies]
+        remarks += [f"{name} left out, no weights" for name, here in names.items() if here not in tensors]
+        return Checkpoint(
+            config,
+            Tensors(
+                {name: partial(tensors.__getitem__, name) for name in kept},
+                {name: tensors.shapes[name] for name in kept},
+                tensors.path,
+            ),
+            {name: path / name for name in TOKENIZER if (path / name).is_file()},
+            {name: path / name for name in COMPANIONS if (path / name).is_file()},
+            tuple(remarks),
+        )
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        pass  # whatever was read can be written
+
+    def write(self, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[str, ...]:
+        config = dict(checkpoint.config)
+        write_tensors(folder / FILE, name_tensors(config, checkpoint), dtype)
+        for name in ("dtype", "torch_dtype"):
+            config |= {name: dtype} if name in config or name == "dtype" else {}
+        write_json(folder / CONFIG, config)
+        copy_files({**checkpoint.tokenizer, **checkpoint.companions}, folder)
+        return ()
+
+
+def name_tensors(config: dict[str, Any], checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Return the tensors by the names that `transformers` gives them: with a prefix where there is a head."""
+    table = find_table_of(config, CONFIG)
+    is_bare = (config.get("architectures") or [""])[0] == f"{table.class_prefix}Model"
+    parts = (*table.embeddings.values(), *table.pooler.values())
+    first = {tensors.name.partition(".")[0] for tensors in parts} | {table.block_name.partition(".")[0]}
+    prefix = "" if is_bare else table.prefix
+    return {
+        (prefix if name.partition(".")[0] in first else "") + name: value for name, value in checkpoint.tensors.items()
+    }
+
+
+def copy_files(files: Mapping[str, Path | bytes], folder: Path) -> None:
+    """Write files by their names."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        if isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        else:
+            shutil.copyfile(content, folder / name)
+
+
+def _is_copy(tensors, name: str, source: str) -> bool:
+    return name in tensors and source in tensors and np.array_equal(tensors[name], tensors[source])

@@ -1,0 +1,113 @@
+"""Checkpoints as google-research/bert released them: `bert_config.json`, a tensor bundle, `vocab.txt`.
+
+TensorFlow is not needed to read and write them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.conversion.checkpoint import Checkpoint, Tensors
+from keras_bert_flow.conversion.codecs.tensor_bundle import INDEX_SUFFIX, open_bundle, write_bundle
+from keras_bert_flow.conversion.directory_check import check_sizes
+from keras_bert_flow.conversion.directory_files import check_vocabulary, describe_vocabulary, read_json, write_json
+from keras_bert_flow.conversion.formats.format import Format
+from keras_bert_flow.conversion.formats.huggingface import copy_files
+from keras_bert_flow.conversion.hf_config import read_hf_config, read_shape
+from keras_bert_flow.conversion.tables.google_research import ARCHITECTURES, name_here, name_there
+from keras_bert_flow.conversion.tables.registry import find_table
+
+CONFIG, NAME = "bert_config.json", "bert_model.ckpt"
+VOCABULARY, SETTINGS = "vocab.txt", "tokenizer_config.json"
+FAMILY = "bert"
+
+
+class TensorFlow(Format):
+    """Checkpoints of google-research/bert."""
+
+    title = "TensorFlow"
+
+    def recognise(self, path: Path) -> bool:
+        return (path / CONFIG).is_file() or Path(f"{path}{INDEX_SUFFIX}").is_file()
+
+    def read(self, path: Path, cased: bool | None) -> Checkpoint:
+        folder = path if path.is_dir() else path.parent
+        config = read_json(folder / CONFIG)
+        table, source = find_table(FAMILY), str(folder / CONFIG)
+        config = {"model_type": FAMILY} | table.written | config
+        shape = read_shape(config, source)
+        bundle = open_bundle(_find_prefix(path))
+        here = {name: name_here(name) for name in bundle}
+        tensors = Tensors(
+            {found[0]: _reader(bundle, name, found[1]) for name, found in here.items() if found},
+            {found[0]: _turn(bundle.shapes[name], found[1]) for name, found in here.items() if found},
+            bundle.path,
+        )
+        check_sizes(shape, table, tensors)
+        if "architectures" not in config:
+            classes = [title for name, title in ARCHITECTURES.items() if name in tensors]
+            config = {"architectures": [*classes, "BertModel"][:1]} | config
+        dropped = len(bundle) - len(tensors)
+        remarks = [f"{dropped} tensors of the optimizer left out"] if dropped else []
+        return Checkpoint(config, tensors, _find_tokenizer(folder, config, cased), remarks=tuple(remarks))
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        family = checkpoint.config["model_type"]
+        if family != FAMILY:
+            raise ValueError(f"A checkpoint of google-research/bert must be of a BERT. Received: {family}.")
+        untied = [name for name in checkpoint.tensors if name.startswith("cls.predictions.decoder.")]
+        if untied:
+            raise ValueError(
+                "A checkpoint of google-research/bert must have one table for tokens and predictions. Received: "
+                f"{untied[0]}, another than that of the embeddings."
+            )
+        if VOCABULARY not in checkpoint.tokenizer:
+            raise ValueError("A checkpoint of google-research/bert must have a vocab.txt. Received: none beside it.")
+
+    def write(self, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[str, ...]:
+        tensors = {}
+        for name, value in checkpoint.tensors.items():
+            there, is_transposed = name_there(name)
+            tensors[there] = (value.T if is_transposed else value).astype(dtype, copy=False)
+        write_bundle(folder / NAME, tensors)
+        write_json(folder / CONFIG, dict(checkpoint.config))
+        kept = {name: file for name, file in checkpoint.tokenizer.items() if name in (VOCABULARY, SETTINGS)}
+        copy_files(kept, folder)
+        left = [name for name in (*checkpoint.tokenizer, *checkpoint.companions) if name not in kept]
+        return (f"{', '.join(left)} left out",) if left else ()
+
+
+def _find_prefix(path: Path) -> Path:
+    """Return a prefix that is there, in a folder or as it was given; ValueError unless there is one."""
+    if not path.is_dir():
+        return path
+    found = sorted(path.glob(f"*{INDEX_SUFFIX}"))
+    if len(found) != 1:
+        names = ", ".join(file.name for file in found[:3]) or "none"
+        raise ValueError(
+            f"A folder must hold one checkpoint. Received: {path}, with {names}. Give the path of one without "
+            f"{INDEX_SUFFIX}."
+        )
+    return Path(str(found[0]).removesuffix(INDEX_SUFFIX))
+
+
+def _find_tokenizer(folder: Path, config: dict[str, Any], cased: bool | None) -> dict[str, Path | bytes]:
+    if not (folder / VOCABULARY).is_file():
+        raise FileNotFoundError(f"A checkpoint must come with its {VOCABULARY}. Received: {folder}, without it.")
+    settings = read_hf_config(config, str(folder / CONFIG))
+    check_vocabulary(folder / VOCABULARY, settings["vocabulary_size"])
+    if (folder / SETTINGS).is_file() and cased is None:
+        return {name: folder / name for name in (VOCABULARY, SETTINGS)}
+    if cased is None:
+        raise ValueError(
+            f"It must be known whether a vocabulary keeps case. Received: {folder}, which does not say. Give --cased "
+            "or --uncased."
+        )
+    return {VOCABULARY: folder / VOCABULARY, SETTINGS: describe_vocabulary(cased, settings["max_positions"])}
+
+
+def _reader(bundle, name: str, is_transposed: bool):
+    return lambda: bundle[name].T if is_transposed else bundle[name]
+
+
+def _turn(shape: tuple[int, ...], is_transposed: bool) -> tuple[int, ...]:
+    return shape[::-1] if is_transposed else shape
