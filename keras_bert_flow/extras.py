@@ -16,6 +16,7 @@ EXTRAS = {
     "zstandard": "beam",
     "s3fs": "s3",
     "gcsfs": "gcs",
+    "huggingface_hub": "hub",
 }
 
 

@@ -21,7 +21,7 @@ ALLOWED = {
     "text": "by_name json_documents terminal numpy tokenizers pyarrow zstandard",
     "records": "arrivals artifacts json_documents local_paths outputs numpy google_crc32c",
     # What lies elsewhere is fetched; `fsspec` is loaded when something does.
-    "stores": "arrivals artifacts extras local_paths locks records terminal fsspec",
+    "stores": "arrivals artifacts extras local_paths locks records terminal fsspec huggingface_hub",
     "data": "arrivals text records stores tasks json_documents terminal grain numpy",
     "backends": "keras numpy grain jax tensorflow torch",
     "layers": "backends by_name keras",

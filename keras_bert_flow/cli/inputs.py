@@ -9,7 +9,7 @@ from keras_bert_flow.local_paths import check_local, find_address
 # What each command calls by these names may be at another place, such as s3://bucket/x.
 MODELS = ("model", "teacher", "initial_model")
 LISTS = ("earlier",)
-FOLDERS = ("records", "vocab", "finetuned", "pretrained", "earlier", *MODELS)
+FOLDERS = ("records", "vocab", "finetuned", "pretrained", "earlier", "source", *MODELS)
 
 
 def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:

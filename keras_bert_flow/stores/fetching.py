@@ -12,6 +12,7 @@ from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.records.verification import is_ours
 from keras_bert_flow.stores.cache import enter, fetched_root, leave, leave_all, make_room
 from keras_bert_flow.stores.download import Download, is_here
+from keras_bert_flow.stores.hub import fetch_from_hub, is_of_hub
 from keras_bert_flow.stores.store import Store
 
 KEY_LENGTH = 16
@@ -39,6 +40,8 @@ def fetch(path: str | Path, wait: bool = True) -> Path:
     address = find_address(path)
     if address is None:
         return Path(path)
+    if is_of_hub(address):
+        return fetch_from_hub(address)
     store, prefix, listed = _find_manifest(address) or (Store(address), PurePosixPath(), None)
     if listed is None:
         return _fetch_unlisted(store, address)
