@@ -7,6 +7,9 @@ from typing import Any
 
 from keras_bert_flow.json_documents import read_json as read_document
 from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
+from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER
+from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 READ_BYTES = 1 << 20
@@ -84,10 +87,12 @@ def check_vocabulary(path: Path, vocabulary_size: int) -> None:
 
 
 def write_vocabulary(folder: Path, vocabulary_path, cased: bool, max_positions: int) -> None:
-    """Copy `vocab.txt` and say in `tokenizer_config.json` how text becomes its pieces."""
+    """Copy `vocab.txt`, and write the same as `tokenizer.json` and what is beside either, `tokenizer_config.json`."""
+    content = encode_fast_tokenizer(read_vocabulary(vocabulary_path), cased)
     if Path(vocabulary_path).resolve() != (folder / "vocab.txt").resolve():
         shutil.copyfile(vocabulary_path, folder / "vocab.txt")
     (folder / TOKENIZER_CONFIG).write_bytes(describe_vocabulary(cased, max_positions))
+    (folder / FAST_TOKENIZER).write_bytes(content)
 
 
 def describe_vocabulary(cased: bool, max_positions: int) -> bytes:

@@ -88,7 +88,7 @@ def check_equal(one, other):
     assert all(first[name].tobytes() == second[name].tobytes() for name in first)
     configs = [json.loads((folder / "config.json").read_text()) for folder in (one, other)]
     assert configs[0] == configs[1]
-    for name in ("vocab.txt", "tokenizer_config.json"):
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
@@ -243,7 +243,7 @@ def test_command_says_what_was_done(tmp_path, pretrainer):
     assert status == 0
     assert output.splitlines() == [
         f"huggingface → tensorflow: BertForPreTraining, 46 tensors, {count:,} parameters.",
-        "  README.md left out",
+        "  tokenizer.json, README.md left out",
         str(tmp_path / "a"),
     ]
     status, output, _ = run("convert", tmp_path / "a" / "bert_model.ckpt", tmp_path / "b", "--dry-run")

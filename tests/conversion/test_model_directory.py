@@ -11,6 +11,7 @@ from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.heads.text_classifier import TextClassifier
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
 
@@ -24,7 +25,7 @@ def pretrainer():
 
 @pytest.fixture
 def folder(pretrainer, tmp_path):
-    words = "".join(f"word{index}\n" for index in range(50))
+    words = "".join(f"{piece}\n" for piece in (*SPECIAL_PIECES, *(f"word{index}" for index in range(45))))
     (tmp_path / "words.txt").write_text(words)
     pretrainer.save_to_preset(tmp_path / "model", vocabulary_path=tmp_path / "words.txt", card="# A card\n")
     return tmp_path / "model"
@@ -45,7 +46,7 @@ def edit_tensors(path, change):
 
 
 def test_directory_holds_the_layout(folder):
-    names = {"config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json", "README.md"}
+    names = {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "README.md"}
     assert {path.name for path in folder.iterdir()} == names
     assert (folder / "README.md").read_text() == "# A card\n"
 

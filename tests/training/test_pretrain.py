@@ -154,6 +154,7 @@ def test_published_folder_is_whole(records, finished):
         "model/README.md",
         "model/config.json",
         "model/model.safetensors",
+        "model/tokenizer.json",
         "model/tokenizer_config.json",
         "model/vocab.txt",
     ]

@@ -15,6 +15,9 @@ from keras_bert_flow.conversion.formats.huggingface import copy_files
 from keras_bert_flow.conversion.hf_config import read_hf_config, read_shape
 from keras_bert_flow.conversion.tables.google_research import ARCHITECTURES, name_here, name_there
 from keras_bert_flow.conversion.tables.registry import find_table
+from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
+from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER
+from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 
 CONFIG, NAME = "bert_config.json", "bert_model.ckpt"
 VOCABULARY, SETTINGS = "vocab.txt", "tokenizer_config.json"
@@ -95,14 +98,22 @@ def _find_tokenizer(folder: Path, config: dict[str, Any], cased: bool | None) ->
         raise FileNotFoundError(f"A checkpoint must come with its {VOCABULARY}. Received: {folder}, without it.")
     settings = read_hf_config(config, str(folder / CONFIG))
     check_vocabulary(folder / VOCABULARY, settings["vocabulary_size"])
-    if (folder / SETTINGS).is_file() and cased is None:
-        return {name: folder / name for name in (VOCABULARY, SETTINGS)}
-    if cased is None:
+    pieces = read_vocabulary(folder / VOCABULARY)
+    if cased is None and (folder / SETTINGS).is_file():
+        cased = read_json(folder / SETTINGS).get("do_lower_case") is False
+        given = folder / SETTINGS
+    elif cased is None:
         raise ValueError(
             f"It must be known whether a vocabulary keeps case. Received: {folder}, which does not say. Give --cased "
             "or --uncased."
         )
-    return {VOCABULARY: folder / VOCABULARY, SETTINGS: describe_vocabulary(cased, settings["max_positions"])}
+    else:
+        given = describe_vocabulary(cased, settings["max_positions"])
+    return {
+        VOCABULARY: folder / VOCABULARY,
+        SETTINGS: given,
+        FAST_TOKENIZER: encode_fast_tokenizer(pieces, cased),
+    }
 
 
 def _reader(bundle, name: str, is_transposed: bool):
