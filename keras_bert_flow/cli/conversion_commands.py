@@ -24,9 +24,16 @@ def convert(
     cased: Annotated[
         bool | None, typer.Option("--cased/--uncased", help="Whether the vocabulary keeps case, where FROM is silent.")
     ] = None,
+    positions: Annotated[
+        int | None, typer.Option("--positions", help="Longest text of the result, tokens: positions over and over.")
+    ] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers to keep, such as 0,2,4; from 0.")] = None,
+    vocabulary: Annotated[
+        Path | None, typer.Option("--vocab", help="Another vocab.txt; the pieces that both have are kept.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")] = False,
 ) -> None:
-    """Write a model in another format, read it back and compare; say what was renamed and left out.
+    """Write a model in another format or shape, read it back and compare; say what was renamed and left out.
 
     The formats: huggingface (config.json and safetensors) and tensorflow (checkpoints of google-research/bert).
     """
@@ -44,12 +51,23 @@ def convert(
         verify(source)
     name = source_format or recognise(source)
     find_format(name)  # a mistyped one is told first
-    if target is None and name == HUGGING_FACE and dtype == "float32":
+    changes = {"positions": positions, "layers": _read_numbers(layers), "vocabulary": vocabulary}
+    if target is None and name == HUGGING_FACE and dtype == "float32" and not any(changes.values()):
         raise ValueError(
             f"It must be said what {source} is to become. Received: no --format, and no --dtype. Give one."
         )
-    done = run(source, output, target or HUGGING_FACE, name, dtype, cased, dry_run)
+    done = run(source, output, target or HUGGING_FACE, name, dtype, cased, dry_run, **changes)
     show(f"{done.source} → {done.target}: {done.architecture}, {done.tensors} tensors, {done.parameters:,} parameters.")
     for remark in done.remarks:
         show(f"  {remark}")
     show("Nothing was written." if dry_run else output)
+
+
+def _read_numbers(text: str | None) -> list[int] | None:
+    """Read numbers with commas between them."""
+    if text is None:
+        return None
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise ValueError(f"Layers must be numbers with commas between. Received: --layers {text}.") from None

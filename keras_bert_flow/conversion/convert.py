@@ -1,7 +1,8 @@
 """Turn a model of one format into one of another, without Keras: read back and compared before it is published."""
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.conversion.checkpoint import Checkpoint
 from keras_bert_flow.conversion.codecs.safetensors_file import find_dtype
 from keras_bert_flow.conversion.formats.registry import find_format, recognise
+from keras_bert_flow.conversion.surgery import keep_layers, set_positions, set_vocabulary
+from keras_bert_flow.text.tokenizers.loaded import SETTINGS
 
 HUGGING_FACE = "huggingface"
 
@@ -43,6 +46,9 @@ def convert(
     dtype: str = "float32",
     cased: bool | None = None,
     dry_run: bool = False,
+    positions: int | None = None,
+    layers: Sequence[int] | None = None,
+    vocabulary: str | Path | None = None,
 ) -> Conversion:
     """Write a model in another format; nothing is written where something cannot be.
 
@@ -54,6 +60,7 @@ def convert(
         dtype: of the numbers written.
         cased: whether the vocabulary keeps case, where the source does not say so.
         dry_run: read and check everything, and write nothing.
+        positions, layers, vocabulary: of the result, where they are to be others; see `surgery`.
     Raises:
         FileNotFoundError: a file is missing.
         FileExistsError: `output` is there.
@@ -64,6 +71,12 @@ def convert(
     if dtype not in known.dtypes:
         raise ValueError(f"Numbers of {known.title} must be {' or '.join(known.dtypes)}. Received: dtype={dtype}.")
     checkpoint = find_format(name).read(path, cased)
+    if vocabulary is not None:
+        checkpoint = set_vocabulary(checkpoint, vocabulary, _keeps_case(checkpoint, cased))
+    if layers is not None:
+        checkpoint = keep_layers(checkpoint, layers)
+    if positions is not None:
+        checkpoint = set_positions(checkpoint, positions, _keeps_case(checkpoint, cased))
     known.check(checkpoint)
     remarks = checkpoint.remarks + ((f"numbers rounded to {dtype}",) if dtype != "float32" else ())
     for _ in _walk(checkpoint, dtype):  # every number is looked at before anything is written
@@ -75,6 +88,15 @@ def convert(
     architecture = (checkpoint.config.get("architectures") or ["?"])[0]
     parameters = sum(math.prod(shape) for shape in checkpoint.tensors.shapes.values())
     return Conversion(name, target, architecture, len(checkpoint.tensors), parameters, remarks)
+
+
+def _keeps_case(checkpoint: Checkpoint, cased: bool | None) -> bool:
+    """Say whether the vocabulary keeps case: as it was said, or else as `tokenizer_config.json` has it."""
+    settings = checkpoint.tokenizer.get(SETTINGS)
+    if cased is not None or settings is None:
+        return bool(cased)
+    content = settings if isinstance(settings, bytes) else settings.read_bytes()
+    return json.loads(content).get("do_lower_case") is False
 
 
 def _walk(checkpoint: Checkpoint, dtype: str) -> Iterator[tuple[str, np.ndarray]]:

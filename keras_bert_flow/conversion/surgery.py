@@ -1,0 +1,168 @@
+"""Change the shape of a trained model, without Keras: more positions, fewer layers, another vocabulary."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.conversion.checkpoint import Checkpoint, Maker, Tensors
+from keras_bert_flow.conversion.directory_files import describe_vocabulary
+from keras_bert_flow.conversion.hf_config import read_shape
+from keras_bert_flow.conversion.tables.registry import find_table_of
+from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, WORDS_HEAD
+from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
+from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
+from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
+
+CONFIG = "config.json"
+# Layers of heads with a row or a number for each piece, by their names in BERT
+VOCABULARY_LAYERS = (MASKED_LM_HEAD["mlm"], WORDS_HEAD["words"], "cls.predictions.decoder")
+
+
+def set_positions(checkpoint: Checkpoint, positions: int, cased: bool) -> Checkpoint:
+    """Return a model of as many positions: its vectors of positions over and over, or the first of them.
+
+    A longer text then has vectors that the model knows, twice as far apart as they were; training settles them.
+
+    Args:
+        positions: of the longest text.
+        cased: whether the vocabulary keeps case, to write down how long its texts may be.
+    Raises:
+        ValueError: fewer than 8.
+    Source: Beltagy et al. 2020 (Longformer), section 5, arXiv:2004.05150.
+    """
+    if positions < 8:
+        raise ValueError(f"A model must have at least 8 positions. Received: {positions}. Ask for more.")
+    shape, table = read_shape(dict(checkpoint.config), CONFIG), find_table_of(checkpoint.config, CONFIG)
+    offset, before = shape.position_offset, shape.max_positions
+    rows = np.concatenate([np.arange(offset), offset + np.arange(positions) % before])
+    name = f"{table.embeddings['embeddings/position_embedding'].name}.weight"
+    tensors = _change(checkpoint.tensors, {name: lambda value: value[rows]}, {name: len(rows)})
+    tokenizer = dict(checkpoint.tokenizer)
+    if VOCABULARY_FILE in tokenizer:
+        tokenizer[SETTINGS] = describe_vocabulary(cased, positions)
+    return replace(
+        checkpoint,
+        config=_set(checkpoint.config, table, max_positions=positions + offset),
+        tensors=tensors,
+        tokenizer=tokenizer,
+        remarks=(*checkpoint.remarks, f"{positions} positions, of {before}"),
+    )
+
+
+def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
+    """Return a model of some layers, from 0, in the order given.
+
+    Raises:
+        ValueError: there are no such layers, one is named twice, or they share their weights.
+    Source: Fan et al. 2020 (LayerDrop), section 3, arXiv:1909.11556.
+    """
+    shape, table = read_shape(dict(checkpoint.config), CONFIG), find_table_of(checkpoint.config, CONFIG)
+    if shape.num_blocks != shape.num_layers or shape.shared_parts:
+        raise ValueError(f"Layers must have weights of their own to be chosen. Received: {table.family}, which shares.")
+    if not layers or len({*layers}) < len(layers) or not {*layers} <= {*range(shape.num_layers)}:
+        raise ValueError(
+            f"Layers must be among 0 to {shape.num_layers - 1}, each once. Received: {', '.join(map(str, layers))}."
+        )
+    number = re.compile(re.escape(table.block_name).replace(r"\{\}", r"(\d+)"))
+    makers: dict[str, Maker] = {}
+    shapes = {}
+    for name in checkpoint.tensors:
+        found = number.match(name)
+        if found and int(found[1]) not in layers:
+            continue
+        new = table.block_name.format(layers.index(int(found[1]))) + name[found.end() :] if found else name
+        makers[new], shapes[new] = partial(checkpoint.tensors.__getitem__, name), checkpoint.tensors.shapes[name]
+    return replace(
+        checkpoint,
+        config=_set(checkpoint.config, table, num_layers=len(layers)),
+        tensors=Tensors(makers, shapes, checkpoint.tensors.path),
+        remarks=(*checkpoint.remarks, f"layers {', '.join(map(str, layers))} of {shape.num_layers}"),
+    )
+
+
+def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Checkpoint:
+    """Return a model of another vocabulary, to train further: what both have is kept.
+
+    A new piece begins as the mean of the pieces that it was before, and where it was none as the mean of all.
+
+    Args:
+        path: a vocab.txt.
+        cased: whether it keeps case.
+    Raises:
+        ValueError: the model has no vocab.txt, or [PAD] has another number.
+    """
+    table = find_table_of(checkpoint.config, CONFIG)
+    source = checkpoint.tokenizer.get(VOCABULARY_FILE)
+    if not isinstance(source, Path):
+        raise ValueError(
+            "A model must have a vocab.txt to be given another. Received: none. Train it further as it is."
+        )
+    old, pieces = {piece: number for number, piece in enumerate(read_vocabulary(source))}, read_vocabulary(path)
+    if old[SPECIAL_PIECES[0]] != pieces.index(SPECIAL_PIECES[0]):
+        raise ValueError(
+            f"{SPECIAL_PIECES[0]} must keep its number. Received: {path}, where it is line "
+            f"{pieces.index(SPECIAL_PIECES[0]) + 1}, not {old[SPECIAL_PIECES[0]] + 1}. Move it."
+        )
+    parts = [[old[piece]] if piece in old else split(piece, old) for piece in pieces]
+
+    def move(value: np.ndarray) -> np.ndarray:
+        mean = value.mean(axis=0, dtype=np.float64)
+        # One row is that row to the bit; the mean of one might not be.
+        rows = [value[part[0]] if len(part) == 1 else value[part].mean(axis=0) if part else mean for part in parts]
+        return np.stack(rows).astype(value.dtype)
+
+    names = [f"{table.embeddings['token_embedding'].name}.weight"]
+    layers = table.name_heads({layer: layer for layer in VOCABULARY_LAYERS}, "").values()
+    heads = [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
+    names += [name for name in heads if name in checkpoint.tensors]
+    shape = read_shape(dict(checkpoint.config), CONFIG)
+    shared = sum(piece in old for piece in pieces)
+    return replace(
+        checkpoint,
+        config=_set(checkpoint.config, table, vocabulary_size=len(pieces)),
+        tensors=_change(checkpoint.tensors, dict.fromkeys(names, move), dict.fromkeys(names, len(pieces))),
+        tokenizer={
+            VOCABULARY_FILE: Path(path),
+            SETTINGS: describe_vocabulary(cased, shape.max_positions),
+            FAST_TOKENIZER: encode_fast_tokenizer(pieces, cased),
+        },
+        remarks=(
+            *checkpoint.remarks,
+            f"{shared:,} pieces kept, {len(pieces) - shared:,} new, {len(old) - shared:,} gone",
+        ),
+    )
+
+
+def split(piece: str, known: Mapping[str, int]) -> list[int]:
+    """Return the numbers of the longest known pieces that make a piece, from its start; none where a part has none."""
+    rest, numbers = piece.removeprefix(CONTINUATION), []
+    is_inside = piece.startswith(CONTINUATION)
+    while rest:
+        mark = CONTINUATION if is_inside else ""
+        size = next((size for size in range(len(rest), 0, -1) if mark + rest[:size] in known), 0)
+        if not size:
+            return []
+        numbers.append(known[mark + rest[:size]])
+        rest, is_inside = rest[size:], True
+    return numbers
+
+
+def _change(tensors: Tensors, changes: Mapping[str, Callable], rows: Mapping[str, int]) -> Tensors:
+    """Return tensors of which some are changed to as many rows."""
+
+    def read(name: str) -> np.ndarray:
+        return changes[name](tensors[name]) if name in changes else tensors[name]
+
+    shapes = {name: (rows[name], *shape[1:]) if name in rows else shape for name, shape in tensors.shapes.items()}
+    return Tensors({name: partial(read, name) for name in tensors}, shapes, tensors.path)
+
+
+def _set(config: Mapping[str, Any], table: FamilyTable, **values: int) -> dict[str, Any]:
+    """Return `config.json` with other values of our settings."""
+    return {**config, **{setting.theirs: values[setting.ours] for setting in table.settings if setting.ours in values}}
