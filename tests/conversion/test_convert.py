@@ -159,7 +159,7 @@ def test_old_names_copies_and_counters_of_hugging_face_are_told(tmp_path, pretra
     tensors["bert.embeddings.position_ids"] = np.arange(16)[None]
     folder = tmp_path / "old"
     folder.mkdir()
-    for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
+    for name in ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((pretrainer / name).read_bytes())
     save_file(tensors, folder / "model.safetensors")
     done = convert(folder, tmp_path / "new")
