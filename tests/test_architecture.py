@@ -40,7 +40,7 @@ ALLOWED = {
     ),
     "conversion": (
         "backends by_name layers models records stores artifacts json_documents local_paths terminal safetensors numpy "
-        "text ml_dtypes "
+        "text markdown ml_dtypes "
         "keras"
     ),
     "prediction": (

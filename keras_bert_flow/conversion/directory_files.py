@@ -1,4 +1,4 @@
-"""Write and read the text files of a model directory: config.json, vocab.txt, tokenizer_config.json, README.md."""
+"""Write and read the text files of a model directory: config.json, vocab.txt, tokenizer_config.json, tokenizer.json."""
 
 import json
 import shutil
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.json_documents import read_json as read_document
-from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER
 from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
@@ -105,16 +104,3 @@ def describe_vocabulary(cased: bool, max_positions: int) -> bytes:
         "strip_accents": None,
     }
     return _encode_json(fields | SPECIAL_TOKENS)
-
-
-def write_card(folder: Path, card: str | None, architecture: str, backbone) -> None:
-    """Write the model card: the one given, or a few lines on size and loading."""
-    title = find_family(backbone.family).title
-    default = (
-        f"# {architecture}\n\nA {title} written by keras-bert-flow: {backbone.num_layers} layers, "
-        f"{backbone.hidden_dim} wide, {backbone.num_heads} heads, {backbone.vocabulary_size:,} pieces, "
-        f"{backbone.count_params():,} parameters in the encoder.\n\n"
-        f'Load it with `keras_bert_flow.Backbone.from_preset("this folder")` or with '
-        f'`transformers.{architecture}.from_pretrained("this folder")`.\n'
-    )
-    (folder / "README.md").write_text(default if card is None else card, encoding="utf-8")

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.conversion.codecs.safetensors_file import FILE, write_tensors
-from keras_bert_flow.conversion.directory_files import check_vocabulary, write_card, write_json, write_vocabulary
+from keras_bert_flow.conversion.directory_files import check_vocabulary, write_json, write_vocabulary
 from keras_bert_flow.conversion.heads import find_saved_as
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, make_hf_config, make_label_fields, number_labels
+from keras_bert_flow.conversion.model_card import Card, write_card
 from keras_bert_flow.conversion.reading import check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import write_sentence_files
 from keras_bert_flow.conversion.tables.registry import find_table
@@ -41,7 +42,7 @@ def save_model_directory(
         vocabulary_path: the `vocab.txt` to put in.
         cased: whether the vocabulary keeps case and accents.
         labels: names of the classes in the order of their ids; by default the model's own `labels`.
-        card: text of `README.md`; by default a few lines.
+        card: text of `README.md`, or a `Card` of what a run says; by default what the model is and how to load it.
         max_tokens: where an embedder cuts texts; others write this in no file of theirs.
         task: the task to write as `task.json`, as `kbf.make_task` gives it: needed to keep its columns, a threshold, or
             that texts are pairs.
@@ -65,7 +66,9 @@ def save_model_directory(
         write_sentence_files(folder, backbone.hidden_dim, model.pooling, model.normalize, max_tokens)
     if task is not None:
         task.save(folder, max_tokens or backbone.max_positions)
-    write_card(folder, card, config["architectures"][0], backbone)
+    if not isinstance(card, str):
+        card = write_card(card or Card(), model, backbone, saved, config["architectures"][0])
+    (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def load_model(model_class: type, path, **overrides):

@@ -18,6 +18,7 @@ from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
+from keras_bert_flow.training.finetuning.card import describe_run
 from keras_bert_flow.training.finetuning.early_stopping import StopWithoutGain
 from keras_bert_flow.training.finetuning.label_words import find_label_words
 from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
@@ -84,7 +85,7 @@ class TaskRuns:
             is_head_new = self._take_first_state(start, seed)
             try:
                 run |= self._train(folder, run, is_head_new, prefix + str(folder.relative_to(folder.parents[1])))
-                self._save(folder / MODEL)
+                self._save(folder / MODEL, run)
             except NotFiniteError as error:
                 if not may_fail:
                     raise
@@ -94,13 +95,14 @@ class TaskRuns:
             shutil.rmtree(folder / name, ignore_errors=True)
         return _read_run(folder)
 
-    def _save(self, folder: Path) -> None:
+    def _save(self, folder: Path, run: Mapping[str, Any]) -> None:
         length = self._settings.sequence_length
         folder.mkdir(parents=True, exist_ok=True)
         self._tokenizer.write(folder)
         vocabulary = folder / VOCABULARY_FILE
         vocabulary = vocabulary if vocabulary.is_file() else None  # else a `tokenizer.json`
-        save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, max_tokens=length)
+        card = describe_run(self._config, self._data, run)
+        save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, card=card, max_tokens=length)
         self._data.task.save(folder, length)
 
     def _is_finished(self, folder: Path) -> bool:

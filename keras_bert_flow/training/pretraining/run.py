@@ -14,8 +14,6 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
-from keras_bert_flow.markdown import as_markdown, code_span, escape_markdown
-from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
@@ -26,6 +24,7 @@ from keras_bert_flow.text.tokenizers.files import copy_tokenizer, find_tokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.precision import arithmetic, seed_everything
+from keras_bert_flow.training.pretraining.card import describe_run
 from keras_bert_flow.training.pretraining.initial_tokens import set_initial_tokens
 from keras_bert_flow.training.pretraining.objective_fit import check_padding
 from keras_bert_flow.training.pretraining.plateau import PlateauWatch, find_unigram_loss
@@ -174,7 +173,7 @@ def _build(run: Run) -> Contents:
 
 def _save(run: Run, model: ModelWithHead, metrics: Mapping[str, Any]) -> None:
     (run.work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
-    cased, card = run.training.manifest.config["cased"], write_card(run.config, metrics)
+    cased, card = run.training.manifest.config["cased"], describe_run(run.config, run.training.manifest, metrics)
     folder, vocabulary = run.work / "model", find_tokenizer_file(run.records)
     if vocabulary.name != VOCABULARY_FILE:
         folder.mkdir(exist_ok=True)
@@ -270,12 +269,3 @@ def _check_fit(config: PipelineConfig, training: PretrainingRecords) -> None:
         raise ValueError("There must be records to train on. Received: none. Give the corpus more documents.")
     check_positions(training.sequence_length, config.model.max_positions)
     check_padding(config.model, training.read_tokenizer())
-
-
-def write_card(config: PipelineConfig, metrics: Mapping[str, Any]) -> str:
-    """Write the model card: what the model is and what was measured."""
-    rows = [[name.replace("_", " "), f"{value:,.4g}"] for name, value in sorted(metrics.items())]
-    title = f"# {escape_markdown(config.name)}"
-    family, size = find_family(config.model.family).title, code_span(config.model.size)
-    line = f"A {family} of size {size}, pre-trained with keras-bert-flow."
-    return "\n\n".join([title, line, as_markdown([["measure", "value"], *rows])]) + "\n"

@@ -1,0 +1,125 @@
+"""Write the model card, `README.md` of a model directory: front matter for the Hugging Face Hub, facts, how to load it.
+
+Source of the front matter: the Hub's documentation, "Model Cards", and huggingface_hub, `ModelCardData`.
+"""
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+
+from keras_bert_flow.artifacts import package_version
+from keras_bert_flow.markdown import as_markdown, escape_markdown
+from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, POOLING, SavedAs
+
+# Class of `transformers` without the family → what the Hub calls its task
+PIPELINES = {
+    "ForPreTraining": "fill-mask",
+    "ForMaskedLM": "fill-mask",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMultipleChoice": "multiple-choice",
+}
+ENCODING = "feature-extraction"  # of others
+SENTENCES = "sentence-similarity"
+CPU_INFO = Path("/proc/cpuinfo")
+Section = tuple[str, Sequence[Sequence[str]]]  # heading, rows of a name and a value
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a run says of its model.
+
+    Attributes:
+        title: by default the class of `transformers`.
+        sections: on what it was made from, how, and what came out.
+    """
+
+    title: str | None = None
+    sections: Sequence[Section] = ()
+
+
+def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str) -> str:
+    """Return the text of a model card.
+
+    Args:
+        card: what the run says.
+        model: what is saved.
+        backbone: its encoder.
+        saved: how it is saved.
+        architecture: class of `transformers`.
+    """
+    shape = [
+        ["layers", str(backbone.num_layers)],
+        ["width", str(backbone.hidden_dim)],
+        ["heads", str(backbone.num_heads)],
+        ["pieces", f"{backbone.vocabulary_size:,}"],
+        ["longest text, tokens", f"{backbone.max_positions:,}"],
+        ["parameters", f"{model.count_params():,}, of which {backbone.count_params():,} in the encoder"],
+    ]
+    head = f", with a {saved.noun}" if saved.head else ""
+    parts = [
+        _front_matter(saved),
+        f"# {escape_markdown(card.title or architecture)}",
+        f"A {find_family(backbone.family).title}{head}, made with keras-bert-flow {package_version()}.",
+        *(_write_section(heading, rows) for heading, rows in (("Model", shape), *card.sections) if rows),
+        "## Loading",
+        _show_loading(type(model).__name__, architecture),
+        "The license is for the author to name, in the first lines of this file.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def describe_machine(seconds: float, devices: int = 1) -> Section:
+    """Return the section on what a model was trained with.
+
+    Args:
+        seconds: of training.
+        devices: how many there were.
+    """
+    backend = keras.backend.backend()
+    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("keras", backend))
+    kinds = _find_processor()
+    rows = [["processor", kinds], ["devices", str(devices)], ["time", f"{seconds:,.0f} s"]]
+    return "Training environment", [*rows, ["software", f"Python {platform.python_version()}, {packages}"]]
+
+
+def _find_processor() -> str:
+    try:
+        lines = CPU_INFO.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
+
+
+def _front_matter(saved: SavedAs) -> str:
+    pipeline = PIPELINES.get(saved.architecture, ENCODING)
+    if set(POOLING) <= set(saved.options):
+        pipeline = SENTENCES
+    elif not {*saved.head} >= {*MASKED_LM_HEAD} and pipeline == "fill-mask":  # ELECTRA's discriminator guesses nothing
+        pipeline = ENCODING
+    library = "sentence-transformers" if pipeline == SENTENCES else "transformers"
+    lines = ["license: unknown", f"library_name: {library}", f"pipeline_tag: {pipeline}"]
+    return "\n".join(["---", *lines, "tags:", "- keras", "- keras-bert-flow", "---"])
+
+
+def _write_section(heading: str, rows: Sequence[Sequence[str]]) -> str:
+    return f"## {heading}\n\n{as_markdown([['', ''], *rows], ['---', '---'])}"
+
+
+def _show_loading(ours: str, theirs: str) -> str:
+    lines = [
+        "import keras_bert_flow, transformers",
+        "",
+        f'keras_bert_flow.{ours}.from_preset("this folder")  # on TensorFlow, JAX or PyTorch',
+        f'transformers.{theirs}.from_pretrained("this folder")',
+        'transformers.AutoTokenizer.from_pretrained("this folder")',
+    ]
+    return "\n".join(["```python", *lines, "```"])

@@ -1,0 +1,32 @@
+"""Say on the model card what a fine-tuned model is for, how it was trained, and what it scores."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.conversion.model_card import Card, describe_machine
+from keras_bert_flow.training.finetuning.task_data import TaskData
+
+RECIPE = ("optimizer", "learning_rate", "epochs", "batch_size", "sequence_length", "layer_decay", "precision")
+
+
+def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any]) -> Card:
+    """Return what the card of a fine-tuned model says; what other runs and the baselines score is in the report.
+
+    Args:
+        config: of the run, with a task.
+        data: what it was trained and measured on.
+        run: content of `run.json`: start, seed, seconds and score.
+    """
+    settings, task = config.finetuning.model_dump(mode="json"), data.task
+    facts = [
+        ["task", config.task.name],
+        ["kind", task.kind.replace("_", " ")],
+        ["started from", f"{run['start']} weights" if run["start"] == "random" else "a pre-trained model"],
+        ["examples to train on", f"{len(data.train):,}"],
+        ["examples of the dev table", f"{len(data.dev_examples):,}"],
+    ]
+    recipe = [[name.replace("_", " "), str(settings[name])] for name in RECIPE] + [["seed", str(run["seed"])]]
+    score = [[task.main_metric.replace("_", " "), f"{run['score']:.4f}"]]
+    sections = (("Task", facts), ("Training", recipe), ("Score on the dev table", score))
+    return Card(config.task.name, (*sections, describe_machine(run["seconds"])))

@@ -1,0 +1,47 @@
+"""Say on the model card what a pre-trained model was made from, how, and what was measured."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.conversion.model_card import Card, describe_machine
+from keras_bert_flow.records.manifest import Manifest
+
+# Counter of the job that made the records → what to call it
+COUNTERS = {
+    "documents_train": "documents to train on",
+    "documents_held_out": "documents held out",
+    "sentences": "sentences",
+    "tokens": "tokens",
+    "instances_train": "instances to train on",
+    "instances_held_out": "instances held out",
+}
+RECORDS = ("objective", "sequence_length", "masked_fraction", "mask_unit", "duplication", "cased", "seed")
+RECIPE = ("optimizer", "learning_rate", "warmup_steps", "decay", "weight_decay", "batch_size", "masking", "precision")
+NOT_SCORES = ("seconds", "tokens_per_second", "devices", "parameters")
+
+
+def describe_run(config: PipelineConfig, records: Manifest, metrics: Mapping[str, Any]) -> Card:
+    """Return what the card of a pre-trained model says.
+
+    Args:
+        config: of the run.
+        records: the manifest of what it was trained on.
+        metrics: content of `metrics.json`.
+    """
+    counters, settings = records.counters, config.pretraining.model_dump(mode="json")
+    data = [[title, f"{counters[name]:,}"] for name, title in COUNTERS.items() if name in counters]
+    data += [[name.replace("_", " "), str(records.config[name])] for name in RECORDS if name in records.config]
+    recipe = [[name.replace("_", " "), str(settings[name])] for name in RECIPE] + [["seed", str(config.seed)]]
+    scores = [
+        [name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"]
+        for name, value in sorted(metrics.items())
+        if name not in NOT_SCORES
+    ]
+    sections = (
+        ("Data", [*data, ["key of the records", records.key]]),
+        ("Training", recipe),
+        ("Held-out scores", scores),
+        describe_machine(metrics["seconds"], metrics.get("devices", 1)),
+    )
+    return Card(config.name, sections)

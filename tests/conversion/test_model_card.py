@@ -1,0 +1,78 @@
+"""The card of a saved model has valid front matter of the Hub, says what the model is, and how it is loaded."""
+
+import re
+
+import pytest
+
+import keras_bert_flow as kbf
+from keras_bert_flow.conversion.model_card import Card
+from keras_bert_flow.conversion.model_directory import save_model_directory
+from tests.oracles.small_bert import SMALL
+from tests.oracles.task_models import CASES, make_task_model
+
+pytestmark = pytest.mark.any_backend
+
+TASKS = {
+    "classification": "text-classification",
+    "regression": "text-classification",
+    "multi_label": "text-classification",
+    "token_classification": "token-classification",
+    "question_answering": "question-answering",
+    "multiple_choice": "multiple-choice",
+    "embedding": "sentence-similarity",
+    "sentence_embedding": "sentence-similarity",
+    "cosine_pairs": "sentence-similarity",
+}
+
+
+def read_card(folder):
+    hub = pytest.importorskip("huggingface_hub", reason="it reads cards")
+    return hub.ModelCard((folder / "README.md").read_text())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_card_of_a_task_names_it(tmp_path, name):
+    save_model_directory(make_task_model(name), tmp_path)
+    card = read_card(tmp_path)
+    assert card.data.pipeline_tag == TASKS[name]
+    assert card.data.license == "unknown"
+    assert card.data.tags == ["keras", "keras-bert-flow"]
+    is_embedder = TASKS[name] == "sentence-similarity"
+    assert card.data.library_name == ("sentence-transformers" if is_embedder else "transformers")
+
+
+@pytest.mark.parametrize(
+    ("make", "task"),
+    [
+        (lambda: kbf.BertBackbone(**SMALL), "feature-extraction"),
+        (lambda: kbf.BertPretrainer(kbf.BertBackbone(**SMALL)), "fill-mask"),
+        (lambda: kbf.MaskedLM(kbf.Backbone("distilbert", **SMALL, use_pooler=False)), "fill-mask"),
+        (lambda: kbf.ReplacedTokenDetector(kbf.Backbone("electra", **SMALL)), "feature-extraction"),
+    ],
+)
+def test_card_without_a_task_tells_what_it_can(tmp_path, make, task):
+    save_model_directory(make(), tmp_path)
+    assert read_card(tmp_path).data.pipeline_tag == task
+
+
+def test_what_it_says_of_loading_is_true(tmp_path):
+    """Each line is run as it stands, but for the name of the folder and the tokenizer, which has no vocabulary here."""
+    transformers = pytest.importorskip("transformers")
+    save_model_directory(make_task_model("classification"), tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)
+    loaded = [line for line in block.splitlines() if "from_pre" in line and "Tokenizer" not in line]
+    models = [
+        eval(line.replace("this folder", str(tmp_path)), {"keras_bert_flow": kbf, "transformers": transformers})
+        for line in loaded
+    ]
+    assert [type(model).__name__ for model in models] == ["TextClassifier", "BertForSequenceClassification"]
+
+
+def test_a_run_adds_what_it_knows_and_text_stays_text(tmp_path):
+    card = Card("a *model* | <b>", (("Data", [["rows", "7 | 8"]]), ("Nothing", [])))
+    save_model_directory(kbf.BertBackbone(**SMALL), tmp_path, card=card)
+    text = (tmp_path / "README.md").read_text()
+    assert "\n# a \\*model\\* \\| &lt;b&gt;\n" in text
+    assert "## Data\n\n|  |  |\n| --- | --- |\n| rows | 7 \\| 8 |\n" in text
+    assert "Nothing" not in text
+    assert read_card(tmp_path).data.license == "unknown"
