@@ -63,11 +63,10 @@ def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str) -
         ["longest text, tokens", f"{backbone.max_positions:,}"],
         ["parameters", f"{model.count_params():,}, of which {backbone.count_params():,} in the encoder"],
     ]
-    head = f", with a {saved.noun}" if saved.head else ""
     parts = [
         _front_matter(saved),
         f"# {escape_markdown(card.title or architecture)}",
-        f"A {find_family(backbone.family).title}{head}, made with keras-bert-flow {package_version()}.",
+        f"A {find_family(backbone.family).title}, `{architecture}`, made with keras-bert-flow {package_version()}.",
         *(_write_section(heading, rows) for heading, rows in (("Model", shape), *card.sections) if rows),
         "## Loading",
         _show_loading(type(model).__name__, architecture),
