@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.conversion.model_card import Card, write_card
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.evaluation.evaluate import PACKAGES
 from keras_bert_flow.evaluation.summary import align, unreachable_markdown
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.training.pretraining.run import write_card
 from tests.evaluation.test_page import OURS, Elements
 from tests.hostile_names import HOSTILE, hidden_in
 from tests.oracles.small_bert import TINY
@@ -159,11 +158,21 @@ def test_report_holds_labels_as_text(run):
     assert text_of(PARSER.parse(name)[1]) == "On _x_:"
 
 
-def test_model_card_holds_its_name_as_text():
-    opening, heading, _, _, sentence, *_ = tokens = PARSER.parse(write_card(PipelineConfig(name=TITLE), {"steps": 3}))
+def test_model_card_holds_what_a_run_says_as_text():
+    model = BertBackbone(vocabulary_size=50, **TINY, max_positions=16)
+    card = write_card(Card(TITLE, (("Task", [["task", TITLE]]),)), model, model, model.saved_as, "BertModel")
+    front, _, body = card.removeprefix("---\n").partition("\n---\n")
+    assert yaml.safe_load(front) == {
+        "license": "unknown",
+        "library_name": "transformers",
+        "pipeline_tag": "feature-extraction",
+        "tags": ["keras", "keras-bert-flow"],
+    }
+    opening, heading, *_ = tokens = PARSER.parse(body)
     assert opening.tag == "h1" and text_of(heading) == shown(TITLE)
-    assert [child.type for child in sentence.children] == ["text", "code_inline", "text"]
-    assert [token.content for token in tokens if token.type == "inline"][2:] == ["measure", "value", "steps", "3"]
+    inline = [token for token in tokens if token.type == "inline"]
+    place = next(place for place, token in enumerate(inline) if token.content == "task")
+    assert text_of(inline[place + 1]) == shown(TITLE)
 
 
 def test_plain_tables_have_a_line_for_each_row():
