@@ -71,7 +71,7 @@ def _explaining(address: str):
         (
             (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled),
             FileNotFoundError,
-            "which is not in the cache, and the Hub was not reached. Check the network, HF_HUB_OFFLINE and HF_ENDPOINT",
+            "which is not in the cache, and the Hub did not answer. Check the network, HF_HUB_OFFLINE and HF_ENDPOINT",
         ),
     )
     try:
