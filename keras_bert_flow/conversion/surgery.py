@@ -21,7 +21,7 @@ from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIE
 
 CONFIG = "config.json"
 # Layers of heads with a row or a number for each piece, by their names in BERT
-VOCABULARY_LAYERS = (MASKED_LM_HEAD["mlm"], WORDS_HEAD["words"], "cls.predictions.decoder")
+VOCABULARY_LAYERS = (MASKED_LM_HEAD["mlm"], WORDS_HEAD["words"])
 
 
 def set_positions(checkpoint: Checkpoint, positions: int, cased: bool) -> Checkpoint:
@@ -119,7 +119,8 @@ def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Che
 
     names = [f"{table.embeddings['token_embedding'].name}.weight"]
     layers = table.name_heads({layer: layer for layer in VOCABULARY_LAYERS}, "").values()
-    heads = [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
+    # `decoder` is of a table for prediction that is another than that of the embeddings.
+    heads = [f"{layer}.{part}{kind}" for layer in layers for part in ("", "decoder.") for kind in ("weight", "bias")]
     names += [name for name in heads if name in checkpoint.tensors]
     shape = read_shape(dict(checkpoint.config), CONFIG)
     shared = sum(piece in old for piece in pieces)

@@ -1,11 +1,12 @@
 """Models of another shape compute what they should, on any family, and load in `transformers`."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
@@ -19,7 +20,13 @@ pytestmark = pytest.mark.any_backend
 
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert")
 PIECES = (*SPECIAL_PIECES, *"abcdefghijklmnopqrstu", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwx"))
-POSITIONS = {"roberta": "roberta.embeddings.position_embeddings.weight"}
+UNTIED = {
+    "bert": "cls.predictions.decoder.weight",
+    "roberta": "lm_head.decoder.weight",
+    "distilbert": "vocab_projector.weight",
+    "electra": "generator_lm_head.weight",
+    "albert": "predictions.decoder.weight",
+}
 SHAPE = SMALL | {"num_layers": 3}
 
 
@@ -114,6 +121,24 @@ def test_known_pieces_are_understood_as_before_with_another_vocabulary(model, tm
         mean = table[[PIECES.index(part) for part in of]].mean(axis=0)
         np.testing.assert_allclose(rows[pieces.index(piece)], mean, atol=1e-6)
     assert kbf.WordPieceTokenizer.from_file(tmp_path / "other" / "vocab.txt", cased=True).pieces == pieces
+
+
+def test_table_for_prediction_of_its_own_gets_the_vocabulary_too(model, tmp_path):
+    """As `transformers` writes it where the two are not tied; a copy of the embeddings is left out."""
+    model, folder = model
+    shutil.copytree(folder, tmp_path / "untied")
+    tensors = load_file(folder / "model.safetensors")
+    table = next(value for name, value in tensors.items() if name.endswith("embeddings.word_embeddings.weight"))
+    head = UNTIED[model.backbone.family]
+    vocabulary = write_vocabulary(tmp_path, (*PIECES, "ab"))
+    for value, is_kept in ((table, False), (table + 1, True)):
+        save_file(tensors | {head: value}, tmp_path / "untied" / "model.safetensors")
+        done = convert(tmp_path / "untied", tmp_path / str(is_kept), vocabulary=vocabulary)
+        found = load_file(tmp_path / str(is_kept) / "model.safetensors")
+        assert (head in found) == is_kept != any(f"{head} left out, a copy of" in remark for remark in done.remarks)
+        if is_kept:
+            np.testing.assert_array_equal(found[head][: len(PIECES)], value)
+            np.testing.assert_allclose(found[head][-1], value[[PIECES.index("a"), PIECES.index("##b")]].mean(axis=0))
 
 
 def test_all_at_once_loads_in_transformers(model, tmp_path):

@@ -21,12 +21,12 @@ from keras_bert_flow.conversion.directory_check import open_directory
 from keras_bert_flow.conversion.directory_files import write_json
 from keras_bert_flow.conversion.formats.format import Format
 from keras_bert_flow.conversion.tables.registry import find_table_of
+from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD
 
 CONFIG = "config.json"
 TOKENIZER = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 COMPANIONS = ("task.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "README.md")
-TIED = {"cls.predictions.decoder.weight": "embeddings.word_embeddings.weight"}
-TIED |= {"cls.predictions.decoder.bias": "cls.predictions.bias"}
 
 
 class HuggingFace(Format):
@@ -45,10 +45,10 @@ class HuggingFace(Format):
         table = find_table_of(config, str(path / CONFIG))
         names = {name: table.normalise_name(name) for name in written}
         renamed = sum(here != name.removeprefix(table.prefix) for name, here in names.items())
-        copies = [name for name, source in TIED.items() if _is_copy(tensors, name, source)]
+        copies = {name: source for name, source in _list_tied(table).items() if _is_copy(tensors, name, source)}
         kept = [name for name in tensors if name not in copies]
         remarks = [f"{renamed} tensors renamed from gamma and beta"] if renamed else []
-        remarks += [f"{name} left out, a copy of {TIED[name]}" for name in copies]
+        remarks += [f"{name} left out, a copy of {source}" for name, source in copies.items()]
         remarks += [f"{name} left out, no weights" for name, here in names.items() if here not in tensors]
         return Checkpoint(
             config,
@@ -95,6 +95,14 @@ def copy_files(files: Mapping[str, Path | bytes], folder: Path) -> None:
             (folder / name).write_bytes(content)
         else:
             shutil.copyfile(content, folder / name)
+
+
+def _list_tied(table: FamilyTable) -> dict[str, str]:
+    """Return the names under which older checkpoints have the embeddings, and a bias, again: copy → original."""
+    head = table.name_heads({"mlm": MASKED_LM_HEAD["mlm"]}, "")["mlm"]
+    embeddings = f"{table.embeddings['token_embedding'].name}.weight"
+    weights = dict.fromkeys((f"{head}.weight", f"{head}.decoder.weight"), embeddings)
+    return weights | {f"{head}.decoder.bias": f"{head}.bias"}
 
 
 def _is_copy(tensors, name: str, source: str) -> bool:
