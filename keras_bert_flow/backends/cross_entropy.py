@@ -44,17 +44,20 @@ def _make_functions():
 
     class Divergences(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, logits, targets):
+        def forward(ctx, logits, targets, temperature):
+            logits, targets = logits / temperature, targets / temperature
             shares, guesses = torch.softmax(targets, -1), torch.softmax(logits, -1)
             apart = log_sums(logits, guesses) - log_sums(targets, shares)
-            apart += torch.linalg.vecdot(shares, targets - logits)
+            # A product of matrices; PyTorch's `vecdot` would write all products down.
+            apart += (shares[..., None, :] @ targets.sub_(logits)[..., None])[..., 0, 0]
             ctx.save_for_backward(guesses.sub_(shares))
+            ctx.temperature = temperature
             return apart
 
         @staticmethod
         def backward(ctx, gradients):
             (differences,) = ctx.saved_tensors
-            return differences.mul_(gradients[..., None]), None
+            return differences.mul_((gradients / ctx.temperature)[..., None]), None, None
 
     return CrossEntropies.apply, Divergences.apply
 
@@ -76,8 +79,9 @@ def cross_entropies(logits, labels):
     return _cross_entropies(logits, labels)
 
 
-def divergences(logits, targets):
-    """Return the Kullback-Leibler divergence of softmax(logits) from softmax(targets), without the last axis.
+def divergences(logits, targets, temperature=1.0):
+    """Return the Kullback-Leibler divergence of softmax(logits / temperature) from softmax(targets / temperature),
+    without the last axis.
 
     Kept for the gradient, which can be computed once, is the difference of the two alone: PyTorch, told the formula,
     keeps five tensors of that size. None is passed to `targets`.
@@ -85,4 +89,4 @@ def divergences(logits, targets):
     Args:
         logits, targets: float32, (..., classes), of which `is_computable` holds.
     """
-    return _divergences(logits, targets)
+    return _divergences(logits, targets, temperature)

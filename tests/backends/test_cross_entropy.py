@@ -33,22 +33,25 @@ def test_losses_and_gradients_are_those_of_pytorch(scale):
     np.testing.assert_allclose(gradient, expected_gradient, atol=1e-6)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
-def test_divergences_and_gradients_are_those_of_pytorch(scale):
+def test_divergences_and_gradients_are_those_of_pytorch(scale, temperature):
     rng = np.random.default_rng(0)
     values, targets = (scale * rng.normal(size=(2, 4, 50)).astype("float32") for _ in range(2))
     values[0, 0] = targets[0, 0]  # a divergence of 0
     values[1, 2, 7] = targets[1, 2, 7] = -1e9
     weights = torch.from_numpy(rng.random((2, 4)).astype("float32"))
 
-    def compute_plainly(logits, targets):
-        given = (torch.log_softmax(value, -1) for value in (logits, targets))
+    def compute_plainly(logits, targets, temperature):
+        given = (torch.log_softmax(value / temperature, -1) for value in (logits, targets))
         return torch.nn.functional.kl_div(*given, reduction="none", log_target=True).sum(-1)
 
     found = []
     for compute in (cross_entropy.divergences, compute_plainly):
         logits = torch.from_numpy(values.copy()).requires_grad_()
-        losses = compute(logits, torch.from_numpy(targets))
+        given = torch.from_numpy(targets.copy())
+        losses = compute(logits, given, temperature)
+        np.testing.assert_array_equal(given, targets)
         (losses * weights).sum().backward()
         found.append((losses.detach().numpy(), logits.grad.numpy()))
     (losses, gradient), (expected, expected_gradient) = found

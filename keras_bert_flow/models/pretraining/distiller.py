@@ -32,10 +32,11 @@ class SoftTargetLosses(keras.layers.Layer):
         pass
 
     def call(self, logits, targets):
-        logits, targets = (value / self.temperature for value in (logits, ops.stop_gradient(targets)))
+        targets = ops.stop_gradient(targets)
         if is_computable(logits):
-            divergence = divergences(logits, targets)[..., None]
+            divergence = divergences(logits, targets, self.temperature)[..., None]
         else:
+            logits, targets = logits / self.temperature, targets / self.temperature
             shares, guesses = ops.log_softmax(targets, axis=-1), ops.log_softmax(logits, axis=-1)
             divergence = ops.sum(ops.exp(shares) * (shares - guesses), axis=-1, keepdims=True)
         return divergence * self.temperature**2
