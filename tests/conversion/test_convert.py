@@ -237,6 +237,19 @@ def test_no_backend_is_needed(tmp_path, pretrainer):
     check_equal(pretrainer, tmp_path / "b")
 
 
+def test_what_cannot_be_is_one_line(tmp_path, pretrainer):
+    for source, options, words in (
+        (tmp_path / "nowhere", {}, "A path must exist"),
+        (pretrainer, {"dtype": "int8"}, "must be float32 or bfloat16 or float16"),
+        (pretrainer, {"source": "tensorflow"}, "bert_config.json"),
+        (pretrainer.parent, {}, "must be of one format"),
+    ):
+        with pytest.raises((ValueError, FileNotFoundError), match=words) as refusal:
+            convert(source, tmp_path / "out", **options)
+        assert "\n" not in str(refusal.value)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_command_says_what_was_done(tmp_path, pretrainer):
     count = kbf.BertPretrainer.from_preset(pretrainer).count_params()
     status, output, _ = run("convert", pretrainer, tmp_path / "a", "--format", "tensorflow")
@@ -255,10 +268,7 @@ def test_command_refuses_before_it_begins(tmp_path, pretrainer):
     def refuse(*arguments, of=pretrainer, to=tmp_path / "out", words):
         assert_refused(run("convert", of, to, *arguments), words)
 
-    refuse(of=tmp_path / "nowhere", words="A path must exist")
     refuse(words="to become")
     refuse("--format", "onnx", words="A format must be one of huggingface, tensorflow")
-    refuse("--dtype", "int8", words="must be float32 or bfloat16 or float16")
     refuse("--format", "tensorflow", to=pretrainer, words="must be new")
-    refuse("--format", "tensorflow", "--from-format", "tensorflow", words="bert_config.json")
     assert not [*tmp_path.iterdir()]

@@ -1,7 +1,7 @@
-"""Write checkpoints with TensorFlow, and read ours: `tensorflow_checkpoints.py FOLDER [PREFIX]`.
+"""Write checkpoints with TensorFlow, and read ours: `tensorflow_checkpoints.py FOLDER`.
 
-FOLDER gets `plain` and `sharded`, of variables of many shapes and types, some of them partitioned, and `expected.npz`.
-With a PREFIX, it gets what is in that, as `read.npz`, instead.
+FOLDER gets `plain` and `sharded`, of variables of many shapes and types, some of them partitioned, and `expected.npz`;
+and what is in the checkpoint `ours`, as `read.npz`.
 """
 
 import sys
@@ -48,12 +48,13 @@ def write(folder: Path) -> None:
     np.savez(folder / "expected.npz", **values)
 
 
-def read(folder: Path, prefix: str) -> None:
+def read(folder: Path) -> None:
     import tensorflow as tf
 
-    reader = tf.train.load_checkpoint(prefix)
+    reader = tf.train.load_checkpoint(str(folder / "ours"))
     np.savez(folder / "read.npz", **{name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()})
 
 
 if __name__ == "__main__":
-    (read if len(sys.argv) > 2 else write)(Path(sys.argv[1]), *sys.argv[2:])
+    write(Path(sys.argv[1]))
+    read(Path(sys.argv[1]))
