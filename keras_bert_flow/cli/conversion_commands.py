@@ -25,12 +25,10 @@ def convert(
         bool | None, typer.Option("--cased/--uncased", help="Whether the vocabulary keeps case, where FROM is silent.")
     ] = None,
     positions: Annotated[
-        int | None, typer.Option("--positions", help="Longest text of the result, tokens: positions over and over.")
+        int | None, typer.Option(help="Longest text of the result, tokens: positions over and over.")
     ] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to keep, such as 0,2,4; from 0.")] = None,
-    vocabulary: Annotated[
-        Path | None, typer.Option("--vocab", help="Another vocab.txt; the pieces that both have are kept.")
-    ] = None,
+    vocab: Annotated[Path | None, typer.Option(help="Another vocab.txt; the pieces that both have are kept.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")] = False,
 ) -> None:
     """Write a model in another format or shape, read it back and compare; say what was renamed and left out.
@@ -51,7 +49,7 @@ def convert(
         verify(source)
     name = source_format or recognise(source)
     find_format(name)  # a mistyped one is told first
-    changes = {"positions": positions, "layers": _read_numbers(layers), "vocabulary": vocabulary}
+    changes = {"positions": positions, "layers": _read_numbers(layers), "vocabulary": vocab}
     if target is None and name == HUGGING_FACE and dtype == "float32" and not any(changes.values()):
         raise ValueError(
             f"It must be said what {source} is to become. Received: no --format, and no --dtype. Give one."
