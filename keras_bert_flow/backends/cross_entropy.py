@@ -79,7 +79,7 @@ def cross_entropies(logits, labels):
     return _cross_entropies(logits, labels)
 
 
-def divergences(logits, targets, temperature=1.0):
+def divergences(logits, targets, temperature):
     """Return the Kullback-Leibler divergence of softmax(logits / temperature) from softmax(targets / temperature),
     without the last axis.
 
@@ -88,5 +88,6 @@ def divergences(logits, targets, temperature=1.0):
 
     Args:
         logits, targets: float32, (..., classes), of which `is_computable` holds.
+        temperature: above 0; the higher, the softer both.
     """
     return _divergences(logits, targets, temperature)

@@ -37,18 +37,15 @@ def convert(
     """
     from keras_bert_flow.conversion.convert import HUGGING_FACE
     from keras_bert_flow.conversion.convert import convert as run
-    from keras_bert_flow.conversion.formats.registry import find_format, recognise
+    from keras_bert_flow.conversion.formats.registry import recognise
     from keras_bert_flow.records.verification import verify
-    from keras_bert_flow.stores.fetching import fetch
 
     check_place(output)
     if output.exists():
         raise existing_output(output)
-    source = fetch(source)
     if source.is_dir():
         verify(source)
     name = source_format or recognise(source)
-    find_format(name)  # a mistyped one is told first
     changes = {"positions": positions, "layers": _read_numbers(layers), "vocabulary": vocab}
     if target is None and name == HUGGING_FACE and dtype == "float32" and not any(changes.values()):
         raise ValueError(

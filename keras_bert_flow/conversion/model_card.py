@@ -3,11 +3,11 @@
 Source of the front matter: the Hub's documentation, "Model Cards", and huggingface_hub, `ModelCardData`.
 """
 
-import importlib.metadata
 import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import keras
@@ -83,9 +83,9 @@ def describe_machine(seconds: float, devices: int = 1) -> Section:
         devices: how many there were.
     """
     backend = keras.backend.backend()
-    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("keras", backend))
-    kinds = _find_processor()
-    rows = [["processor", kinds], ["devices", str(devices)], ["time", f"{seconds:,.0f} s"]]
+    # The module's own version: a backend may be installed under another name, such as tensorflow-cpu.
+    packages = f"Keras {keras.__version__}, {backend} {import_module(backend).__version__}"
+    rows = [["processor", _find_processor()], ["devices", str(devices)], ["time", f"{seconds:,.0f} s"]]
     return "Training environment", [*rows, ["software", f"Python {platform.python_version()}, {packages}"]]
 
 

@@ -63,7 +63,7 @@ def test_divergences_and_gradients_are_those_of_pytorch(scale, temperature):
 def test_a_second_backward_pass_is_refused_rather_than_wrong(other):
     logits = torch.randn(3, 5, requires_grad=True)
     compute = cross_entropy.divergences if other.is_floating_point() else cross_entropy.cross_entropies
-    loss = compute(logits, other).sum()
+    loss = compute(logits, other, *([2.0] if other.is_floating_point() else [])).sum()
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()

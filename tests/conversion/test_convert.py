@@ -217,6 +217,26 @@ def test_other_families_are_refused_and_nothing_is_written(tmp_path, vocabulary)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ours"]
 
 
+def test_tensor_under_two_names_is_refused(tmp_path, pretrainer):
+    convert(pretrainer, tmp_path / "theirs", "tensorflow")
+    bundle = open_bundle(tmp_path / "theirs" / "bert_model.ckpt")
+    again = {"pooler/dense/bias": bundle["bert/pooler/dense/bias"] + 1}
+    write_bundle(tmp_path / "theirs" / "bert_model.ckpt", {**bundle, **again})
+    with pytest.raises(ValueError, match=r"each tensor must be there once. Received: pooler\.dense\.bias, twice"):
+        convert(tmp_path / "theirs", tmp_path / "again")
+
+
+def test_number_that_is_none_is_refused(tmp_path, pretrainer):
+    folder = tmp_path / "broken"
+    convert(pretrainer, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["bert.pooler.dense.bias"] = np.full(24, np.nan, "f4")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"finite in float32. Received: pooler\.dense\.bias"):
+        convert(folder, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 def test_dry_run_writes_nothing(tmp_path, pretrainer):
     done = convert(pretrainer, tmp_path / "theirs", "tensorflow", dry_run=True)
     assert done.tensors == 46 and done.architecture == "BertForPreTraining"

@@ -40,7 +40,6 @@ class HuggingFace(Format):
 
     def read(self, path: Path, cased: bool | None) -> Checkpoint:
         config, tensors = open_directory(path)
-        tensors.check_finite()
         written = open_model_tensors(path, READABLE)
         table = find_table_of(config, str(path / CONFIG))
         names = {name: table.normalise_name(name) for name in written}
@@ -63,7 +62,7 @@ class HuggingFace(Format):
         )
 
     def check(self, checkpoint: Checkpoint) -> None:
-        pass  # whatever was read can be written
+        """Pass: whatever was read can be written."""
 
     def write(self, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[str, ...]:
         config = dict(checkpoint.config)

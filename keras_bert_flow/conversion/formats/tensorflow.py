@@ -15,6 +15,7 @@ from keras_bert_flow.conversion.formats.huggingface import copy_files
 from keras_bert_flow.conversion.hf_config import read_hf_config, read_shape
 from keras_bert_flow.conversion.tables.google_research import ARCHITECTURES, name_here, name_there
 from keras_bert_flow.conversion.tables.registry import find_table
+from keras_bert_flow.terminal import abridge
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER
 from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
@@ -40,6 +41,10 @@ class TensorFlow(Format):
         shape = read_shape(config, source)
         bundle = open_bundle(_find_prefix(path))
         here = {name: name_here(name) for name in bundle}
+        names = [found[0] for found in here.values() if found]
+        if len({*names}) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{bundle.path}: each tensor must be there once. Received: {abridge(twice)}, twice.")
         tensors = Tensors(
             {found[0]: _reader(bundle, name, found[1]) for name, found in here.items() if found},
             {found[0]: _turn(bundle.shapes[name], found[1]) for name, found in here.items() if found},
