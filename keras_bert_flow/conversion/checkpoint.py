@@ -1,39 +1,31 @@
 """A model between two formats: its settings, named tensors and tokenizer, without Keras."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from keras_bert_flow.conversion.codecs.tensors import TensorMapping
+
 Maker = Callable[[], np.ndarray]
 
 
-class Tensors(Mapping[str, np.ndarray]):
-    """Tensors by name, each made when it is asked for.
+class Tensors(TensorMapping):
+    """Tensors that are each made in a way of its own.
 
-    Attributes:
-        shapes: name → shape.
-        path: the file to name in messages.
+    Args:
+        makers: name → what makes it.
+        shapes, path: see `TensorMapping`.
     """
 
-    def __init__(
-        self, makers: Mapping[str, Callable[[], np.ndarray]], shapes: Mapping[str, tuple[int, ...]], path: Path
-    ):
-        self._makers, self.shapes, self.path = makers, shapes, path
+    def __init__(self, makers: Mapping[str, Maker], shapes: Mapping[str, tuple[int, ...]], path: Path):
+        super().__init__(shapes, path)
+        self._makers = makers
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._makers[name]()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._makers  # by default a mapping would read the tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
 
 
 @dataclass(frozen=True)

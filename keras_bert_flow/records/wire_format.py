@@ -64,6 +64,20 @@ def read_varints(packed: bytes) -> np.ndarray:
     return np.add.reduceat((data & 0x7F).astype(np.int64) << shifts, starts)
 
 
+def read_varint(data: bytes, place: int) -> tuple[int, int]:
+    """Return the number that begins at a place, of up to ten bytes, and where it ends.
+
+    Raises:
+        ValueError: it is cut off or too long.
+    """
+    value = 0
+    for shift, byte in enumerate(data[place : place + _VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return value, place + shift + 1
+    raise ValueError("a number is cut off")
+
+
 def write_varint(value: int) -> bytes:
     """Return the varint of an int64."""
     value &= (1 << 64) - 1

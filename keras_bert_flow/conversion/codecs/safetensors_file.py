@@ -14,6 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from keras_bert_flow.artifacts import follow_umask
+from keras_bert_flow.conversion.codecs.tensors import TensorMapping, widen_bfloat16
 from keras_bert_flow.json_documents import parse_json, read_json
 from keras_bert_flow.terminal import abridge
 
@@ -51,7 +52,7 @@ class _Place(NamedTuple):
     start: int  # bytes from the beginning of the file
 
 
-class StoredTensors(Mapping[str, np.ndarray]):
+class StoredTensors(TensorMapping):
     """The tensors of a file, or of several, each read when it is asked for, in its own dtype; bfloat16 as float32.
 
     Attributes:
@@ -60,24 +61,15 @@ class StoredTensors(Mapping[str, np.ndarray]):
     """
 
     def __init__(self, path: Path, places: Mapping[str, _Place]):
-        self.path, self._places = path, places
-        self.shapes = {name: place.shape for name, place in places.items()}
+        super().__init__({name: place.shape for name, place in places.items()}, path)
+        self._places = places
 
     def __getitem__(self, name: str) -> np.ndarray:
         place = self._places[name]
         array = np.fromfile(place.path, _DTYPES[place.dtype], math.prod(place.shape), offset=place.start)
-        if place.dtype == "BF16":  # numpy has no such type: these are the upper halves of float32
-            array = (array.astype(np.uint32) << 16).view(np.float32)
+        if place.dtype == "BF16":
+            array = widen_bfloat16(array)
         return array.reshape(place.shape)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places  # by default a mapping would read the tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
 
     def rename(self, new_name: Callable[[str], str]) -> "StoredTensors":
         """Return the same tensors under other names; ValueError if two get one name."""

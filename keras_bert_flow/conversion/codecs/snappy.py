@@ -3,6 +3,8 @@
 Source of the format: https://github.com/google/snappy, format_description.txt.
 """
 
+from keras_bert_flow.records.wire_format import read_varint
+
 LITERAL = 0
 _SHORT_LITERAL = 60  # longer ones have their length in 1 to 4 bytes
 _OFFSET_BYTES = {2: 2, 3: 4}
@@ -16,7 +18,7 @@ def decompress(data: bytes, most: int) -> bytes:
     Raises:
         ValueError: it is no Snappy, or longer.
     """
-    length, place = _read_varint(data)
+    length, place = read_varint(data, 0)
     if length > most:
         raise ValueError(f"a block has {length:,} bytes, over {most:,}")
     found = bytearray()
@@ -55,12 +57,3 @@ def _copy(found: bytearray, offset: int, count: int) -> None:
         raise ValueError("a compressed block copies what is not there")
     pattern = found[-offset:][:count]
     found += (pattern * (count // len(pattern) + 1))[:count]
-
-
-def _read_varint(data: bytes) -> tuple[int, int]:
-    value = 0
-    for place, byte in enumerate(data[:5]):
-        value |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return value, place + 1
-    raise ValueError("a compressed block has no length")

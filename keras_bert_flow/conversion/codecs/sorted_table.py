@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keras_bert_flow.conversion.codecs.snappy import decompress
 from keras_bert_flow.records.tfrecord import masked_crc
-from keras_bert_flow.records.wire_format import write_varint
+from keras_bert_flow.records.wire_format import read_varint, write_varint
 
 MAX_BYTES = 64 << 20  # a BERT of 24 layers with the slots of its optimizer has 60 kB
 MAX_KEY_BYTES = 64 << 10
@@ -111,9 +111,9 @@ def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise ValueError("a block has no end")
     place, key = 0, b""
     while place < end:
-        shared, place = _read_varint(block, place)
-        rest, place = _read_varint(block, place)
-        length, place = _read_varint(block, place)
+        shared, place = read_varint(block, place)
+        rest, place = read_varint(block, place)
+        length, place = read_varint(block, place)
         if shared > len(key) or place + rest + length > end:
             raise ValueError("an entry is cut off")
         if shared + rest > MAX_KEY_BYTES:
@@ -125,15 +125,6 @@ def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _read_place(data: bytes, place: int) -> tuple[tuple[int, int], int]:
     """Return start and length of a block, and where they end."""
-    start, place = _read_varint(data, place)
-    length, place = _read_varint(data, place)
+    start, place = read_varint(data, place)
+    length, place = read_varint(data, place)
     return (start, length), place
-
-
-def _read_varint(data: bytes, place: int) -> tuple[int, int]:
-    value = 0
-    for shift, byte in enumerate(data[place : place + 10]):
-        value |= (byte & 0x7F) << 7 * shift
-        if byte < 0x80:
-            return value, place + shift + 1
-    raise ValueError("a number is cut off")

@@ -7,7 +7,7 @@ Source: tensorflow/core/protobuf/tensor_bundle.proto and core/util/tensor_bundle
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from keras_bert_flow.conversion.codecs.ordered_code import name_slice
 from keras_bert_flow.conversion.codecs.sorted_table import read_table, write_table
+from keras_bert_flow.conversion.codecs.tensors import TensorMapping, widen_bfloat16
 from keras_bert_flow.records.tfrecord import masked_crc
 from keras_bert_flow.records.wire_format import (
     BYTES,
@@ -31,7 +32,7 @@ INDEX_SUFFIX = ".index"
 MAX_SHARDS = 100_000  # five digits
 MAX_RANK = 254  # of a tensor, in TensorFlow
 _HEADER = b""
-_BFLOAT16 = 14  # the upper halves of float32; numpy has no such type
+_BFLOAT16 = 14
 _DTYPES = {  # DataType of tensorflow/core/framework/types.proto
     1: np.dtype("<f4"),
     2: np.dtype("<f8"),
@@ -65,7 +66,7 @@ class _Place(NamedTuple):
     axis: int = 0
 
 
-class TensorBundle(Mapping[str, np.ndarray]):
+class TensorBundle(TensorMapping):
     """The tensors of a checkpoint, each read and checked when it is asked for, in its own dtype; bfloat16 as float32.
 
     Those of other dtypes than numbers, such as the texts that TensorFlow 2 keeps beside, are left out.
@@ -76,22 +77,16 @@ class TensorBundle(Mapping[str, np.ndarray]):
     """
 
     def __init__(self, path: Path, files: list[Path], places: Mapping[str, _Place]):
-        self.path, self._files, self._places = path, files, places
-        self.shapes = {name: place.shape for name, place in places.items()}
+        super().__init__({name: place.shape for name, place in places.items()}, path)
+        self._files, self._places = files, places
+
+    def is_float(self, name: str) -> bool:
+        return self._places[name].dtype == _BFLOAT16 or _DTYPES[self._places[name].dtype].kind == "f"
 
     def __getitem__(self, name: str) -> np.ndarray:
         place = self._places[name]
         parts = [self._read(name, part) for part in place.parts]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=place.axis)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places  # by default a mapping would read the tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
 
     def _read(self, name: str, part: _Entry) -> np.ndarray:
         path = self._files[part.shard]
@@ -102,7 +97,7 @@ class TensorBundle(Mapping[str, np.ndarray]):
             raise ValueError(f"{path}: the checksum of {abridge(ascii(name))} is wrong. Copy it again.")
         array = np.frombuffer(data, _DTYPES[part.dtype])
         if part.dtype == _BFLOAT16:
-            array = (array.astype(np.uint32) << 16).view(np.float32)
+            array = widen_bfloat16(array)
         return array.reshape(part.shape)
 
 

@@ -40,7 +40,7 @@ class TensorFlow(Format):
         config = {"model_type": FAMILY} | table.written | config
         shape = read_shape(config, source)
         bundle = open_bundle(_find_prefix(path))
-        here = {name: name_here(name) for name in bundle}
+        here = {name: name_here(name) if bundle.is_float(name) else None for name in bundle}
         names = [found[0] for found in here.values() if found]
         if len({*names}) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -55,7 +55,7 @@ class TensorFlow(Format):
             classes = [title for name, title in ARCHITECTURES.items() if name in tensors]
             config = {"architectures": [*classes, "BertModel"][:1]} | config
         dropped = len(bundle) - len(tensors)
-        remarks = [f"{dropped} tensors of the optimizer left out"] if dropped else []
+        remarks = [f"{dropped} tensors of the training left out, no weights"] if dropped else []
         return Checkpoint(config, tensors, _find_tokenizer(folder, config, cased), remarks=tuple(remarks))
 
     def check(self, checkpoint: Checkpoint) -> None:
