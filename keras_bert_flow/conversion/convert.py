@@ -1,6 +1,5 @@
 """Turn a model of one format into one of another, without Keras: read back and compared before it is published."""
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.conversion.checkpoint import Checkpoint
 from keras_bert_flow.conversion.codecs.safetensors_file import find_dtype
 from keras_bert_flow.conversion.formats.registry import find_format, recognise
-from keras_bert_flow.conversion.surgery import keep_layers, set_positions, set_vocabulary
-from keras_bert_flow.text.tokenizers.loaded import SETTINGS
+from keras_bert_flow.conversion.surgery import keep_layers, read_settings, set_positions, set_vocabulary
 
 HUGGING_FACE = "huggingface"
 
@@ -72,11 +70,12 @@ def convert(
         raise ValueError(f"Numbers of {known.title} must be {' or '.join(known.dtypes)}. Received: dtype={dtype}.")
     checkpoint = find_format(name).read(path, cased)
     if vocabulary is not None:
-        checkpoint = set_vocabulary(checkpoint, vocabulary, _keeps_case(checkpoint, cased))
+        is_cased = read_settings(checkpoint).get("do_lower_case") is False if cased is None else cased
+        checkpoint = set_vocabulary(checkpoint, vocabulary, is_cased)
     if layers is not None:
         checkpoint = keep_layers(checkpoint, layers)
     if positions is not None:
-        checkpoint = set_positions(checkpoint, positions, _keeps_case(checkpoint, cased))
+        checkpoint = set_positions(checkpoint, positions)
     known.check(checkpoint)
     remarks = checkpoint.remarks + ((f"numbers rounded to {dtype}",) if dtype != "float32" else ())
     for _ in _walk(checkpoint, dtype):  # every number is looked at before anything is written
@@ -88,15 +87,6 @@ def convert(
     architecture = (checkpoint.config.get("architectures") or ["?"])[0]
     parameters = sum(math.prod(shape) for shape in checkpoint.tensors.shapes.values())
     return Conversion(name, target, architecture, len(checkpoint.tensors), parameters, remarks)
-
-
-def _keeps_case(checkpoint: Checkpoint, cased: bool | None) -> bool:
-    """Say whether the vocabulary keeps case: as it was said, or else as `tokenizer_config.json` has it."""
-    settings = checkpoint.tokenizer.get(SETTINGS)
-    if cased is not None or settings is None:
-        return bool(cased)
-    content = settings if isinstance(settings, bytes) else settings.read_bytes()
-    return json.loads(content).get("do_lower_case") is False
 
 
 def _walk(checkpoint: Checkpoint, dtype: str) -> Iterator[tuple[str, np.ndarray]]:

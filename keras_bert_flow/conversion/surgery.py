@@ -1,5 +1,6 @@
 """Change the shape of a trained model, without Keras: more positions, fewer layers, another vocabulary."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from keras_bert_flow.conversion.directory_files import describe_vocabulary
 from keras_bert_flow.conversion.hf_config import read_shape
 from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, WORDS_HEAD
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
@@ -24,14 +26,13 @@ CONFIG = "config.json"
 VOCABULARY_LAYERS = (MASKED_LM_HEAD["mlm"], WORDS_HEAD["words"])
 
 
-def set_positions(checkpoint: Checkpoint, positions: int, cased: bool) -> Checkpoint:
+def set_positions(checkpoint: Checkpoint, positions: int) -> Checkpoint:
     """Return a model of as many positions: its vectors of positions over and over, or the first of them.
 
     A longer text then has vectors that the model knows, twice as far apart as they were; training settles them.
 
     Args:
-        positions: of the longest text.
-        cased: whether the vocabulary keeps case, to write down how long its texts may be.
+        positions: of the longest text, tokens.
     Raises:
         ValueError: fewer than 8.
     Source: Beltagy et al. 2020 (Longformer), section 5, arXiv:2004.05150.
@@ -44,8 +45,8 @@ def set_positions(checkpoint: Checkpoint, positions: int, cased: bool) -> Checkp
     name = f"{table.embeddings['embeddings/position_embedding'].name}.weight"
     tensors = _change(checkpoint.tensors, {name: lambda value: value[rows]}, {name: len(rows)})
     tokenizer = dict(checkpoint.tokenizer)
-    if VOCABULARY_FILE in tokenizer:
-        tokenizer[SETTINGS] = describe_vocabulary(cased, positions)
+    if SETTINGS in tokenizer:
+        tokenizer[SETTINGS] = json.dumps(read_settings(checkpoint) | {"model_max_length": positions}, indent=2).encode()
     return replace(
         checkpoint,
         config=_set(checkpoint.config, table, max_positions=positions + offset),
@@ -138,6 +139,12 @@ def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Che
             f"{shared:,} pieces kept, {len(pieces) - shared:,} new, {len(old) - shared:,} gone",
         ),
     )
+
+
+def read_settings(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the content of `tokenizer_config.json`; empty where there is none. ValueError if it is no object."""
+    settings = checkpoint.tokenizer.get(SETTINGS, b"{}")
+    return json.loads(settings) if isinstance(settings, bytes) else read_json_object(settings)
 
 
 def split(piece: str, known: Mapping[str, int]) -> list[int]:

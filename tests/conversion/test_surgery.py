@@ -162,6 +162,10 @@ def test_what_cannot_be_is_refused(model, tmp_path):
     refuse("at least 8 positions", positions=7)
     moved = ("[UNK]", "[PAD]", *PIECES[2:])
     refuse("must keep its number", vocabulary=write_vocabulary(tmp_path, moved))
+    broken = shutil.copytree(folder, tmp_path / "broken")
+    (broken / "tokenizer_config.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json, with list"):
+        convert(broken, tmp_path / "out", positions=40)
     refuse("must hold", vocabulary=write_vocabulary(tmp_path, PIECES[1:]))
     if "albert" not in folder.parent.name:
         for layers in ([3], [-1], [0, 0], []):
