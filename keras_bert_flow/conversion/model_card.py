@@ -5,9 +5,9 @@ Source of the front matter: the Hub's documentation, "Model Cards", and huggingf
 
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import keras
@@ -83,8 +83,8 @@ def describe_machine(seconds: float, devices: int = 1) -> Section:
         devices: how many there were.
     """
     backend = keras.backend.backend()
-    # The module's own version: a backend may be installed under another name, such as tensorflow-cpu.
-    packages = f"Keras {keras.__version__}, {backend} {import_module(backend).__version__}"
+    # The version of the module that Keras has imported: its package may have another name, such as tensorflow-cpu.
+    packages = f"Keras {keras.__version__}, {backend} {sys.modules[backend].__version__}"
     rows = [["processor", _find_processor()], ["devices", str(devices)], ["time", f"{seconds:,.0f} s"]]
     return "Training environment", [*rows, ["software", f"Python {platform.python_version()}, {packages}"]]
 
