@@ -24,7 +24,7 @@ def start_pipeline(options):
     return beam.Pipeline(runner="FnApiRunner", options=PipelineOptions(options))
 
 
-@pytest.mark.parametrize("most_runs", [files.MOST_RUNS, 2])
+@pytest.mark.parametrize("most_runs", [pytest.param(files.MOST_RUNS, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("options", [[], REPLAYED], ids=["once", "replayed"])
 def test_sorting_gives_every_item_of_a_bucket_in_order(options, most_runs, exchange, monkeypatch):
     monkeypatch.setattr(files, "RUN_BYTES", 10_000)

@@ -39,6 +39,7 @@ def test_objectives_have_the_same_bytes_with_several_workers(workers, one_object
     assert read_folder(one) == read_folder(tmp_path / "more")
 
 
+@pytest.mark.slow
 def test_objectives_have_the_same_bytes_replayed_and_under_another_name(
     one_objective, corpus, vocabulary_file, tmp_path
 ):

@@ -161,6 +161,7 @@ def test_all_rejected_names_the_cause_and_not_blank_lines(vocabulary_file, tmp_p
         assert "blank lines" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_limit_changes_no_key_and_no_byte(vocabulary_file, tmp_path):
     folder = write_both(tmp_path, "Latin-1")[0].parent
     corpora = [CorpusConfig(input=(str(folder),), max_rejected_share=share) for share in (0.9999, 1)]

@@ -62,6 +62,7 @@ def test_loss_of_a_pass_is_the_mean_over_all_tags(place):
     assert np.ptp(losses) > 0.5 * np.mean(losses)  # those of short sentences are smaller: fewer tags
 
 
+@pytest.mark.any_backend
 def test_loss_of_a_batch_of_any_sentences_is_the_mean_over_its_tags(place):
     losses, dev_loss = finetune_tags(place)
     # Eight sentences have 12 tags or 2 each: 56, with a deviation of 5 * sqrt(8), a quarter; so would sums of losses.
@@ -85,6 +86,7 @@ def test_epsilon_is_that_of_the_settings(place):
     assert dev_loss < 0.8 * np.mean(losses)
 
 
+@pytest.mark.any_backend
 def test_words_out_of_reach_of_further_dev_files_are_logged(place, caplog):
     tables = {name: str(place / "tags.txt") for name in ("train", "dev")}
     (place / "more.txt").write_text("anna B-PER\nzebra O\n")
@@ -95,6 +97,7 @@ def test_words_out_of_reach_of_further_dev_files_are_logged(place, caplog):
     assert [record.message.split(":")[0] for record in caplog.records] == ["extra_dev.more"]
 
 
+@pytest.mark.any_backend
 def test_words_out_of_reach_are_logged_and_written(place, caplog):
     with (place / "tags.txt").open("a") as table:
         table.write("\nzebra O\n\nberta B-PER\n")

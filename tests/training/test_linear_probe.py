@@ -104,6 +104,7 @@ def test_classes_have_the_probabilities_of_scikit_learn(tmp_path, name, pooling)
     assert np.ptp(wanted[:, 0]) > 0.3  # it has learnt something
 
 
+@pytest.mark.any_backend
 @EVERY_POOLING
 def test_numbers_are_those_of_ridge_regression(tmp_path, pooling):
     model, features = make_probed("regression", pooling, tmp_path)
@@ -114,6 +115,7 @@ def test_numbers_are_those_of_ridge_regression(tmp_path, pooling):
     assert np.ptp(found) > 1
 
 
+@pytest.mark.any_backend
 @EVERY_POOLING
 def test_labels_have_a_logistic_regression_each(tmp_path, pooling):
     model, features = make_probed("multi_label", pooling, tmp_path)
@@ -245,6 +247,7 @@ def test_each_start_and_count_of_labels_has_a_probe_of_its_own_rows(place, fits)
     assert fits == [77, 77, 9, 9]
 
 
+@pytest.mark.any_backend
 def test_killed_run_goes_on_without_another_fit(tmp_path, fits):
     class Killed(BaseException):
         pass
