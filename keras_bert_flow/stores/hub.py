@@ -33,6 +33,20 @@ def is_of_hub(address: str) -> bool:
     return address.lower().startswith(SCHEME)
 
 
+def split_address(address: str) -> tuple[str, str | None]:
+    """Return the name of a model of the Hub, and the revision where one is named.
+
+    Args:
+        address: `org/name` or `org/name@revision`, with `hf://` before it or not.
+    Raises:
+        ValueError: it is none of a model.
+    """
+    name, _, revision = address[len(SCHEME) * is_of_hub(address) :].rstrip("/").partition("@")
+    if not name or name.count("/") > 1:
+        raise ValueError(f"A model of the Hub must be hf://org/name or hf://org/name@revision. Received: {address}.")
+    return name, revision or None
+
+
 def fetch_from_hub(address: str) -> Path:
     """Return the folder of the Hub's cache that holds a model: fetched, or found where it is there already.
 
@@ -42,14 +56,12 @@ def fetch_from_hub(address: str) -> Path:
         OSError: the Hub cannot be reached, or refuses.
     """
     check_installed(["huggingface_hub"])
-    name, _, revision = address[len(SCHEME) :].rstrip("/").partition("@")
-    if not name or name.count("/") > 1:
-        raise ValueError(f"A model of the Hub must be hf://org/name or hf://org/name@revision. Received: {address}.")
+    name, revision = split_address(address)
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from huggingface_hub import snapshot_download
 
     with _explaining(address):
-        folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=list(FILES)))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
     if not [*folder.glob("*.safetensors")]:
         raise ValueError(
             f"A model must have safetensors. Received: {address}, without them: no pickle is read. Ask for a revision "
@@ -81,6 +93,12 @@ def _explaining(address: str):
             if isinstance(error, kinds):
                 raise raised(f"A model of the Hub must be there. Received: {address}, {reason}.") from None
         if isinstance(error, errors.HfHubHTTPError | OSError):
-            first = abridge(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
-            raise OSError(f"A model of the Hub must be fetched. Received: {address}: {first}. Try again.") from None
+            raise explain_refusal("A model of the Hub must be fetched", address, error) from None
         raise
+
+
+def explain_refusal(rule: str, address: str, error: Exception) -> OSError:
+    """Return an error of the Hub, or of the way to it, as one line."""
+    text = str(error).strip()
+    first = abridge(text.splitlines()[0].rstrip(".") if text else type(error).__name__)
+    return OSError(f"{rule}. Received: {address}: {first}. Try again.")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.commands import assert_refused
 from tests.commands import kbf as run
+from tests.hub_model import write_hub_model
 from tests.hub_server import COMMIT, serving_hub
 from tests.patience import PATIENCE_SECONDS
 
@@ -18,31 +19,7 @@ pytest.importorskip("huggingface_hub", reason="it fetches")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """Make a model directory without Keras: a checkpoint of few numbers."""
-    import json
-
-    import numpy as np
-
-    from keras_bert_flow.conversion.codecs.safetensors_file import write_tensors
-    from keras_bert_flow.conversion.directory_files import describe_vocabulary
-    from keras_bert_flow.conversion.hf_config import read_shape
-    from keras_bert_flow.conversion.tables.registry import find_table
-
-    folder = tmp_path_factory.mktemp("hub") / "model"
-    folder.mkdir()
-    table = find_table("bert")
-    config = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 8, "num_hidden_layers": 1}
-    config |= {"num_attention_heads": 1, "hidden_size": 4, "intermediate_size": 6, "max_position_embeddings": 8}
-    (folder / "config.json").write_text(json.dumps(config))
-    shape = read_shape(config, "config.json")
-    sizes = {name: tuple(getattr(shape, size) for size in sizes) for name, sizes in table.list_sizes(shape)}
-    write_tensors(folder / "model.safetensors", {name: np.ones(size, "f4") for name, size in sizes.items()})
-    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n")
-    (folder / "tokenizer_config.json").write_bytes(describe_vocabulary(True, 8))
-    for name in ("pytorch_model.bin", "tf_model.h5", "onnx/model.onnx", "flax_model.msgpack"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(b"not to be fetched")
-    return folder
+    return write_hub_model(tmp_path_factory.mktemp("hub") / "model")
 
 
 @pytest.fixture
@@ -50,8 +27,8 @@ def hub(model, tmp_path):
     pickled = tmp_path / "pickled"
     shutil.copytree(model, pickled)
     (pickled / "model.safetensors").unlink()
-    with serving_hub({"tiny/bert": model, "tiny/pickled": pickled}) as (address, asked):
-        yield {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_ETAG_TIMEOUT": "2"}, asked
+    with serving_hub({"tiny/bert": model, "tiny/pickled": pickled}) as hub:
+        yield {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_ETAG_TIMEOUT": "2"}, hub.asked
 
 
 def convert(address, to, environment, *more):

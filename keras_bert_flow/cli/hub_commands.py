@@ -1,0 +1,37 @@
+"""Commands that speak to the Hugging Face Hub."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow.cli.app import app
+from keras_bert_flow.records.verification import verify
+from keras_bert_flow.terminal import show
+
+
+@app.command()
+def push(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model directory.")],
+    address: Annotated[str, typer.Argument(metavar="org/name", help="Where to; org/name@branch for a branch.")],
+    license: Annotated[
+        str | None, typer.Option(help="As the Hub names it, such as apache-2.0; default that of the model card.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make a repository that its owner alone sees.")] = False,
+    message: Annotated[str | None, typer.Option(help="Of the commit.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything here, and send nothing.")] = False,
+) -> None:
+    """Send a model to the Hugging Face Hub, in one commit; hf://org/name then names it everywhere."""
+    from keras_bert_flow.conversion.directory_check import open_directory
+    from keras_bert_flow.stores.hub_upload import CARD, check_push, list_model_files, push_to_hub, write_license
+
+    name, branch = check_push(address)
+    verify(model)
+    open_directory(model)[1].check_finite()
+    write_license(model / CARD, license)
+    for file in list_model_files(model):
+        show(f"{file.relative_to(model)}, {file.stat().st_size:,} bytes")
+    if dry_run:
+        show(f"Nothing was sent to {name}@{branch}.")
+    else:
+        show(push_to_hub(model, address, license, private, message))

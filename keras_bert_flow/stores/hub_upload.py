@@ -1,0 +1,142 @@
+"""Send model directories to the Hugging Face Hub: in one commit, or not at all."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.extras import check_installed
+from keras_bert_flow.stores.hub import FILES, explain_refusal, split_address
+
+MAIN = "main"
+CARD = "README.md"
+# Front matter: lines between the first two of three dashes.
+FRONT_MATTER = re.compile(rb"\A---\r?\n(.*?)^---\r?$", re.DOTALL | re.MULTILINE)
+LICENSE = re.compile(rb"^license:[^\r\n]*", re.MULTILINE)
+UNNAMED = "license: unknown"
+
+
+def list_model_files(folder: Path) -> list[Path]:
+    """Return the files of a model directory that are of the model, in order; what else is there stays at home."""
+    return sorted({file for pattern in FILES for file in folder.glob(pattern) if file.is_file()})
+
+
+def write_license(card: Path, license: str | None) -> bytes:
+    """Return a model card with a license in its front matter.
+
+    Args:
+        card: the file.
+        license: as the Hub names it, such as `apache-2.0`; None for what is there.
+    Raises:
+        FileNotFoundError: there is no card.
+        ValueError: it has no front matter with a license, or names none and none is given.
+    """
+    content = card.read_bytes()
+    front = FRONT_MATTER.search(content)
+    found = LICENSE.search(front[1]) if front else None
+    if not found:
+        raise ValueError(
+            f"A model card must begin with front matter that names a license. Received: {card}, without. Begin it with "
+            "the lines `---`, `license: NAME` and `---`."
+        )
+    if license is None and found[0].strip() == UNNAMED.encode():
+        raise ValueError(
+            f"The license of a model must be named by who publishes it. Received: {UNNAMED}, in {card}. Give --license "
+            "such as apache-2.0, or other."
+        )
+    if license is None:
+        return content
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license):
+        raise ValueError(f"A license must be named as the Hub does, such as apache-2.0. Received: {license!r}.")
+    start = front.start(1)
+    return content[: start + found.start()] + f"license: {license}".encode() + content[start + found.end() :]
+
+
+def check_push(address: str) -> tuple[str, str]:
+    """Check, without asking the Hub, that a model can be sent there; return its name and revision.
+
+    Raises:
+        ValueError: the address is none of a model, there is no token, the Hub is not to be asked, or `huggingface_hub`
+            is not installed.
+    """
+    check_installed(["huggingface_hub"])
+    name, revision = split_address(address)
+    if "/" not in name:
+        raise ValueError(f"A model must be sent to org/name or org/name@revision. Received: {address}.")
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        raise ValueError("The Hub must be reached to send a model. Received: HF_HUB_OFFLINE=1. Unset it.")
+    if not get_token():
+        raise ValueError(
+            "A token that may write must be there to send a model. Received: none. Set HF_TOKEN, or run "
+            "`hf auth login`."
+        )
+    return name, revision or MAIN
+
+
+def push_to_hub(
+    folder: str | Path, address: str, license: str | None = None, private: bool = False, message: str | None = None
+) -> str:
+    """Send a model directory to the Hub, in one commit: all of it appears there, or nothing.
+
+    Files of an earlier model that this one does not have, such as shards of its weights, are removed by that commit.
+    The repository is made where it is not there, and so is a branch.
+
+    Args:
+        folder: a model directory, checked before.
+        address: `org/name` or `org/name@branch`, with `hf://` before it or not.
+        license: as the Hub names it; by default that of the model card.
+        private: whether a repository that is made is for its owner alone.
+        message: of the commit.
+    Returns:
+        `hf://org/name@commit`, by which it is loaded.
+    Raises:
+        FileNotFoundError, ValueError: as `check_push` and `write_license`.
+        OSError: the Hub cannot be reached, or refuses.
+    """
+    folder = Path(folder)
+    name, branch = check_push(address)
+    card = write_license(folder / CARD, license)
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub.utils import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+
+    contents: dict[str, Any] = {str(file.relative_to(folder)): file for file in list_model_files(folder)}
+    contents[CARD] = card
+    api = HfApi()
+    with _explaining(address):
+        api.create_repo(name, private=private or None, exist_ok=True)
+        if branch != MAIN:
+            api.create_branch(name, branch=branch, exist_ok=True)
+        there = api.list_repo_files(name, revision=branch)
+        operations = [CommitOperationAdd(path, content) for path, content in contents.items()]
+        operations += [CommitOperationDelete(path) for path in there if _is_of_model(path) and path not in contents]
+        text = message or "Add a model made with keras-bert-flow"
+        commit = api.create_commit(name, operations, commit_message=text, revision=branch)
+    return f"hf://{name}@{commit.oid}"
+
+
+def _is_of_model(path: str) -> bool:
+    return any(Path(path).match(pattern) and path.count("/") == pattern.count("/") for pattern in FILES)
+
+
+@contextmanager
+def _explaining(address: str) -> Iterator[None]:
+    """Raise what the Hub answers as one line."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.RepositoryNotFoundError:
+        raise PermissionError(
+            f"The Hub must let the token write. Received: {address}, which it may not. Check the name, and HF_TOKEN."
+        ) from None
+    except errors.HFValidationError:
+        raise ValueError(f"A model must be sent to org/name or org/name@revision. Received: {address}.") from None
+    except Exception as error:  # also of the library by which it speaks HTTP, which is not the same in all its releases
+        raise explain_refusal("A model must be taken by the Hub", address, error) from error
