@@ -129,7 +129,8 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     trained = [] if config.has_own_teacher else zip(config.phases, records, strict=True)
     for number, (phase, made) in enumerate(trained):
         known = made.folder and (previous or not number)
-        key = pretraining_key(phase, made.folder, previous and previous / MODEL) if known else None
+        initial = previous / MODEL if previous else config.initial_model and Path(config.initial_model)
+        key = pretraining_key(phase, made.folder, initial) if known else None
         planned = PlannedStage("pretraining", key and _stage(config, "pretraining", key), "records")
         previous = planned.folder
         phases.append(previous)

@@ -12,6 +12,7 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import Backend, PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
 from keras_bert_flow.precision_choice import resolve_precision
+from keras_bert_flow.preflight.initial_model import settle_initial_model
 
 DEFAULT_CONFIG = "configs/quickstart.yaml"
 DIGEST_LENGTH = 16  # hexadecimal digits, as in content keys
@@ -23,7 +24,8 @@ def settle_config(
     config: PipelineConfig | None = None,
     backend: Backend | None = None,
 ) -> PipelineConfig:
-    """Load and check the configuration of a run, its paths made absolute and `precision: auto` resolved.
+    """Load and check the configuration of a run, its paths made absolute, its initial model fetched, and `precision:
+    auto` resolved.
 
     Args:
         overrides: `key.sub=value` settings, the strongest but for `backend`.
@@ -34,7 +36,8 @@ def settle_config(
     """
     path = config_path if config is None else write_config(config)
     chosen = () if backend is None else (f"backend={backend}",)
-    return resolve_precision(make_paths_absolute(load_config(path, (*overrides, *chosen))))
+    loaded = make_paths_absolute(load_config(path, (*overrides, *chosen)))
+    return resolve_precision(settle_initial_model(loaded))
 
 
 def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
@@ -45,6 +48,7 @@ def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
     return config.model_copy(
         update={
             "runs": os.path.abspath(config.runs),
+            "initial_model": config.initial_model and _absolute(config.initial_model),
             "corpus": corpus.model_copy(update={"input": tuple(_absolute(item) for item in corpus.input)}),
             "task": task.model_copy(update=files),
             "vocabulary": vocabulary.model_copy(update={"file": vocabulary.file and _absolute(vocabulary.file)}),

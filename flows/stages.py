@@ -99,8 +99,10 @@ def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Calla
         )
     folders: list[Path] = []
     if not config.has_own_teacher:
+        model = config.initial_model and Path(config.initial_model)
         for phase, folder in zip(config.phases, records, strict=True):
-            folders.append(make(pretraining_stage(phase, folder, folders[-1] / MODEL if folders else None)))
+            folders.append(make(pretraining_stage(phase, folder, model)))
+            model = folders[-1] / MODEL
     if config.distillation is not None:
         teacher = folders[-1] / MODEL if folders else Path(config.distillation.teacher).absolute()
         folders.append(make(distillation_stage(config, records[-1], teacher)))

@@ -72,8 +72,8 @@ ALLOWED = {
     "terminal": "",
     "extras": "",
     "preflight": (
-        "config conversion data distribution doctor extras models os_errors outputs prediction records tasks text "
-        "training"
+        "config conversion data distribution doctor extras models os_errors outputs prediction records stores tasks "
+        "text training"
     ),
     "precision_choice": "config",
     "planning": "config models preflight text numpy",

@@ -36,7 +36,7 @@ def pretrain(
     output: OutputAnywhere,
     initial_model: Annotated[
         Path | None,
-        typer.Option(help="Model directory to continue from, ours or Hugging Face's."),
+        typer.Option(help="Model directory to continue from, of the shape of `model`; default `initial_model`."),
     ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
@@ -45,6 +45,7 @@ def pretrain(
     """Pre-train a model, resuming from the newest checkpoint of a run that was stopped."""
     with stopping_for_later(), made_at(output) as place:
         settings = choose_backend(load(config, set), backend)
+        initial_model = initial_model or (settings.initial_model and Path(settings.initial_model))
         check_pretraining_stage(settings, records, initial_model, place)
         from keras_bert_flow.backends.memory import keep_freed_memory
         from keras_bert_flow.progress import training_progress

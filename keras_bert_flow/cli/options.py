@@ -43,13 +43,17 @@ MaxRejectedShare = Annotated[
 def load(
     config: Path | None, overrides: list[str] | None, flags: dict | None = None, inputs: list[str] | None = None
 ) -> PipelineConfig:
-    """Load a configuration; `--set` and an option's own flag replace what the file says."""
+    """Load a configuration and fetch its initial model; `--set` and an option's own flag replace what the file says."""
     given = [f"{name}={value}" for name, value in (flags or {}).items() if value is not None]
     settings = load_config(config, (*(overrides or ()), *given))
     if inputs:
         corpus = CorpusConfig(**settings.corpus.model_dump() | {"input": inputs})
         settings = settings.model_copy(update={"corpus": corpus})
-    return settings
+    if settings.initial_model is None:
+        return settings
+    from keras_bert_flow.preflight.initial_model import settle_initial_model
+
+    return settle_initial_model(settings)
 
 
 def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineConfig:

@@ -29,6 +29,11 @@ class PipelineConfig(Settings):
     seed: Seed = Field(1, description="Seed of every random choice.")
     backend: Backend = Field("jax", description="Keras backend of the training stages.")
     beam: tuple[str, ...] = Field((), description="Options for Apache Beam, such as --runner=FlinkRunner.")
+    initial_model: str | None = Field(
+        None,
+        description="Model directory, or hf://org/name@revision, whose pre-training goes on, with its tokenizer and "
+        "its shape. Default: none.",
+    )
     corpus: CorpusConfig = Field(default_factory=CorpusConfig, description="The text.")
     vocabulary: VocabularyConfig = Field(default_factory=VocabularyConfig, description="The vocabulary.")
     records: RecordsConfig = Field(default_factory=RecordsConfig, description="The pre-training records.")
@@ -122,6 +127,15 @@ class PipelineConfig(Settings):
             "distillation.student.max_positions",
             self.distillation.student.max_positions,
         )
+        return self
+
+    @model_validator(mode="after")
+    def _check_initial_model(self):
+        if self.initial_model is not None and self.has_own_teacher:
+            raise ValueError(
+                "`initial_model` must not go with `distillation.teacher`, with which nothing is pre-trained. Received: "
+                f"initial_model={self.initial_model}, teacher={self.distillation.teacher}. Leave out one of them."
+            )
         return self
 
     @property

@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.states import Failed
@@ -18,6 +19,7 @@ from flows.pretrain import pretrain
 from flows.stages import StageError
 from flows.tasks import may_pass_next_time, write_records
 from keras_bert_flow.config.loading import load_config
+from tests.oracles.tiny_model import HIDDEN, write_tiny_model
 from tests.patience import PATIENCE_SECONDS, wait_until
 
 FLOWS = (preprocess, pretrain, finetune, evaluate, bert_pipeline)
@@ -102,6 +104,25 @@ def test_second_phase_goes_on_from_the_first(runs: Path):
     assert calls(runs)[7:] == ["report"]  # all models of the stand-in are alike, so fine-tuning is there, too
     state = pretrain("tiny.yaml", overrides=[phase], records=given["--records"], return_state=True)
     assert "Each phase of pre-training must have its records. Received: 1 folder for 2 phases." in state.message
+
+
+def test_pretraining_goes_on_from_a_model_with_its_vocabulary(runs: Path):
+    model = write_tiny_model(runs.parent / "initial")
+    values = yaml.safe_load(Path("tiny.yaml").read_text()) | {"initial_model": "initial", "model": {}}
+    Path("tiny.yaml").write_text(yaml.safe_dump(values))
+    bert_pipeline("tiny.yaml")
+    lines = [line.split() for line in (runs / "arguments.txt").read_text().splitlines()]
+    settings = load_config(options_of(lines[0])["--config"])
+    assert (settings.vocabulary.file, settings.model.hidden_dim) == (str(model / "vocab.txt"), HIDDEN)
+    assert options_of(lines[2])["--initial-model"] == str(model)
+    pretrained = options_of(lines[2])["--output"]
+    bert_pipeline(
+        "tiny.yaml",
+        overrides=["second_phase={sequence_length: 48, max_predictions: 7, total_steps: 3, warmup_steps: 1}"],
+    )
+    lines = [line.split() for line in (runs / "arguments.txt").read_text().splitlines()]
+    phases = [options_of(line)["--initial-model"] for line in lines if line[0] == "pretrain"]
+    assert phases == [str(model), f"{pretrained}/model"]
 
 
 def test_label_words_that_the_vocabulary_lacks_are_refused_before_training(runs: Path):

@@ -1,0 +1,66 @@
+"""A configuration that goes on from a model has its shape and its tokenizer, or is refused in one line."""
+
+import json
+
+import pytest
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.models.sizes import resolve_shape
+from keras_bert_flow.preflight.initial_model import settle_initial_model
+from tests.oracles.tiny_model import INTERMEDIATE, PIECES, TINY_SHAPE, write_tiny_model
+
+LENGTHS = {"records": {"sequence_length": 32, "max_predictions": 4}, "finetuning": {"sequence_length": 32}}
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_tiny_model(tmp_path / "model")
+
+
+def settle(initial_model, **sections):
+    return settle_initial_model(PipelineConfig(initial_model=str(initial_model), **LENGTHS | sections))
+
+
+def test_shape_and_tokenizer_are_those_of_the_model(model):
+    (model / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    settled = settle(model, model={"dropout_rate": 0.2}, vocabulary={"size": 99})
+    shape = resolve_shape(settled.model, len(PIECES))
+    assert {name: getattr(shape, name) for name in TINY_SHAPE} == TINY_SHAPE
+    assert (shape.num_layers, settled.model.dropout_rate) == (1, 0.2)
+    assert settled.vocabulary.file == str(model / "vocab.txt") and settled.vocabulary.cased
+    assert settle_initial_model(settled) == settled  # as a child process does
+
+
+def test_nothing_changes_without_a_model():
+    config = PipelineConfig(**LENGTHS)
+    assert settle_initial_model(config) is config
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"model": {"num_layers": 2}}, "model.num_layers=2, where it has 1"),
+        ({"model": {"size": "mini"}}, "model.num_layers=4, where it has 1"),
+        ({"model": {"family": "electra"}}, "model.family=electra, where it has bert"),
+        ({"model": {"options": {"embedding_dim": 3}}}, "model.embedding_dim=3, where it has no such field"),
+        ({"vocabulary": {"file": "other/vocab.txt"}}, "vocabulary.file=other/vocab.txt, another one"),
+        ({"records": {"sequence_length": 65, "max_predictions": 4}}, "^.*records.sequence_length.*max_positions=64"),
+    ],
+)
+def test_what_contradicts_the_model_is_refused(model, sections, words):
+    with pytest.raises(ValueError, match=words):
+        settle(model, **sections)
+
+
+def test_model_that_is_not_whole_is_refused(model):
+    (model / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(ValueError, match=r"vocab\.txt"):
+        settle(model)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        settle(model.with_name("nowhere"))
+
+
+def test_model_and_a_teacher_are_refused(model):
+    teacher = {"teacher": "t", "student": {"intermediate_dim": INTERMEDIATE}}
+    with pytest.raises(ValueError, match="must not go with `distillation.teacher`"):
+        settle(model, distillation=teacher)
