@@ -29,6 +29,9 @@ def convert(
     ] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to keep, such as 0,2,4; from 0.")] = None,
     vocab: Annotated[Path | None, typer.Option(help="Another vocab.txt; the pieces that both have are kept.")] = None,
+    tied: Annotated[
+        bool | None, typer.Option("--tied/--untied", help="Guess masked tokens with the embeddings, or another table.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")] = False,
 ) -> None:
     """Write a model in another format or shape, read it back and compare; say what was renamed and left out.
@@ -46,8 +49,9 @@ def convert(
     if source.is_dir():
         verify(source)
     name = source_format or recognise(source)
-    changes = {"positions": positions, "layers": _read_numbers(layers), "vocabulary": vocab}
-    if target is None and name == HUGGING_FACE and dtype == "float32" and not any(changes.values()):
+    changes = {"positions": positions, "layers": _read_numbers(layers), "vocabulary": vocab, "tied": tied}
+    is_same = dtype == "float32" and all(change is None for change in changes.values())
+    if target is None and name == HUGGING_FACE and is_same:
         raise ValueError(
             f"It must be said what {source} is to become. Received: no --format, and no --dtype. Give one."
         )

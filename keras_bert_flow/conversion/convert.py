@@ -11,7 +11,7 @@ from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.conversion.checkpoint import Checkpoint
 from keras_bert_flow.conversion.codecs.safetensors_file import find_dtype
 from keras_bert_flow.conversion.formats.registry import find_format, recognise
-from keras_bert_flow.conversion.surgery import keep_layers, read_settings, set_positions, set_vocabulary
+from keras_bert_flow.conversion.surgery import keep_layers, read_settings, set_positions, set_tied, set_vocabulary
 
 HUGGING_FACE = "huggingface"
 
@@ -47,6 +47,7 @@ def convert(
     positions: int | None = None,
     layers: Sequence[int] | None = None,
     vocabulary: str | Path | None = None,
+    tied: bool | None = None,
 ) -> Conversion:
     """Write a model in another format; nothing is written where something cannot be.
 
@@ -58,7 +59,7 @@ def convert(
         dtype: of the numbers written.
         cased: whether the vocabulary keeps case, where the source does not say so.
         dry_run: read and check everything, and write nothing.
-        positions, layers, vocabulary: of the result, where they are to be others; see `surgery`.
+        positions, layers, vocabulary, tied: of the result, where they are to be others; see `surgery`.
     Raises:
         FileNotFoundError: a file is missing.
         FileExistsError: `output` is there.
@@ -76,6 +77,8 @@ def convert(
         checkpoint = keep_layers(checkpoint, layers)
     if positions is not None:
         checkpoint = set_positions(checkpoint, positions)
+    if tied is not None:
+        checkpoint = set_tied(checkpoint, tied)
     known.check(checkpoint)
     remarks = checkpoint.remarks + ((f"numbers rounded to {dtype}",) if dtype != "float32" else ())
     for _ in _walk(checkpoint, dtype):  # every number is looked at before anything is written

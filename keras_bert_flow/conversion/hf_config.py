@@ -19,6 +19,7 @@ ACTIVATIONS = {
     "gelu_python_tanh": "gelu_tanh",
 }
 POOLING_FIELD = "classifier_pooling"  # as ModernBERT names it; left out for `cls`, which is all that BERT has there
+TIED_FIELD = "tie_word_embeddings"  # whether a masked-LM head guesses with the table of the embeddings; true by default
 MAX_NUMBER = 1 << 31  # of any size; NaN and infinity are not below it
 MAX_LABELS = 1_000_000
 HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}

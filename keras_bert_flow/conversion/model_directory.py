@@ -2,13 +2,20 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.conversion.codecs.safetensors_file import FILE, write_tensors
+from keras_bert_flow.conversion.codecs.safetensors_file import FILE, StoredTensors, write_tensors
 from keras_bert_flow.conversion.directory_files import check_vocabulary, write_json, write_vocabulary
 from keras_bert_flow.conversion.heads import find_saved_as
-from keras_bert_flow.conversion.hf_config import POOLING_FIELD, make_hf_config, make_label_fields, number_labels
+from keras_bert_flow.conversion.hf_config import (
+    POOLING_FIELD,
+    TIED_FIELD,
+    make_hf_config,
+    make_label_fields,
+    number_labels,
+)
 from keras_bert_flow.conversion.model_card import Card, write_card
 from keras_bert_flow.conversion.reading import check_overrides, make_backbone, read_directory
 from keras_bert_flow.conversion.sentence_files import write_sentence_files
@@ -18,6 +25,7 @@ from keras_bert_flow.conversion.weights import (
     export_tensors,
     has_pooler,
     import_tensors,
+    is_untied,
     list_missing,
     list_unpublished,
 )
@@ -26,7 +34,15 @@ from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.heads.registry import find_task_head
 from keras_bert_flow.models.poolings import CLS
 from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
-from keras_bert_flow.models.saved_as import CLASSES, CLASSIFIER_HEAD, POOLING, TEXT_POOLING, SavedAs
+from keras_bert_flow.models.saved_as import (
+    CLASSES,
+    CLASSIFIER_HEAD,
+    MASKED_LM_HEAD,
+    MASKED_LM_TABLE,
+    POOLING,
+    TEXT_POOLING,
+    SavedAs,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -56,6 +72,8 @@ def save_model_directory(
     backbone = getattr(model, "backbone", model)
     tensors = export_tensors(model, backbone, saved)
     config = make_hf_config(backbone.get_config(), saved.architecture) | _describe_head(model, saved, labels)
+    if is_untied(saved):
+        config[TIED_FIELD] = False
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary_path is not None:
         check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size)
@@ -165,11 +183,22 @@ def load_pretrainer(
     shared = {name: value for name, value in overrides.items() if name != "name"}
     backbone = make_backbone(folder, config, **shared, use_pooler=saved.use_pooler)
     named = {name: value for name, value in overrides.items() if name == "name"}
+    if saved.head.keys() >= MASKED_LM_HEAD.keys() and config.get(TIED_FIELD) is False:
+        named["tie_weights"] = False
     model = model_class(backbone, **named, **(options or {}))
     model = BagOfWordsPretrainer(model, bag_of_words) if bag_of_words else model
-    new_layers = list_missing(model.find_published(), model.saved_as, tensors) if may_be_new else ()
-    import_tensors(model.find_published(), backbone, model.saved_as, tensors, new_layers)
+    stored = _find_stored(model.saved_as, backbone.family, tensors)
+    new_layers = list_missing(model.find_published(), stored, tensors) if may_be_new else ()
+    import_tensors(model.find_published(), backbone, stored, tensors, new_layers)
     return model, new_layers + list_unpublished(model)
+
+
+def _find_stored(saved: SavedAs, family: str, tensors: StoredTensors) -> SavedAs:
+    """Return how a directory holds a model: `transformers` 4 had one bias, where 5 has another beside a table."""
+    names = find_table(family).name_heads(MASKED_LM_TABLE, saved.architecture)
+    if is_untied(saved) and f"{names['mlm']}.bias" not in tensors:
+        return replace(saved, head=saved.head | {"mlm": MASKED_LM_HEAD["mlm"]})
+    return saved
 
 
 def _describe_head(model, saved: SavedAs, labels) -> dict[str, Any]:

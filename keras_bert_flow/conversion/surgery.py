@@ -1,4 +1,4 @@
-"""Change the shape of a trained model, without Keras: more positions, fewer layers, another vocabulary."""
+"""Change the shape of a trained model, without Keras: more positions, fewer layers, another vocabulary or head."""
 
 import json
 import re
@@ -12,11 +12,11 @@ import numpy as np
 
 from keras_bert_flow.conversion.checkpoint import Checkpoint, Maker, Tensors
 from keras_bert_flow.conversion.directory_files import describe_vocabulary
-from keras_bert_flow.conversion.hf_config import read_shape
+from keras_bert_flow.conversion.hf_config import TIED_FIELD, read_shape
 from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, WORDS_HEAD
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, WORDS_HEAD
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
@@ -84,6 +84,37 @@ def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
         config=_set(checkpoint.config, table, num_layers=len(layers)),
         tensors=Tensors(makers, shapes, checkpoint.tensors.path),
         remarks=(*checkpoint.remarks, f"layers {', '.join(map(str, layers))} of {shape.num_layers}"),
+    )
+
+
+def set_tied(checkpoint: Checkpoint, tied: bool) -> Checkpoint:
+    """Return a model whose masked-LM head guesses with the table of the embeddings, or with one of its own.
+
+    A new table begins as the embeddings; one that goes is replaced by them, which training settles.
+
+    Raises:
+        ValueError: there is no such head, or it is so already.
+    """
+    table, tensors = find_table_of(checkpoint.config, CONFIG), checkpoint.tensors
+    head, own = (table.name_heads(names, "")["mlm"] for names in (MASKED_LM_HEAD, MASKED_LM_TABLE))
+    if f"{head}.bias" not in tensors:
+        raise ValueError("A model must have a masked-LM head to be tied or untied. Received: none. Leave it out.")
+    if (checkpoint.config.get(TIED_FIELD) is not False) == tied:
+        state = "tied" if tied else "untied"
+        raise ValueError(f"A masked-LM head must be another to be {state}. Received: one that is so. Leave it out.")
+    bias = f"{own}.bias" if f"{own}.bias" in tensors else f"{head}.bias"
+    sources = {name: name for name in tensors if name not in (f"{own}.weight", f"{own}.bias")} | {f"{head}.bias": bias}
+    if not tied:
+        sources |= {f"{own}.weight": f"{table.embeddings['token_embedding'].name}.weight", f"{own}.bias": bias}
+    return replace(
+        checkpoint,
+        config={**checkpoint.config, TIED_FIELD: tied},
+        tensors=Tensors(
+            {name: partial(tensors.__getitem__, source) for name, source in sources.items()},
+            {name: tensors.shapes[source] for name, source in sources.items()},
+            tensors.path,
+        ),
+        remarks=(*checkpoint.remarks, f"{own}.weight {'left out, the embeddings take its place' if tied else 'new'}"),
     )
 
 

@@ -9,7 +9,7 @@ from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
 from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.models.backbone import Backbone
-from keras_bert_flow.models.saved_as import SavedAs
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, SavedAs
 
 
 def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.ndarray]:
@@ -36,7 +36,15 @@ def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.nd
     for source, copy in table.list_copies(backbone.shape):
         for part in ("weight", "bias"):
             tensors[f"{prefix}{copy}.{part}"] = tensors[f"{prefix}{source}.{part}"]
+    if is_untied(saved):  # the bias of a tied head is there as well, and unused
+        tied = table.name_heads(MASKED_LM_HEAD, saved.architecture)["mlm"]
+        tensors[f"{tied}.bias"] = tensors[f"{names['mlm']}.bias"]
     return tensors
+
+
+def is_untied(saved: SavedAs) -> bool:
+    """Say whether a model has a masked-LM head with a table of its own."""
+    return saved.head.keys() >= MASKED_LM_TABLE.keys()
 
 
 def import_tensors(

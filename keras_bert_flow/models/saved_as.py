@@ -13,6 +13,8 @@ MASKED_LM_HEAD = {
     "mlm_transform/layer_norm": "cls.predictions.transform.LayerNorm",
     "mlm": "cls.predictions",
 }
+# Of a head that has a table of its own for its guesses; `transformers` then adds the bias beside that table.
+MASKED_LM_TABLE = dict.fromkeys(("mlm_decoder", "mlm"), "cls.predictions.decoder")
 REPLACED_TOKENS_HEAD = {
     "replaced_dense": "discriminator_predictions.dense",
     "replaced": "discriminator_predictions.dense_prediction",

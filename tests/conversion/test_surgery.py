@@ -141,6 +141,24 @@ def test_table_for_prediction_of_its_own_gets_the_vocabulary_too(model, tmp_path
             np.testing.assert_allclose(found[head][-1], value[[PIECES.index("a"), PIECES.index("##b")]].mean(axis=0))
 
 
+def test_untied_head_guesses_as_before_and_loads_in_transformers(model, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model, folder = model
+    done = convert(folder, tmp_path / "untied", tied=False)
+    head = UNTIED[model.backbone.family]
+    assert done.remarks[-1] == f"{head} new"
+    kind, ids = type(model), np.arange(5, 13)[None]
+    untied = kind.from_preset(tmp_path / "untied")
+    assert not untied.tie_weights and untied.count_params() > model.count_params()
+    np.testing.assert_allclose(
+        guess(untied, ids), guess(model, ids), atol=1e-5
+    )  # of numbers up to 6, summed in another order
+    _, report = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "untied", output_loading_info=True)
+    assert {name: list(found) for name, found in report.items() if found} == {}
+    convert(tmp_path / "untied", tmp_path / "tied", tied=True)
+    assert (tmp_path / "tied" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
 def test_all_at_once_loads_in_transformers(model, tmp_path):
     transformers = pytest.importorskip("transformers")
     model, folder = model
@@ -161,6 +179,7 @@ def test_what_cannot_be_is_refused(model, tmp_path):
 
     refuse("at least 8 positions", positions=7)
     moved = ("[UNK]", "[PAD]", *PIECES[2:])
+    refuse("must be another to be tied", tied=True)
     refuse("must keep its number", vocabulary=write_vocabulary(tmp_path, moved))
     broken = shutil.copytree(folder, tmp_path / "broken")
     (broken / "tokenizer_config.json").write_text("[1]")

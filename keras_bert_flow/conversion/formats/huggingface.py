@@ -20,9 +20,10 @@ from keras_bert_flow.conversion.codecs.safetensors_file import (
 from keras_bert_flow.conversion.directory_check import open_directory
 from keras_bert_flow.conversion.directory_files import write_json
 from keras_bert_flow.conversion.formats.format import Format
+from keras_bert_flow.conversion.hf_config import TIED_FIELD
 from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import FamilyTable
-from keras_bert_flow.models.saved_as import MASKED_LM_HEAD
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE
 
 CONFIG = "config.json"
 TOKENIZER = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -44,7 +45,8 @@ class HuggingFace(Format):
         table = find_table_of(config, str(path / CONFIG))
         names = {name: table.normalise_name(name) for name in written}
         renamed = sum(here != name.removeprefix(table.prefix) for name, here in names.items())
-        copies = {name: source for name, source in _list_tied(table).items() if _is_copy(tensors, name, source)}
+        copies = _list_copies(config, table)
+        copies = {name: source for name, source in copies.items() if _is_copy(tensors, name, source)}
         kept = [name for name in tensors if name not in copies]
         remarks = [f"{renamed} tensors renamed from gamma and beta"] if renamed else []
         remarks += [f"{name} left out, a copy of {source}" for name, source in copies.items()]
@@ -96,12 +98,13 @@ def copy_files(files: Mapping[str, Path | bytes], folder: Path) -> None:
             shutil.copyfile(content, folder / name)
 
 
-def _list_tied(table: FamilyTable) -> dict[str, str]:
-    """Return the names under which older checkpoints have the embeddings, and a bias, again: copy → original."""
-    head = table.name_heads({"mlm": MASKED_LM_HEAD["mlm"]}, "")["mlm"]
-    embeddings = f"{table.embeddings['token_embedding'].name}.weight"
-    weights = dict.fromkeys((f"{head}.weight", f"{head}.decoder.weight"), embeddings)
-    return weights | {f"{head}.decoder.bias": f"{head}.bias"}
+def _list_copies(config: Mapping[str, Any], table: FamilyTable) -> dict[str, str]:
+    """Return the names under which checkpoints may have the embeddings, and a bias, again: copy → original."""
+    if config.get(TIED_FIELD) is False:
+        return {}
+    head, own = (table.name_heads(names, "")["mlm"] for names in (MASKED_LM_HEAD, MASKED_LM_TABLE))
+    copies = dict.fromkeys((f"{head}.weight", f"{own}.weight"), f"{table.embeddings['token_embedding'].name}.weight")
+    return copies | ({f"{own}.bias": f"{head}.bias"} if own != head else {})
 
 
 def _is_copy(tensors, name: str, source: str) -> bool:

@@ -66,7 +66,7 @@ class TensorFlow(Format):
         if untied:
             raise ValueError(
                 "A checkpoint of google-research/bert must have one table for tokens and predictions. Received: "
-                f"{untied[0]}, another than that of the embeddings."
+                f"{untied[0]}, another than that of the embeddings. Leave it out with --tied."
             )
         if VOCABULARY not in checkpoint.tokenizer:
             raise ValueError("A checkpoint of google-research/bert must have a vocab.txt. Received: none beside it.")

@@ -51,6 +51,7 @@ TABLE = FamilyTable(
             "cls.predictions.transform.dense": "predictions.dense",
             "cls.predictions.transform.LayerNorm": "predictions.LayerNorm",
             "cls.predictions": "predictions",
+            "cls.predictions.decoder": "predictions.decoder",
             "cls.seq_relationship": "sop_classifier.classifier",
         }
     },

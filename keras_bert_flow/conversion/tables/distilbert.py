@@ -46,6 +46,7 @@ TABLE = FamilyTable(
             "cls.predictions.transform.dense": "vocab_transform",
             "cls.predictions.transform.LayerNorm": "vocab_layer_norm",
             "cls.predictions": "vocab_projector",
+            "cls.predictions.decoder": "vocab_projector",
         },
         "ForSequenceClassification": _POOLER,
         "ForMultipleChoice": _POOLER,

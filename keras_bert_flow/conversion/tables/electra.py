@@ -30,6 +30,7 @@ TABLE = replace(
             "cls.predictions.transform.dense": "generator_predictions.dense",
             "cls.predictions.transform.LayerNorm": "generator_predictions.LayerNorm",
             "cls.predictions": "generator_lm_head",
+            "cls.predictions.decoder": "generator_lm_head",
         },
         "ForSequenceClassification": {POOLER: "classifier.dense", "classifier": "classifier.out_proj"},
         "ForMultipleChoice": {POOLER: "sequence_summary.summary"},

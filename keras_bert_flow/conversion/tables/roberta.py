@@ -25,6 +25,7 @@ TABLE = replace(
             "cls.predictions.transform.dense": "lm_head.dense",
             "cls.predictions.transform.LayerNorm": "lm_head.layer_norm",
             "cls.predictions": "lm_head",
+            "cls.predictions.decoder": "lm_head.decoder",
         },
         # Its dense layer, with a tanh as that of the pooler, is part of the head.
         "ForSequenceClassification": {POOLER: "classifier.dense", "classifier": "classifier.out_proj"},

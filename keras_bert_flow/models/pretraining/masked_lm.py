@@ -1,29 +1,48 @@
 """Put the masked-token head alone on the encoder."""
 
+from dataclasses import replace
+
 import keras
 
 from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias
+from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.backbone import refuse_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, SavedAs
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs
 
 
-def masked_token_logits(backbone, sequence, mask_positions, shape=None):
+def masked_token_logits(backbone, sequence, mask_positions, shape=None, tie_weights=True):
     """Guess the tokens at some positions.
 
     Args:
-        backbone: its token embedding is also the output projection.
+        backbone: the encoder.
         sequence: float, (batch, length, hidden). The backbone's output.
         mask_positions: int, (batch, masks_per_sequence).
         shape: of the encoder that the sequence is of, if not of the backbone.
+        tie_weights: whether the token embedding is also the output projection; else the head has one of its own.
     Returns:
         float32 logits, (batch, masks_per_sequence, vocabulary). Only the masked positions meet the vocabulary.
     Source: google-research/bert, run_pretraining.py, `get_masked_lm_output`.
     """
     transform = MaskedTokenTransform(shape or backbone.shape, dtype=backbone.dtype_policy, name="mlm_transform")
     masked = transform(sequence, mask_positions)
-    return OutputBias(dtype="float32", name="mlm")(backbone.token_embedding(masked, reverse=True))
+    if tie_weights:
+        logits = backbone.token_embedding(masked, reverse=True)
+    else:
+        logits = keras.layers.Dense(
+            backbone.vocabulary_size,
+            use_bias=False,
+            kernel_initializer=truncated_normal(backbone.initializer_range),
+            dtype=backbone.dtype_policy,
+            name="mlm_decoder",
+        )(masked)
+    return OutputBias(dtype="float32", name="mlm")(logits)
+
+
+def save_masked_lm(saved, tie_weights):
+    """Return how a model with a masked-LM head is saved, from how it is with the table of the encoder."""
+    return saved if tie_weights else replace(saved, head=saved.head | MASKED_LM_TABLE)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -38,6 +57,7 @@ class MaskedLM(ModelWithHead):
 
     Args:
         backbone: built with `use_pooler=False`, as `BertForMaskedLM` of `transformers` has none either.
+        tie_weights: whether its token embedding is also the output projection, as in the paper.
     Raises:
         ValueError: the backbone has a pooler, which nothing would train.
     Source: Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019 (RoBERTa), section 4.2, arXiv:1907.11692.
@@ -47,12 +67,17 @@ class MaskedLM(ModelWithHead):
     default_rate = 1e-4
     has_one_width = True
 
-    def __init__(self, backbone, name="masked_lm"):
+    def __init__(self, backbone, tie_weights=True, name="masked_lm"):
         refuse_pooler(backbone)
         inputs = make_inputs("mask_positions")
         sequence = encode(backbone, inputs)["sequence_output"]
-        mlm = masked_token_logits(backbone, sequence, inputs["mask_positions"])
+        mlm = masked_token_logits(backbone, sequence, inputs["mask_positions"], tie_weights=tie_weights)
         super().__init__(backbone, inputs, {"mlm": mlm}, name)
+        self.tie_weights = tie_weights
+        self.saved_as = save_masked_lm(self.saved_as, tie_weights)
+
+    def get_config(self):
+        return super().get_config() | {"tie_weights": self.tie_weights}
 
     def make_losses(self):
         return {"mlm": token_loss()}

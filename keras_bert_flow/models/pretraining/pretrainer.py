@@ -5,7 +5,7 @@ import keras
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.backbone import require_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.pretraining.masked_lm import masked_token_logits
+from keras_bert_flow.models.pretraining.masked_lm import masked_token_logits, save_masked_lm
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs, project
 
@@ -21,6 +21,9 @@ class BertPretrainer(ModelWithHead):
     `compile()` without a loss takes the mean cross-entropy of each, over the real predictions; give `sample_weight`
     for both outputs, {"mlm": mask_weights, "nsp": ones}.
 
+    Args:
+        backbone: built with its pooler.
+        tie_weights: whether its token embedding is also the output projection, as in the paper.
     Raises:
         ValueError: the backbone has no pooler.
     Source: Devlin et al. 2019, section 3.1; google-research/bert, run_pretraining.py.
@@ -32,13 +35,19 @@ class BertPretrainer(ModelWithHead):
     default_rate = 1e-4
     has_one_width = True
 
-    def __init__(self, backbone, name="bert_pretrainer"):
+    def __init__(self, backbone, tie_weights=True, name="bert_pretrainer"):
         require_pooler(backbone)
         inputs = make_inputs("mask_positions")
         encoded = encode(backbone, inputs)
-        mlm = masked_token_logits(backbone, encoded["sequence_output"], inputs["mask_positions"])
+        sequence, positions = encoded["sequence_output"], inputs["mask_positions"]
+        mlm = masked_token_logits(backbone, sequence, positions, tie_weights=tie_weights)
         nsp = project(backbone, encoded["pooled_output"], 2, "nsp", truncated_normal)
         super().__init__(backbone, inputs, {"mlm": mlm, "nsp": nsp}, name)
+        self.tie_weights = tie_weights
+        self.saved_as = save_masked_lm(self.saved_as, tie_weights)
+
+    def get_config(self):
+        return super().get_config() | {"tie_weights": self.tie_weights}
 
     def make_losses(self):
         return {"mlm": token_loss(), "nsp": token_loss()}
