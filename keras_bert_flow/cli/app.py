@@ -3,29 +3,46 @@
 import logging
 import os
 from collections.abc import Callable
-from typing import Annotated, Any
+from functools import wraps
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.models import OptionInfo
 
 from keras_bert_flow.cli.inputs import settle_paths
 from keras_bert_flow.terminal import EscapingFormatter
 
 
-class PathCommand(TyperCommand):
-    """A command whose paths are looked at before it begins; the text of a corpus is not given as a `Path`."""
-
-    def invoke(self, ctx: typer.Context) -> Any:
-        options = {parameter.name: max(parameter.opts, key=len) for parameter in self.params}
-        ctx.params = settle_paths(ctx.params, options)
-        return super().invoke(ctx)
-
-
 class Commands(typer.Typer):
-    """An application whose commands are all of one class."""
+    """An application whose commands have their paths looked at before they begin."""
 
-    def command(self, *arguments: Any, cls: type[TyperCommand] = PathCommand, **options: Any) -> Callable:
-        return super().command(*arguments, cls=cls, **options)
+    def command(self, *arguments: Any, **options: Any) -> Callable[[Callable], Callable]:
+        register = super().command(*arguments, **options)
+
+        def add(function: Callable) -> Callable:
+            register(settling(function))
+            return function
+
+        return add
+
+
+def settling(function: Callable) -> Callable:
+    """Return a command whose paths are looked at before it begins; the text of a corpus is not given as a `Path`."""
+    options = {name: _name_option(name, kind) for name, kind in get_type_hints(function, include_extras=True).items()}
+
+    @wraps(function)
+    def settled(**values: Any) -> Any:
+        return function(**settle_paths(values, options))
+
+    return settled
+
+
+def _name_option(name: str, kind: Any) -> str:
+    """Return an option as a user gives it, and an argument by its name."""
+    for told in get_args(kind):
+        if isinstance(told, OptionInfo):
+            return max(told.param_decls or (f"--{name.replace('_', '-')}",), key=len)
+    return name
 
 
 app = Commands(
