@@ -18,7 +18,7 @@ ifeq ($(filter $(BACKEND),jax tensorflow torch),)
 $(error BACKEND must be jax, tensorflow or torch. Received: $(BACKEND))
 endif
 
-.PHONY: quickstart test test-all test-cluster .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
+.PHONY: quickstart test test-all test-cluster test-floors .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
@@ -48,6 +48,10 @@ test test-all: $(VENV)/.installed-all lint
 # Flink and Spark, where FLINK_JOB_SERVER_JAR and SPARK_JOB_SERVER_JAR name their job servers: docs/cluster.md.
 test-cluster: $(VENV)/.installed-all
 	KERAS_BACKEND=torch $(PYTEST) tests/beam_jobs/test_cluster.py
+
+# The oldest releases that pyproject.toml allows, an extra at a time, each in an environment of its own.
+test-floors: $(VENV)/.installed-all
+	$(BIN)/python -m tests.floors
 
 lint: $(VENV)/.installed-all
 	$(BIN)/ruff check .
