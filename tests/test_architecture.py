@@ -41,7 +41,7 @@ ALLOWED = {
     "conversion": (
         "backends by_name layers models records stores artifacts json_documents local_paths terminal safetensors numpy "
         "text markdown ml_dtypes "
-        "keras"
+        "extras h5py keras keras_hub tokenizers"
     ),
     "prediction": (
         "by_name records artifacts json_documents local_paths outputs stores tasks data terminal text conversion "

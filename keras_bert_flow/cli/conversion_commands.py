@@ -15,7 +15,8 @@ def convert(
     source: Annotated[Path, typer.Argument(metavar="FROM", help="A model: a folder, or a checkpoint without .index.")],
     output: Annotated[Path, typer.Argument(metavar="TO", help="New folder for the result.")],
     target: Annotated[
-        str | None, typer.Option("--format", help="huggingface or tensorflow; default huggingface, of another format.")
+        str | None,
+        typer.Option("--format", help="huggingface, tensorflow or kerashub; default huggingface, of another format."),
     ] = None,
     source_format: Annotated[
         str | None, typer.Option("--from-format", help="That of FROM; default by the names of its files.")
@@ -32,11 +33,19 @@ def convert(
     tied: Annotated[
         bool | None, typer.Option("--tied/--untied", help="Guess masked tokens with the embeddings, or another table.")
     ] = None,
+    gelu: Annotated[
+        str | None, typer.Option(help="GELU of the result, erf or tanh; its outputs are then others.")
+    ] = None,
+    mlm_gelu: Annotated[str | None, typer.Option(help="That of the head for masked tokens.")] = None,
+    mlm_epsilon: Annotated[
+        float | None, typer.Option(help="Epsilon of the layer norm in the head for masked tokens.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")] = False,
 ) -> None:
     """Write a model in another format or shape, read it back and compare; say what was renamed and left out.
 
-    The formats: huggingface (config.json and safetensors) and tensorflow (checkpoints of google-research/bert).
+    The formats: huggingface (config.json and safetensors), tensorflow (checkpoints of google-research/bert) and
+    kerashub (presets of KerasHub, the successor of keras-nlp).
     """
     from keras_bert_flow.conversion.convert import HUGGING_FACE
     from keras_bert_flow.conversion.convert import convert as run
@@ -50,6 +59,7 @@ def convert(
         verify(source)
     name = source_format or recognise(source)
     changes = {"positions": positions, "layers": _read_numbers(layers), "vocabulary": vocab, "tied": tied}
+    changes |= {"gelu": gelu, "mlm_gelu": mlm_gelu, "mlm_epsilon": mlm_epsilon}
     is_same = dtype == "float32" and all(change is None for change in changes.values())
     if target is None and name == HUGGING_FACE and is_same:
         raise ValueError(

@@ -36,12 +36,13 @@ class Checkpoint:
         config: fields of Hugging Face's `config.json`.
         tensors: by Hugging Face's names, those of the encoder without a prefix.
         tokenizer: its files, by the names that Hugging Face gives them; content, where it was made here.
-        companions: further files, such as those of `sentence_transformers`, by their names there.
+        companions: further files, such as those of `sentence_transformers`, by their names there; content, where it
+            was made here.
         remarks: what was done to read it, a clause each.
     """
 
     config: Mapping[str, Any]
     tensors: Tensors
     tokenizer: Mapping[str, Path | bytes] = field(default_factory=dict)
-    companions: Mapping[str, Path] = field(default_factory=dict)
+    companions: Mapping[str, Path | bytes] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()

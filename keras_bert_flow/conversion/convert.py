@@ -1,19 +1,29 @@
 """Turn a model of one format into one of another, without Keras: read back and compared before it is published."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.conversion.arithmetic import set_gelu, set_mlm_epsilon, set_mlm_gelu
 from keras_bert_flow.conversion.checkpoint import Checkpoint
 from keras_bert_flow.conversion.codecs.safetensors_file import find_dtype
 from keras_bert_flow.conversion.formats.registry import find_format, recognise
 from keras_bert_flow.conversion.surgery import keep_layers, read_settings, set_positions, set_tied, set_vocabulary
 
 HUGGING_FACE = "huggingface"
+# Argument of `convert` → what it changes, in this order
+CHANGES: dict[str, Callable[..., Checkpoint]] = {
+    "layers": keep_layers,
+    "positions": set_positions,
+    "tied": set_tied,
+    "gelu": set_gelu,
+    "mlm_gelu": set_mlm_gelu,
+    "mlm_epsilon": set_mlm_epsilon,
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,9 @@ def convert(
     layers: Sequence[int] | None = None,
     vocabulary: str | Path | None = None,
     tied: bool | None = None,
+    gelu: str | None = None,
+    mlm_gelu: str | None = None,
+    mlm_epsilon: float | None = None,
 ) -> Conversion:
     """Write a model in another format; nothing is written where something cannot be.
 
@@ -60,6 +73,7 @@ def convert(
         cased: whether the vocabulary keeps case, where the source does not say so.
         dry_run: read and check everything, and write nothing.
         positions, layers, vocabulary, tied: of the result, where they are to be others; see `surgery`.
+        gelu, mlm_gelu, mlm_epsilon: what the result is to compute, where it is something else; see `arithmetic`.
     Raises:
         FileNotFoundError: a file is missing.
         FileExistsError: `output` is there.
@@ -73,12 +87,11 @@ def convert(
     if vocabulary is not None:
         is_cased = read_settings(checkpoint).get("do_lower_case") is False if cased is None else cased
         checkpoint = set_vocabulary(checkpoint, vocabulary, is_cased)
-    if layers is not None:
-        checkpoint = keep_layers(checkpoint, layers)
-    if positions is not None:
-        checkpoint = set_positions(checkpoint, positions)
-    if tied is not None:
-        checkpoint = set_tied(checkpoint, tied)
+    given = {"layers": layers, "positions": positions, "tied": tied}
+    given |= {"gelu": gelu, "mlm_gelu": mlm_gelu, "mlm_epsilon": mlm_epsilon}
+    for argument, change in CHANGES.items():
+        if given[argument] is not None:
+            checkpoint = change(checkpoint, given[argument])
     known.check(checkpoint)
     remarks = checkpoint.remarks + ((f"numbers rounded to {dtype}",) if dtype != "float32" else ())
     for _ in _walk(checkpoint, dtype):  # every number is looked at before anything is written

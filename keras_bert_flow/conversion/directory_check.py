@@ -81,7 +81,7 @@ def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
     shape, table = read_shape(config, source), find_table_of(config, source)
     tensors = open_model_tensors(folder).rename(table.normalise_name)
     check_sizes(shape, table, tensors)
-    _check_memory(tensors)
+    check_memory(tensors)
     if (folder / "vocab.txt").is_file():
         check_vocabulary(folder / "vocab.txt", shape.vocabulary_size)
     elif (folder / "tokenizer.json").is_file():
@@ -109,7 +109,8 @@ def _check_shape(name: str, expected: tuple[int, ...], tensors: StoredTensors | 
         )
 
 
-def _check_memory(tensors: StoredTensors) -> None:
+def check_memory(tensors: StoredTensors | Tensors) -> None:
+    """Raise ValueError unless a model, as float32, fits in the memory of the machine."""
     needed = FLOAT32_BYTES * sum(math.prod(shape) for shape in tensors.shapes.values())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:

@@ -18,6 +18,8 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
 }
+# Ours, of the head for masked tokens where it has others than the encoder; `transformers` passes over them.
+MLM_ACTIVATION, MLM_EPSILON = "mlm_hidden_act", "mlm_layer_norm_eps"
 POOLING_FIELD = "classifier_pooling"  # as ModernBERT names it; left out for `cls`, which is all that BERT has there
 TIED_FIELD = "tie_word_embeddings"  # whether a masked-LM head guesses with the table of the embeddings; true by default
 MAX_NUMBER = 1 << 31  # of any size; NaN and infinity are not below it
@@ -40,7 +42,12 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
             config[setting.theirs] = value + extra.get(setting.ours, 0)
         elif value != setting.default:  # a field that `transformers` has not
             config[setting.theirs] = value
-    return config | {table.activation: HF_ACTIVATIONS[settings["hidden_act"]], **table.written}
+    config |= {table.activation: HF_ACTIVATIONS[settings["hidden_act"]]}
+    if settings.get("mlm_hidden_act") is not None:
+        config[MLM_ACTIVATION] = HF_ACTIVATIONS[settings["mlm_hidden_act"]]
+    if settings.get("mlm_layer_norm_epsilon") is not None:
+        config[MLM_EPSILON] = settings["mlm_layer_norm_epsilon"]
+    return config | table.written
 
 
 def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
@@ -63,13 +70,21 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
             f"{source}: `max_position_embeddings` must be above {extra}, which no token has. Received: "
             f"max_position_embeddings={settings['max_positions'] + extra}."
         )
-    hidden_act = config.get(table.activation, "gelu")
-    if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
+    settings |= {"family": table.family, "hidden_act": _read_activation(config, table.activation, "gelu", source)}
+    if config.get(MLM_ACTIVATION) is not None:
+        settings["mlm_hidden_act"] = _read_activation(config, MLM_ACTIVATION, None, source)
+    if config.get(MLM_EPSILON) is not None:
+        settings["mlm_layer_norm_epsilon"] = _number(config, Setting("", MLM_EPSILON, 0.0), source)
+    return settings
+
+
+def _read_activation(config: dict[str, Any], name: str, default: str | None, source: str) -> str:
+    value = config.get(name, default)
+    if not isinstance(value, str) or value not in ACTIVATIONS:
         raise ValueError(
-            f"{source}: `{table.activation}` must be one of {', '.join(ACTIVATIONS)}. "
-            f"Received: {table.activation}={_quote(hidden_act)}."
+            f"{source}: `{name}` must be one of {', '.join(ACTIVATIONS)}. Received: {name}={_quote(value)}."
         )
-    return settings | {"family": table.family, "hidden_act": ACTIVATIONS[hidden_act]}
+    return ACTIVATIONS[value]
 
 
 def read_shape(config: dict[str, Any], source: str) -> EncoderShape:

@@ -60,8 +60,9 @@ class MaskedTokenTransform(ShapedLayer):
 
     def __init__(self, shape, **kwargs):
         super().__init__(shape, **kwargs)
-        self.dense = self.make_dense(self.shape.embedding_dim, "dense", get_activation(self.shape.hidden_act))
-        self.layer_norm = self.make_layer_norm("layer_norm")
+        activation = get_activation(self.shape.mlm_hidden_act or self.shape.hidden_act)
+        self.dense = self.make_dense(self.shape.embedding_dim, "dense", activation)
+        self.layer_norm = self.make_layer_norm("layer_norm", self.shape.mlm_layer_norm_epsilon)
 
     def build(self, sequence_shape, mask_positions_shape=None):
         self.dense.build(sequence_shape)

@@ -29,6 +29,8 @@ class EncoderShape:
         dropout_rate: after the embeddings and after each sublayer.
         attention_dropout_rate: on the attention probabilities.
         initializer_range: standard deviation of new weights, before they are cut at two deviations.
+        mlm_hidden_act, mlm_layer_norm_epsilon: of the head for masked tokens; None: as in the encoder. KerasHub's head
+            has others than its encoder.
     Raises:
         ValueError: `hidden_dim` is not divisible by `num_heads`.
     """
@@ -45,6 +47,8 @@ class EncoderShape:
     attention_dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-12
     initializer_range: float = 0.02
+    mlm_hidden_act: str | None = None
+    mlm_layer_norm_epsilon: float | None = None
 
     def __post_init__(self):
         check_heads(self.hidden_dim, self.num_heads)

@@ -32,10 +32,10 @@ class ShapedLayer(keras.layers.Layer):
     def make_dropout(self, name):
         return Dropout(self.shape.dropout_rate, dtype=self.dtype_policy, name=name)
 
-    def make_layer_norm(self, name):
-        return keras.layers.LayerNormalization(
-            epsilon=self.shape.layer_norm_epsilon, dtype=self.dtype_policy, name=name
-        )
+    def make_layer_norm(self, name, epsilon=None):
+        """Return a layer norm; its epsilon is by default that of the encoder."""
+        epsilon = self.shape.layer_norm_epsilon if epsilon is None else epsilon
+        return keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
     def get_config(self):
         return super().get_config() | {"shape": describe_shape(self.shape)}

@@ -9,6 +9,7 @@ from keras_bert_flow.conversion.formats.format import Format
 FORMATS = {
     "huggingface": "keras_bert_flow.conversion.formats.huggingface:HuggingFace",
     "tensorflow": "keras_bert_flow.conversion.formats.tensorflow:TensorFlow",
+    "kerashub": "keras_bert_flow.conversion.formats.keras_hub.preset:KerasHub",
 }
 
 

@@ -8,7 +8,15 @@ from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.models.sizes import resolve_shape
 
 # The rates are the run's own, and a checkpoint may have more segments than are used.
-FREE = {"num_segments", "dropout_rate", "attention_dropout_rate", "layer_norm_epsilon", "initializer_range"}
+FREE = {
+    "num_segments",
+    "dropout_rate",
+    "attention_dropout_rate",
+    "layer_norm_epsilon",
+    "initializer_range",
+    "mlm_hidden_act",
+    "mlm_layer_norm_epsilon",
+}
 
 
 def check_shape(found: Mapping[str, Any], shape: ModelConfig, folder: Path) -> None:

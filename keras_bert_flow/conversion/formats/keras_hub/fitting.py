@@ -1,0 +1,156 @@
+"""Say whether KerasHub has a class that computes a model, and which."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from keras_bert_flow.conversion.arithmetic import GELU_NAMES
+from keras_bert_flow.conversion.checkpoint import Checkpoint
+from keras_bert_flow.conversion.formats.keras_hub.settings import ARCHITECTURES, CONFIG
+from keras_bert_flow.conversion.hf_config import POOLING_FIELD, read_shape
+from keras_bert_flow.conversion.sentence_files import MODULES
+from keras_bert_flow.conversion.tables import keras_hub as tables
+from keras_bert_flow.conversion.tables.keras_hub import (
+    CLASSIFIER,
+    EMBEDDER,
+    HUB_FAMILIES,
+    MASKED_LM,
+    HubFamily,
+    Place,
+    list_places,
+)
+from keras_bert_flow.conversion.tables.registry import find_table_of
+from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.poolings import CLS
+from keras_bert_flow.terminal import abridge
+
+SEGMENTS = "embeddings/segment_embedding"
+
+
+class Fit(NamedTuple):
+    """How a model is kept in a preset.
+
+    Attributes:
+        task: class with the head, one of `HubFamily.heads`; None without.
+        num_classes: of a classifier.
+        places: of all tensors that KerasHub has.
+        absent: those of a pooler, where the model has none.
+        aside: tensors of the model for which it has no place, and which need none: see `positions`.
+    """
+
+    hub: HubFamily
+    table: FamilyTable
+    shape: EncoderShape
+    task: str | None
+    num_classes: int
+    places: dict[str, Place]
+    absent: tuple[str, ...]
+    aside: tuple[str, ...]
+
+
+def fit(checkpoint: Checkpoint) -> Fit:
+    """Find the class of KerasHub for a model.
+
+    Raises:
+        ValueError: there is none, or it computes something else, such as another GELU.
+    """
+    config = dict(checkpoint.config)
+    table, shape = find_table_of(config, CONFIG), read_shape(config, CONFIG)
+    hub = HUB_FAMILIES[table.family]
+    given = (config.get("architectures") or [f"{table.class_prefix}Model"])[0]
+    architecture = given.removeprefix(table.class_prefix)
+    task = _find_task(architecture, checkpoint, hub, given)
+    _check_shape(hub, shape, config)
+    _check_arithmetic(hub, shape, task)
+    kernel = f"{table.name_heads({'classifier': 'classifier'}, architecture)['classifier']}.weight"
+    num_classes = (*checkpoint.tensors.shapes.get(kernel, ()), 0)[0]
+    places = list_places(table, shape, architecture, task, num_classes)
+    return Fit(hub, table, shape, task, num_classes, places, *_compare(checkpoint, hub, table, task, places))
+
+
+def _find_task(architecture: str, checkpoint: Checkpoint, hub: HubFamily, given: str) -> str | None:
+    tasks = [task for task, name in ARCHITECTURES.items() if name == architecture]
+    embeds = EMBEDDER in hub.heads and MODULES in checkpoint.companions
+    tasks = [EMBEDDER] if tasks and tasks[0] is None and embeds else tasks
+    if not tasks or tasks[0] not in (None, *hub.heads):
+        classes = ", ".join(f"{hub.prefix}{task}" for task in ("Backbone", *hub.heads))
+        part = "MaskedLM" if architecture == "ForPreTraining" and MASKED_LM in hub.heads else "Backbone"
+        raise ValueError(
+            f"KerasHub must have a class for the model. Received: {given}; it has {classes}. Take a part: "
+            f"kbf.{part}.from_preset(FROM).save_to_preset(PART)."
+        )
+    return tasks[0]
+
+
+def _check_shape(hub: HubFamily, shape: EncoderShape, config: dict) -> None:
+    groups = getattr(shape, "num_groups", 1)
+    rules = {
+        f"{POOLING_FIELD}={config.get(POOLING_FIELD)}": config.get(POOLING_FIELD) in (None, CLS),
+        f"num_segments={shape.num_segments}": "num_segments" in hub.settings or shape.num_segments < 2,
+        f"num_groups={groups} of {shape.num_layers} layers": shape.num_layers % groups == 0,
+        f"sharing={getattr(shape, 'sharing', '')}": not shape.shared_parts,
+        f"layer_norm_epsilon={shape.layer_norm_epsilon}": shape.layer_norm_epsilon == hub.layer_norm_epsilon,
+    }
+    broken = [received for received, holds in rules.items() if not holds]
+    if broken:
+        raise ValueError(
+            f"KerasHub's {hub.prefix} has one kind of encoder: the first token is the vector of a text, all layers or "
+            f"equal groups of them share, and the epsilon is {hub.layer_norm_epsilon}. Received: {', '.join(broken)}. "
+            "It cannot be converted."
+        )
+
+
+def _check_arithmetic(hub: HubFamily, shape: EncoderShape, task: str | None) -> None:
+    """Raise ValueError unless a class of KerasHub has the GELUs and the epsilon of a model."""
+    there: dict[str, Any] = {"gelu": GELU_NAMES[hub.hidden_act]}
+    here: dict[str, Any] = {"gelu": GELU_NAMES[shape.hidden_act]}
+    if task == MASKED_LM:
+        there |= {"mlm-gelu": GELU_NAMES[hub.mlm_hidden_act], "mlm-epsilon": tables.MLM_EPSILON}
+        epsilon = shape.mlm_layer_norm_epsilon
+        here |= {
+            "mlm-gelu": GELU_NAMES[shape.mlm_hidden_act or shape.hidden_act],
+            "mlm-epsilon": shape.layer_norm_epsilon if epsilon is None else epsilon,
+        }
+    if there == here:
+        return
+    changed = {name for name in there if there[name] != here[name]}
+    if task == MASKED_LM and "gelu" in changed and shape.mlm_hidden_act is None:
+        # The head follows the encoder until it has a GELU of its own.
+        changed = changed - {"mlm-gelu"} | ({"mlm-gelu"} if there["mlm-gelu"] != there["gelu"] else set())
+    options = " ".join(f"--{name} {value}" for name, value in there.items() if name in changed)
+    raise ValueError(
+        f"A model must compute what KerasHub's {hub.prefix}{task or 'Backbone'} does: {_list(there)}. Received: "
+        f"{_list(here)}. Accept other outputs with {options}, in Python arguments of these names."
+    )
+
+
+def _list(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _compare(
+    checkpoint: Checkpoint, hub: HubFamily, table: FamilyTable, task: str | None, places: dict[str, Place]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return `absent` and `aside`; ValueError unless each tensor has a place and each place a tensor."""
+    shapes = checkpoint.tensors.shapes
+    pooler = [f"{tensors.name}.{part}" for tensors in table.pooler.values() for part in ("weight", "bias")]
+    beside = [f"{table.embeddings[SEGMENTS].name}.weight", *pooler] if hub.folds_positions else []
+    untrained = pooler if hub.has_pooler and not find_family(table.family).has_pooler else []
+    title = f"{hub.prefix}{task or 'Backbone'}"
+    for name in shapes:
+        if name not in places and name not in beside or name in untrained:
+            raise ValueError(
+                f"Each tensor must have a place in KerasHub's {title}. Received: {abridge(name)}, which has none. "
+                "Take a part of the model."
+            )
+    for name, place in places.items():
+        if name in shapes and shapes[name] != place.shape:
+            raise ValueError(
+                f"{checkpoint.tensors.path}: `{name}` must have the shape {place.shape}, by config.json. Received: "
+                f"{shapes[name]}. Do the two files belong together?"
+            )
+    absent = tuple(name for name in places if name not in shapes)
+    if set(absent) - set(pooler) or absent and task == CLASSIFIER:
+        raise ValueError(f"{checkpoint.tensors.path}: there is no tensor `{absent[0]}`. Is it a {title}?")
+    return absent, tuple(name for name in shapes if name in beside)

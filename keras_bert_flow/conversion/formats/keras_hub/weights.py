@@ -1,0 +1,152 @@
+"""The weights of a KerasHub preset, by the names that Hugging Face gives them."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from keras_bert_flow.conversion.checkpoint import Checkpoint, Maker, Tensors
+from keras_bert_flow.conversion.codecs.keras_weights import KerasWeights, open_weights, write_weights
+from keras_bert_flow.conversion.codecs.safetensors_file import find_dtype, open_floats, write_tensors
+from keras_bert_flow.conversion.directory_check import check_memory
+from keras_bert_flow.conversion.formats.keras_hub.fitting import SEGMENTS, Fit
+from keras_bert_flow.conversion.formats.keras_hub.settings import HubModel
+from keras_bert_flow.conversion.tables.keras_hub import (
+    CLASSIFIER,
+    HUB_FAMILIES,
+    MODEL_WEIGHTS,
+    TASK_WEIGHTS,
+    Place,
+    list_places,
+)
+from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.terminal import abridge
+
+# What KerasHub has no place for: of a RoBERTa the rows of positions before the first token, the segment, the pooler.
+ASIDE = "transformers.safetensors"
+FOLDED = "folded"  # the positions as KerasHub has them; other ones have been trained since
+LEARNING_RATE = 5e-5
+
+
+def write_model_weights(fit: Fit, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[int, tuple[str, ...]]:
+    """Write the weights of a preset, and return how many numbers its backbone has, and remarks."""
+    kind = find_dtype(dtype)
+    variables: dict[str, dict[str, np.ndarray]] = {MODEL_WEIGHTS: {}, TASK_WEIGHTS: {}}
+    for name, place in fit.places.items():
+        if name in fit.absent:
+            value = np.zeros(place.shape_there, kind)
+        elif fit.hub.folds_positions and name == _name_rows(fit.table)[0]:
+            value = _put_aside(fit, checkpoint, folder, dtype)
+        else:
+            value = checkpoint.tensors[name]
+            value = (value.T if place.is_kernel else value).reshape(place.shape_there).astype(kind)
+        variables[place.file][place.name] = value
+    write_weights(folder / MODEL_WEIGHTS, variables[MODEL_WEIGHTS])
+    if variables[TASK_WEIGHTS]:
+        # Keras warns where a compiled task finds no optimizer in the file.
+        rate = fit.hub.classifier_rate if fit.task == CLASSIFIER else LEARNING_RATE
+        optimizer = {"optimizer/0": np.int32(0), "optimizer/1": np.float32(rate)}
+        write_weights(folder / TASK_WEIGHTS, variables[TASK_WEIGHTS] | optimizer)
+    notes = {
+        "filled with zeros, as the model has none": fit.absent,
+        f"put into {ASIDE}, which KerasHub does not read": fit.aside,
+    }
+    remarks = [f"{', '.join(names)} {note}" for note, names in notes.items() if names]
+    return sum(value.size for value in variables[MODEL_WEIGHTS].values()), tuple(remarks)
+
+
+def read_model_weights(model: HubModel, folder: Path) -> tuple[Tensors, tuple[str, ...]]:
+    """Open the weights of a preset, and return them with remarks.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is damaged, or has other variables than the settings say.
+    """
+    hub = HUB_FAMILIES[model.table.family]
+    places = list_places(model.table, model.shape, model.architecture, model.task, model.num_classes)
+    files = sorted({place.file for place in places.values()})
+    weights = {file: open_weights(folder / file) for file in files}
+    _check_variables(places, weights)
+    makers: dict[str, Maker] = {name: partial(_restore, weights[place.file], place) for name, place in places.items()}
+    remarks = []
+    pooler = [f"{tensors.name}.{part}" for tensors in model.table.pooler.values() for part in ("weight", "bias")]
+    if hub.has_pooler and model.task != CLASSIFIER:
+        is_empty = not any(makers[name]().any() for name in pooler)
+        if is_empty or not find_family(model.table.family).has_pooler:
+            remarks.append(f"{', '.join(pooler)} left out, {'all zeros' if is_empty else 'new in each preset'}")
+            makers = {name: maker for name, maker in makers.items() if name not in pooler}
+    shapes = {name: places[name].shape for name in makers}
+    if hub.folds_positions:
+        rows = partial(weights[MODEL_WEIGHTS].__getitem__, places[_name_rows(model.table)[0]].name)
+        found, shapes_aside = _take_aside(model, folder, rows)
+        makers, shapes = makers | found, shapes | shapes_aside
+    tensors = Tensors(makers, shapes, folder / MODEL_WEIGHTS)
+    check_memory(tensors)
+    return tensors, tuple(remarks)
+
+
+def _check_variables(places: Mapping[str, Place], weights: Mapping[str, KerasWeights]) -> None:
+    for place in places.values():
+        found = weights[place.file]
+        if place.name not in found:
+            raise ValueError(
+                f"{found.path}: there is no variable `{place.name}`. Is it a model of the sizes that config.json says, "
+                "and of floating-point numbers?"
+            )
+        if found.shapes[place.name] != place.shape_there:
+            raise ValueError(
+                f"{found.path}: `{place.name}` must have the shape {place.shape_there}, by config.json. Received: "
+                f"{found.shapes[place.name]}. Do the two files belong together?"
+            )
+    for file, found in weights.items():
+        known = {place.name for place in places.values() if place.file == file}
+        if extra := found.keys() - known:
+            raise ValueError(
+                f"{found.path}: must have the variables of the class that its JSON names. Received: "
+                f"{abridge(ascii(min(extra)))}, which that class has not. Do the files belong together?"
+            )
+
+
+def _restore(weights: KerasWeights, place: Place) -> np.ndarray:
+    value = weights[place.name]
+    return value.reshape(place.shape[::-1]).T if place.is_kernel else value.reshape(place.shape)
+
+
+def _name_rows(table: FamilyTable) -> tuple[str, str]:
+    """Return the tensors of the positions and of the segments."""
+    names = (table.embeddings[layer].name for layer in ("embeddings/position_embedding", SEGMENTS))
+    positions, segments = (f"{name}.weight" for name in names)
+    return positions, segments
+
+
+def _put_aside(fit: Fit, checkpoint: Checkpoint, folder: Path, dtype: str) -> np.ndarray:
+    """Write what KerasHub's RoBERTa has no place for, and return its vectors of positions."""
+    positions, segments = _name_rows(fit.table)
+    tensors = {name: checkpoint.tensors[name].astype(find_dtype(dtype)) for name in (positions, *fit.aside)}
+    rows = tensors[positions][fit.shape.position_offset :].astype(np.float32)
+    segment = tensors[segments][0].astype(np.float32) if segments in tensors else np.float32(0)
+    folded = (rows + segment).astype(find_dtype(dtype))
+    write_tensors(folder / ASIDE, tensors | {FOLDED: folded}, dtype)
+    return folded
+
+
+def _take_aside(model: HubModel, folder: Path, read_rows: Maker) -> tuple[dict[str, Maker], dict[str, tuple]]:
+    """Return what was put aside, or where nothing was, or something else was trained since, what stands for it."""
+    positions, segments = _name_rows(model.table)
+    offset, shape = model.shape.position_offset, model.shape
+    if model.is_ours and (folder / ASIDE).is_file():
+        stored = open_floats(folder / ASIDE)
+        known = {positions: (shape.num_position_rows, shape.hidden_dim), segments: (1, shape.hidden_dim)}
+        fits = all(stored.shapes.get(name) == size for name, size in known.items()) and FOLDED in stored
+        if fits and np.array_equal(stored[FOLDED].astype(np.float32), read_rows().astype(np.float32)):
+            names = [name for name in stored if name != FOLDED]
+            return {name: partial(stored.__getitem__, name) for name in names}, {
+                name: stored.shapes[name] for name in names
+            }
+    empty = np.zeros((offset, shape.hidden_dim), np.float32)
+    return {
+        positions: lambda: np.concatenate([empty, read_rows().astype(np.float32)]),
+        segments: lambda: np.zeros((1, shape.hidden_dim), np.float32),
+    }, {positions: (shape.num_position_rows, shape.hidden_dim), segments: (1, shape.hidden_dim)}
