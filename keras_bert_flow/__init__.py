@@ -35,6 +35,7 @@ _HOMES = {
     "adamw": "training.optimizers.factory",
     "distill": "training.distillation.distill",
     "evaluate_minimal_pairs": "evaluation.minimal_pairs",
+    "from_keras_hub": "conversion.keras_hub_models",
     "finetune": "training.finetuning.finetune",
     "learn_vocabulary": "text.vocabulary.learner",
     "load": "prediction.load",
@@ -48,6 +49,7 @@ _HOMES = {
     "read_table": "tasks.formats.tables",
     "split_sentences": "text.corpus.sentences",
     "task_dataset": "data.task_batches",
+    "to_keras_hub": "conversion.keras_hub_models",
     "write_evaluation": "evaluation.evaluate",
 }
 

@@ -17,6 +17,7 @@ EXTRAS = {
     "s3fs": "s3",
     "gcsfs": "gcs",
     "huggingface_hub": "hub",
+    "keras_hub": "keras-hub",
 }
 
 

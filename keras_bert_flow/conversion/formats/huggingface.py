@@ -22,7 +22,7 @@ from keras_bert_flow.conversion.directory_files import write_json
 from keras_bert_flow.conversion.formats.format import Format
 from keras_bert_flow.conversion.hf_config import TIED_FIELD
 from keras_bert_flow.conversion.tables.registry import find_table_of
-from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.conversion.tables.table import POOLER, FamilyTable
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE
 
 CONFIG = "config.json"
@@ -79,8 +79,11 @@ class HuggingFace(Format):
 def name_tensors(config: dict[str, Any], checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     """Return the tensors by the names that `transformers` gives them: with a prefix where there is a head."""
     table = find_table_of(config, CONFIG)
-    is_bare = (config.get("architectures") or [""])[0] == f"{table.class_prefix}Model"
-    parts = (*table.embeddings.values(), *table.pooler.values())
+    architecture = (config.get("architectures") or [""])[0].removeprefix(table.class_prefix)
+    is_bare = architecture == "Model"
+    # A dense layer that an architecture counts to its head has no prefix there: `pre_classifier` of DistilBERT.
+    pooler = {} if POOLER in table.heads.get(architecture, {}) else table.pooler
+    parts = (*table.embeddings.values(), *pooler.values())
     first = {tensors.name.partition(".")[0] for tensors in parts} | {table.block_name.partition(".")[0]}
     prefix = "" if is_bare else table.prefix
     return {

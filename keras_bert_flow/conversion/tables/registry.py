@@ -1,6 +1,7 @@
 """Find the table of a family of encoders."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.by_name import load_by_name
@@ -30,6 +31,11 @@ def find_table_of(config: Mapping[str, Any], source: str) -> FamilyTable:
     Raises:
         ValueError: there is no such family.
     """
+    if "registered_name" in config:  # as Keras describes each object
+        raise ValueError(
+            f"{source}: a model directory must be as Hugging Face has it. Received: a preset of KerasHub. Make one of "
+            f"it: kbf convert {Path(source).parent} NEW."
+        )
     found = config.get("model_type")
     if not isinstance(found, str) or found not in TABLES:
         raise ValueError(

@@ -83,22 +83,32 @@ def _find_task(architecture: str, checkpoint: Checkpoint, hub: HubFamily, given:
     return tasks[0]
 
 
-def _check_shape(hub: HubFamily, shape: EncoderShape, config: dict) -> None:
-    groups = getattr(shape, "num_groups", 1)
-    rules = {
-        f"{POOLING_FIELD}={config.get(POOLING_FIELD)}": config.get(POOLING_FIELD) in (None, CLS),
-        f"num_segments={shape.num_segments}": "num_segments" in hub.settings or shape.num_segments < 2,
-        f"num_groups={groups} of {shape.num_layers} layers": shape.num_layers % groups == 0,
-        f"sharing={getattr(shape, 'sharing', '')}": not shape.shared_parts,
-        f"layer_norm_epsilon={shape.layer_norm_epsilon}": shape.layer_norm_epsilon == hub.layer_norm_epsilon,
-    }
-    broken = [received for received, holds in rules.items() if not holds]
-    if broken:
-        raise ValueError(
-            f"KerasHub's {hub.prefix} has one kind of encoder: the first token is the vector of a text, all layers or "
-            f"equal groups of them share, and the epsilon is {hub.layer_norm_epsilon}. Received: {', '.join(broken)}. "
-            "It cannot be converted."
-        )
+def _check_shape(hub: HubFamily, shape: EncoderShape, config: Mapping[str, Any]) -> None:
+    groups, pooling = getattr(shape, "num_groups", 1), config.get(POOLING_FIELD)
+    rules = (
+        (pooling in (None, CLS), "predict from the first token", f"{POOLING_FIELD}={pooling}"),
+        (
+            "num_segments" in hub.settings or shape.num_segments < 2,
+            "have no segments",
+            f"num_segments={shape.num_segments}",
+        ),
+        (
+            shape.num_layers % groups == 0,
+            "have groups of as many layers each",
+            f"num_groups={groups}, num_layers={shape.num_layers}",
+        ),
+        (not shape.shared_parts, "share whole layers", f"sharing={getattr(shape, 'sharing', None)}"),
+        (
+            shape.layer_norm_epsilon == hub.layer_norm_epsilon,
+            f"have the epsilon {hub.layer_norm_epsilon} in its encoder",
+            f"layer_norm_epsilon={shape.layer_norm_epsilon}",
+        ),
+    )
+    for holds, rule, received in rules:
+        if not holds:
+            raise ValueError(
+                f"A model for KerasHub's {hub.prefix} must {rule}. Received: {received}. No class of KerasHub holds it."
+            )
 
 
 def _check_arithmetic(hub: HubFamily, shape: EncoderShape, task: str | None) -> None:

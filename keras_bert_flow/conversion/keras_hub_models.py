@@ -1,0 +1,86 @@
+"""Turn live models of Keras into those of KerasHub, the successor of keras-nlp, and back, with their heads."""
+
+import tempfile
+from pathlib import Path
+
+import keras
+
+from keras_bert_flow.conversion.convert import convert
+from keras_bert_flow.conversion.directory_files import read_json
+from keras_bert_flow.conversion.model_directory import load_model, save_model_directory
+from keras_bert_flow.extras import check_installed
+from keras_bert_flow.models.backbone import Backbone
+from keras_bert_flow.models.heads.multi_label_classifier import MultiLabelClassifier
+from keras_bert_flow.models.heads.text_classifier import TextClassifier
+from keras_bert_flow.models.heads.text_embedder import TextEmbedder
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+
+PACKAGE, FORMAT = "keras_hub", "kerashub"
+CONFIG, TASK = "config.json", "task.json"
+
+
+def to_keras_hub(
+    model: keras.Model,
+    vocabulary_path: str | Path | None = None,
+    cased: bool = False,
+    gelu: str | None = None,
+    mlm_gelu: str | None = None,
+    mlm_epsilon: float | None = None,
+) -> keras.Model:
+    """Return the model of KerasHub with the weights of one of ours, by way of a temporary preset.
+
+    Its outputs are the same within rounding. An exact GELU in the encoder of a BERT, ALBERT or ELECTRA cannot be kept:
+    KerasHub's class builds the tanh form into layers that it does not show.
+
+    Args:
+        model: a `Backbone`, `MaskedLM`, `TextClassifier`, `MultiLabelClassifier`, `TextRegressor` or `TextEmbedder`.
+        vocabulary_path: a vocab.txt, for a preprocessor that takes texts, of as many tokens as the model has positions;
+            without it the model takes token ids.
+        cased: whether the vocabulary keeps case.
+        gelu, mlm_gelu, mlm_epsilon: what the result is to compute, where it is something else: other outputs are then
+            accepted; see `arithmetic`.
+    Raises:
+        ValueError: KerasHub is not installed, or has no class that computes the model.
+        TypeError: `model` is none of ours.
+    """
+    check_installed([PACKAGE])
+    with tempfile.TemporaryDirectory() as folder:
+        ours, preset = Path(folder, "ours"), Path(folder, "preset")
+        save_model_directory(model, ours, vocabulary_path, cased)
+        convert(ours, preset, FORMAT, gelu=gelu, mlm_gelu=mlm_gelu, mlm_epsilon=mlm_epsilon)
+        import keras_hub
+
+        described = read_json(preset / (TASK if (preset / TASK).is_file() else CONFIG))
+        kind = getattr(keras_hub.models, described["class_name"])
+        return kind.from_preset(str(preset), dtype=getattr(model, "backbone", model).dtype_policy.name)
+
+
+def from_keras_hub(model: keras.Model, **overrides) -> keras.Model:
+    """Return one of our models with the weights of a backbone or task of KerasHub, by way of a temporary preset.
+
+    Args:
+        overrides: as for `from_preset`: dropout rates, `dtype`, `name`, and `labels` of a classifier.
+    Raises:
+        ValueError: KerasHub is not installed, or no model here computes what `model` does.
+        TypeError: `model` is none of KerasHub's.
+    """
+    check_installed([PACKAGE])
+    import keras_hub
+
+    if not isinstance(model, keras_hub.models.Backbone | keras_hub.models.Task):
+        raise TypeError(f"A model must be a Backbone or a Task of KerasHub. Received: {type(model).__name__}.")
+    with tempfile.TemporaryDirectory() as folder:
+        preset, ours = Path(folder, "preset"), Path(folder, "ours")
+        model.save_to_preset(str(preset))
+        convert(preset, ours, source=FORMAT)
+        return load_model(_find_class(preset, ours), ours, **{"dtype": model.dtype_policy.name} | overrides)
+
+
+def _find_class(preset: Path, ours: Path) -> type[keras.Model]:
+    name = read_json(preset / TASK)["class_name"] if (preset / TASK).is_file() else ""
+    if name.endswith("MaskedLM"):
+        return MaskedLM
+    if name.endswith("TextEmbedder"):
+        return TextEmbedder
+    has_sigmoid = read_json(ours / CONFIG).get("problem_type") == MultiLabelClassifier.saved_as.problem_type
+    return (MultiLabelClassifier if has_sigmoid else TextClassifier) if name else Backbone
