@@ -15,7 +15,7 @@ from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, MASKED_LM_HEAD
 
 MODEL_WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 MASKED_LM, CLASSIFIER, EMBEDDER = "MaskedLM", "TextClassifier", "TextEmbedder"
-MLM_EPSILON = 1e-5  # of each masked-LM head, whatever the encoder has
+HEAD_EPSILON = 1e-5  # of each masked-LM head, whatever the encoder has
 WORD_PIECE, BYTE_PAIRS, SENTENCE_PIECE = "WordPiece", "byte-level BPE", "SentencePiece"
 _BLOCK_LAYERS = {
     "attention/query_key_value": "_self_attention_layer/{query,key,value}_dense",

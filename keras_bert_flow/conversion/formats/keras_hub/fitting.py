@@ -8,10 +8,10 @@ from keras_bert_flow.conversion.checkpoint import Checkpoint
 from keras_bert_flow.conversion.formats.keras_hub.settings import ARCHITECTURES, CONFIG
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, read_shape
 from keras_bert_flow.conversion.sentence_files import MODULES
-from keras_bert_flow.conversion.tables import keras_hub as tables
 from keras_bert_flow.conversion.tables.keras_hub import (
     CLASSIFIER,
     EMBEDDER,
+    HEAD_EPSILON,
     HUB_FAMILIES,
     MASKED_LM,
     HubFamily,
@@ -36,7 +36,7 @@ class Fit(NamedTuple):
         num_classes: of a classifier.
         places: of all tensors that KerasHub has.
         absent: those of a pooler, where the model has none.
-        aside: tensors of the model for which it has no place, and which need none: see `positions`.
+        aside: tensors of the model for which it has no place, and which need none: see `weights.ASIDE`.
     """
 
     hub: HubFamily
@@ -116,7 +116,7 @@ def _check_arithmetic(hub: HubFamily, shape: EncoderShape, task: str | None) -> 
     there: dict[str, Any] = {"gelu": GELU_NAMES[hub.hidden_act]}
     here: dict[str, Any] = {"gelu": GELU_NAMES[shape.hidden_act]}
     if task == MASKED_LM:
-        there |= {"mlm-gelu": GELU_NAMES[hub.mlm_hidden_act], "mlm-epsilon": tables.MLM_EPSILON}
+        there |= {"mlm-gelu": GELU_NAMES[hub.mlm_hidden_act], "mlm-epsilon": HEAD_EPSILON}
         epsilon = shape.mlm_layer_norm_epsilon
         here |= {
             "mlm-gelu": GELU_NAMES[shape.mlm_hidden_act or shape.hidden_act],
@@ -152,7 +152,7 @@ def _compare(
         if name not in places and name not in beside or name in untrained:
             raise ValueError(
                 f"Each tensor must have a place in KerasHub's {title}. Received: {abridge(name)}, which has none. "
-                "Take a part of the model."
+                "Save the model without it."
             )
     for name, place in places.items():
         if name in shapes and shapes[name] != place.shape:

@@ -21,8 +21,14 @@ from keras_bert_flow.conversion.hf_config import (
     read_labels,
     read_shape,
 )
-from keras_bert_flow.conversion.tables import keras_hub as tables
-from keras_bert_flow.conversion.tables.keras_hub import CLASSIFIER, EMBEDDER, HUB_FAMILIES, MASKED_LM, HubFamily
+from keras_bert_flow.conversion.tables.keras_hub import (
+    CLASSIFIER,
+    EMBEDDER,
+    HEAD_EPSILON,
+    HUB_FAMILIES,
+    MASKED_LM,
+    HubFamily,
+)
 from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.layers.shape import EncoderShape
@@ -117,8 +123,8 @@ def _make_shape(
     sizes |= {"attention_dropout_rate": sizes["dropout_rate"], "hidden_act": hub.hidden_act}
     if task == MASKED_LM and hub.mlm_hidden_act != hub.hidden_act:
         sizes["mlm_hidden_act"] = hub.mlm_hidden_act
-    if task == MASKED_LM and hub.layer_norm_epsilon != tables.MLM_EPSILON:
-        sizes["mlm_layer_norm_epsilon"] = tables.MLM_EPSILON
+    if task == MASKED_LM and hub.layer_norm_epsilon != HEAD_EPSILON:
+        sizes["mlm_layer_norm_epsilon"] = HEAD_EPSILON
     if hub.folds_positions:
         stored_id = stored.get("pad_token_id")
         sizes["pad_token_id"] = stored_id if type(stored_id) is int else find_pad_id(folder)
