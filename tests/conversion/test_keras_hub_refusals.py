@@ -168,6 +168,10 @@ DAMAGES = {
         edit("config.json", lambda content: content["config"].update(num_layers=2)),
         "there is no variable `layers/transformer_encoder_1/",
     ),
+    "a thousand million layers": (
+        edit("config.json", lambda content: content["config"].update(num_layers=10**9)),
+        "Received: 1,000,000,000 layers",
+    ),
     "too few positions": (
         edit("config.json", lambda content: content["config"].update(max_sequence_length=8)),
         r"`layers/position_embedding/0` must have the shape \(8, 24\)",

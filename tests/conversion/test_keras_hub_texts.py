@@ -97,6 +97,8 @@ def test_byte_pairs_are_ours(tmp_path):
     assert as_lists(theirs.preprocessor(SENTENCES)) == [[0, *ids, 2] for ids in encoded]
     convert(tmp_path / "preset", tmp_path / "again")
     again = read_tokenizer_file(tmp_path / "again" / "tokenizer.json")
+    written = json.loads((tmp_path / "again" / "tokenizer.json").read_text())["added_tokens"]
+    assert [token["content"] for token in written if token["lstrip"]] == ["<mask>"]  # as `transformers` has it
     assert again.pieces == tokenizer.pieces and again.separators == tokenizer.separators == 2
     assert [again.encode(text).tolist() for text in SENTENCES] == encoded
     config = json.loads((tmp_path / "again" / "config.json").read_text())

@@ -35,7 +35,7 @@ class KerasWeights(TensorMapping):
     def __getitem__(self, name: str) -> np.ndarray:
         with _opened(self.path) as file:
             dataset = file[self._places[name]]
-            if dataset.attrs.get("dtype") == BFLOAT16:
+            if _is_bfloat16(dataset):
                 return widen_bfloat16(dataset[()].view(np.uint16)).reshape(dataset.shape)
             return dataset[()]
 
@@ -53,9 +53,8 @@ def open_weights(path: Path) -> KerasWeights:
     with _opened(path) as file:
         for place in _list_datasets(file, path):
             dataset = file[place]
-            is_bfloat16 = dataset.attrs.get("dtype") == BFLOAT16 and dataset.dtype.itemsize == 2
             name = _name(place)
-            if name is None or not (is_bfloat16 or dataset.dtype.kind == "f"):
+            if name is None or not (_is_bfloat16(dataset) or dataset.dtype.kind == "f"):
                 continue  # of the optimizer, or a seed
             _check_dataset(dataset, place, path)
             places[name], shapes[name] = place, tuple(dataset.shape)
@@ -101,6 +100,10 @@ def _name(place: str) -> str | None:
     place = place.replace(OLD_LAYERS, LAYERS)
     layer, _, number = place.rpartition(f"/{VARIABLES}/")
     return f"{layer}/{number}" if layer.startswith(LAYERS) else None
+
+
+def _is_bfloat16(dataset: h5py.Dataset) -> bool:
+    return str(dataset.attrs.get("dtype")) == BFLOAT16 and dataset.dtype.itemsize == 2
 
 
 def _check_dataset(dataset: h5py.Dataset, place: str, path: Path) -> None:

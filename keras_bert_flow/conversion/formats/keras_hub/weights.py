@@ -65,9 +65,15 @@ def read_model_weights(model: HubModel, folder: Path) -> tuple[Tensors, tuple[st
         ValueError: a file is damaged, or has other variables than the settings say.
     """
     hub = HUB_FAMILIES[model.table.family]
+    weights = {MODEL_WEIGHTS: open_weights(folder / MODEL_WEIGHTS)}
+    if model.shape.num_blocks > len(weights[MODEL_WEIGHTS]):  # a damaged file may speak of a thousand million layers
+        raise ValueError(
+            f"{folder / MODEL_WEIGHTS}: must have the layers that config.json says. Received: "
+            f"{model.shape.num_blocks:,} layers, {len(weights[MODEL_WEIGHTS]):,} variables. Copy it again."
+        )
     places = list_places(model.table, model.shape, model.architecture, model.task, model.num_classes)
-    files = sorted({place.file for place in places.values()})
-    weights = {file: open_weights(folder / file) for file in files}
+    if any(place.file == TASK_WEIGHTS for place in places.values()):
+        weights[TASK_WEIGHTS] = open_weights(folder / TASK_WEIGHTS)
     _check_variables(places, weights)
     makers: dict[str, Maker] = {name: partial(_restore, weights[place.file], place) for name, place in places.items()}
     remarks = []
@@ -145,8 +151,11 @@ def _take_aside(model: HubModel, folder: Path, read_rows: Maker) -> tuple[dict[s
             return {name: partial(stored.__getitem__, name) for name in names}, {
                 name: stored.shapes[name] for name in names
             }
-    empty = np.zeros((offset, shape.hidden_dim), np.float32)
+
+    def make_empty(rows: int) -> np.ndarray:
+        return np.zeros((rows, shape.hidden_dim), np.float32)
+
     return {
-        positions: lambda: np.concatenate([empty, read_rows().astype(np.float32)]),
-        segments: lambda: np.zeros((1, shape.hidden_dim), np.float32),
+        positions: lambda: np.concatenate([make_empty(offset), read_rows().astype(np.float32)]),
+        segments: lambda: make_empty(1),
     }, {positions: (shape.num_position_rows, shape.hidden_dim), segments: (1, shape.hidden_dim)}
