@@ -46,8 +46,10 @@ class HubModel(NamedTuple):
     """What the JSON files of a preset say.
 
     Attributes:
+        architecture: class of `transformers`, without the family.
+        task: class of KerasHub with the head, one of `HubFamily.heads`; None without.
+        num_classes: of a classifier, else 0.
         config: fields of Hugging Face's `config.json`.
-        task: class with the head, one of `HubFamily.heads`; None without.
         is_ours: whether the preset is as it was written here.
         pooling: of an embedder, as `sentence_files` has it.
         max_tokens: where the preprocessor cuts texts.
