@@ -1,5 +1,6 @@
 """A model between two formats: its settings, named tensors and tokenizer, without Keras."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from keras_bert_flow.conversion.codecs.tensors import TensorMapping
+from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.text.tokenizers.loaded import SETTINGS
 
 Maker = Callable[[], np.ndarray]
 
@@ -46,3 +49,12 @@ class Checkpoint:
     tokenizer: Mapping[str, Path | bytes] = field(default_factory=dict)
     companions: Mapping[str, Path | bytes] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+
+    def read_settings(self) -> dict[str, Any]:
+        """Return the content of `tokenizer_config.json`; empty where there is none. ValueError if it is no object."""
+        settings = self.tokenizer.get(SETTINGS, b"{}")
+        return json.loads(settings) if isinstance(settings, bytes) else read_json_object(settings)
+
+    def keeps_case(self) -> bool:
+        """Say whether the vocabulary keeps case, by `tokenizer_config.json`."""
+        return self.read_settings().get("do_lower_case") is False

@@ -12,7 +12,7 @@ from keras_bert_flow.conversion.arithmetic import set_gelu, set_mlm_epsilon, set
 from keras_bert_flow.conversion.checkpoint import Checkpoint
 from keras_bert_flow.conversion.codecs.safetensors_file import find_dtype
 from keras_bert_flow.conversion.formats.registry import find_format, recognise
-from keras_bert_flow.conversion.surgery import keep_layers, read_settings, set_positions, set_tied, set_vocabulary
+from keras_bert_flow.conversion.surgery import keep_layers, set_positions, set_tied, set_vocabulary
 
 HUGGING_FACE = "huggingface"
 # Argument of `convert` → what it changes, in this order
@@ -85,7 +85,7 @@ def convert(
         raise ValueError(f"Numbers of {known.title} must be {' or '.join(known.dtypes)}. Received: dtype={dtype}.")
     checkpoint = find_format(name).read(path, cased)
     if vocabulary is not None:
-        is_cased = read_settings(checkpoint).get("do_lower_case") is False if cased is None else cased
+        is_cased = checkpoint.keeps_case() if cased is None else cased
         checkpoint = set_vocabulary(checkpoint, vocabulary, is_cased)
     given = {"layers": layers, "positions": positions, "tied": tied}
     given |= {"gelu": gelu, "mlm_gelu": mlm_gelu, "mlm_epsilon": mlm_epsilon}

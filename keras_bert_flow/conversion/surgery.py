@@ -15,7 +15,6 @@ from keras_bert_flow.conversion.directory_files import describe_vocabulary
 from keras_bert_flow.conversion.hf_config import TIED_FIELD, read_shape
 from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import FamilyTable
-from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, WORDS_HEAD
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
@@ -46,7 +45,9 @@ def set_positions(checkpoint: Checkpoint, positions: int) -> Checkpoint:
     tensors = _change(checkpoint.tensors, {name: lambda value: value[rows]}, {name: len(rows)})
     tokenizer = dict(checkpoint.tokenizer)
     if SETTINGS in tokenizer:
-        tokenizer[SETTINGS] = json.dumps(read_settings(checkpoint) | {"model_max_length": positions}, indent=2).encode()
+        tokenizer[SETTINGS] = json.dumps(
+            checkpoint.read_settings() | {"model_max_length": positions}, indent=2
+        ).encode()
     return replace(
         checkpoint,
         config=_set(checkpoint.config, table, max_positions=positions + offset),
@@ -170,12 +171,6 @@ def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Che
             f"{shared:,} pieces kept, {len(pieces) - shared:,} new, {len(old) - shared:,} gone",
         ),
     )
-
-
-def read_settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the content of `tokenizer_config.json`; empty where there is none. ValueError if it is no object."""
-    settings = checkpoint.tokenizer.get(SETTINGS, b"{}")
-    return json.loads(settings) if isinstance(settings, bytes) else read_json_object(settings)
 
 
 def split(piece: str, known: Mapping[str, int]) -> list[int]:

@@ -24,9 +24,12 @@ from keras_bert_flow.conversion.hf_config import TIED_FIELD
 from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import POOLER, FamilyTable
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE
+from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
+from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, read_vocabulary
 
 CONFIG = "config.json"
-TOKENIZER = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER = (VOCABULARY_FILE, FAST_TOKENIZER, SETTINGS, "special_tokens_map.json")
 COMPANIONS = ("task.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "README.md")
 
 
@@ -72,8 +75,13 @@ class HuggingFace(Format):
         for name in ("dtype", "torch_dtype"):
             config |= {name: dtype} if name in config or name == "dtype" else {}
         write_json(folder / CONFIG, config)
-        copy_files({**checkpoint.tokenizer, **checkpoint.companions}, folder)
-        return ()
+        tokenizer = dict(checkpoint.tokenizer)
+        is_missing = VOCABULARY_FILE in tokenizer and FAST_TOKENIZER not in tokenizer
+        if is_missing:
+            pieces = read_vocabulary(tokenizer[VOCABULARY_FILE])
+            tokenizer[FAST_TOKENIZER] = encode_fast_tokenizer(pieces, checkpoint.keeps_case())
+        copy_files(tokenizer | dict(checkpoint.companions), folder)
+        return (f"{FAST_TOKENIZER} new, of {VOCABULARY_FILE}",) if is_missing else ()
 
 
 def name_tensors(config: dict[str, Any], checkpoint: Checkpoint) -> dict[str, np.ndarray]:
