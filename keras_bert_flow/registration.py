@@ -34,6 +34,7 @@ REGISTERED = {
         "UnpackTokens",
     ),
     "layers.pooling": ("TokenPooling",),
+    "layers.query_key_value": ("QueryKeyValue",),
     "layers.replacement": (
         "ReplaceTokens",
         "Verdicts",

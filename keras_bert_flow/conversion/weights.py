@@ -4,28 +4,34 @@ from collections.abc import Collection
 
 import numpy as np
 
-from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
 from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.models.backbone import Backbone
+from keras_bert_flow.models.lora import read_merged
+from keras_bert_flow.models.quantized import list_quantized
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, SavedAs
 
 
 def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.ndarray]:
-    """Return the tensors of a model.
+    """Return the tensors of a model, with LoRA merged.
 
     Raises:
-        ValueError: a weight is NaN or infinite.
+        ValueError: a weight is NaN or infinite, or a layer is quantised.
     """
+    if quantized := list_quantized(model):
+        raise ValueError(
+            f"A model directory must hold the weights of training. Received: {quantized[0].path}, quantised to "
+            f"{quantized[0].quantization_mode}. Save the model before `quantize`, or use `model.save('model.keras')`."
+        )
     table = find_table(backbone.family)
     names = table.name_encoder(backbone.shape.num_blocks)
     if saved.head:  # a bare encoder has bare names
         names = {ours: table.prefix + theirs for ours, theirs in names.items()}
         names |= table.name_heads(saved.head, saved.architecture)
     tensors = {}
-    for variable in model.weights:
-        value = read_variable(variable).astype("float32")
+    for variable, value in read_merged(model):
+        value = value.astype("float32")
         if not np.isfinite(value).all():
             raise ValueError(
                 f"Weights must be numbers. Received: {variable.path} with NaN or infinity. Save none such."

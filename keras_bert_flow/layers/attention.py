@@ -11,6 +11,7 @@ from keras_bert_flow.backends.products import matmul
 from keras_bert_flow.backends.split_heads import split_heads
 from keras_bert_flow.backends.token_packing import is_packed, map_rows
 from keras_bert_flow.layers.dropout import Dropout
+from keras_bert_flow.layers.query_key_value import QueryKeyValue
 from keras_bert_flow.layers.shaped import ShapedLayer
 
 # Far below any score yet finite: in a row with nothing to attend to it swallows the scores, and the softmax is
@@ -56,8 +57,7 @@ def softmax_and_drop(scores, padding_mask, seed, dropped):
 class MultiHeadSelfAttention(ShapedLayer):
     """Attend from every token to the real tokens of its row.
 
-    Query, key and value are one product. Its outputs are ordered (heads, 3, head_dim), so that cutting the last axis
-    of the kernel into equal parts gives whole heads to each device.
+    Query, key and value are one product; see `QueryKeyValue`.
 
     Call arguments:
         inputs: float, (batch, length, hidden), or the real tokens alone, (tokens, hidden); see `PackTokens`.
@@ -69,7 +69,9 @@ class MultiHeadSelfAttention(ShapedLayer):
 
     def __init__(self, shape, **kwargs):
         super().__init__(shape, **kwargs)
-        self.query_key_value = self.make_dense(3 * self.shape.hidden_dim, "query_key_value")
+        self.query_key_value = self.make_dense(
+            3 * self.shape.hidden_dim, "query_key_value", kind=QueryKeyValue, num_heads=self.shape.num_heads
+        )
         self.dropout = Dropout(self.shape.attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.output_dense = self.make_dense(self.shape.hidden_dim, "output")
 

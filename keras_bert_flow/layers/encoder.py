@@ -6,6 +6,8 @@ import keras
 
 from keras_bert_flow.layers.activations import get_activation, get_training_activation
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
+from keras_bert_flow.layers.initializers import lora_uniform
+from keras_bert_flow.layers.query_key_value import PARTS
 from keras_bert_flow.layers.rematerialise import rematerialise
 from keras_bert_flow.layers.shaped import ShapedLayer
 
@@ -71,6 +73,16 @@ class EncoderBlock(ShapedLayer):
 
     def compute_output_shape(self, inputs_shape, padding_mask_shape=None):
         return inputs_shape
+
+    def enable_lora(self, rank, alpha, targets):
+        """Add LoRA to the projections that are named; see `models.lora.enable_lora`. What blocks share gets it once."""
+        attention, parts = self.attention, [part for part in PARTS if part in targets]
+        layers = [(attention.query_key_value, {"parts": parts})] if parts else []
+        layers += [(attention.output_dense, {})] if "attention_output" in targets else []
+        layers += [(self.intermediate, {}), (self.output_dense, {})] if "feed_forward" in targets else []
+        for layer, options in layers:
+            if not layer.lora_enabled:
+                layer.enable_lora(rank, alpha, lora_uniform, **options)
 
     def list_matrices(self):
         """Return the paths of the matrices, each with the heads that its columns are of if it is query, key and value

@@ -20,3 +20,11 @@ def normal(initializer_range: float = 0.02):
     For the head of a task: the smaller it starts, the later the encoder learns from it (benchmarks/head_size.py).
     """
     return keras.initializers.RandomNormal(mean=0.0, stddev=initializer_range)
+
+
+def lora_uniform(shape, dtype=None):
+    """Return the first matrix of a LoRA, (inputs, rank): uniform up to the inverse root of the inputs, as peft has it.
+
+    Source: microsoft/LoRA, loralib/layers.py, `kaiming_uniform_(lora_A, a=sqrt(5))`.
+    """
+    return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")(shape, dtype)

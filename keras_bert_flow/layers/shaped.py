@@ -19,14 +19,15 @@ class ShapedLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.shape = shape if isinstance(shape, EncoderShape) else make_shape(shape)
 
-    def make_dense(self, units, name, activation=None):
-        """Return a dense layer with weights as all of the encoder have them."""
-        return Dense(
+    def make_dense(self, units, name, activation=None, kind=Dense, **options):
+        """Return a dense layer, or another `kind` of it, with weights as all of the encoder have them."""
+        return kind(
             units,
             activation=activation,
             kernel_initializer=truncated_normal(self.shape.initializer_range),
             dtype=self.dtype_policy,
             name=name,
+            **options,
         )
 
     def make_dropout(self, name):

@@ -8,7 +8,9 @@ from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.block_stack import BlockStack
 from keras_bert_flow.models.families.registry import DEFAULT, find_family
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
+from keras_bert_flow.models.lora import ALPHA, QUERY, VALUE, enable_lora
 from keras_bert_flow.models.preset import load_preset, save_preset
+from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
 from keras_bert_flow.models.saved_as import SavedAs
 from keras_bert_flow.models.sizes import get_size
 
@@ -108,6 +110,10 @@ class Backbone(keras.Model):
         """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""
         return {path: heads for block in self.blocks for path, heads in block.list_matrices().items()}
 
+    def enable_lora(self, rank, alpha=ALPHA, targets=(QUERY, VALUE)):
+        """Freeze the embeddings and the blocks, and add LoRA; see `models.lora.enable_lora`."""
+        enable_lora(self, rank, alpha, targets)
+
     def set_rematerialised(self, is_rematerialised=True):
         """Have each encoder block computed again in the backward pass, or not; before the first step of training."""
         for block in self.blocks:
@@ -125,13 +131,14 @@ class Backbone(keras.Model):
             "dtype": self.dtype_policy.name,
             "name": self.name,
             **describe_frozen(self),
+            **describe_quantized(self),
         }
 
     @classmethod
     def from_config(cls, config):
         arguments = dict(config)
-        frozen = arguments.pop(FROZEN, None)
-        return freeze(cls(**arguments), frozen)
+        frozen, quantized = (arguments.pop(key, None) for key in (FROZEN, QUANTIZED))
+        return freeze(quantize(cls(**arguments), quantized), frozen)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

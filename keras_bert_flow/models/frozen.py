@@ -32,3 +32,15 @@ def freeze(model, config):
             if weight.path in config["weights"]:
                 weight.trainable = False
     return model
+
+
+def freeze_lowest(backbone, num_blocks):
+    """Freeze the embeddings of a backbone and its lowest blocks; a pooler is of no block.
+
+    Args:
+        num_blocks: how many; 0: the embeddings alone.
+    """
+    depths = backbone.find_depths()
+    for weight in backbone.weights:
+        if depths.get(weight.path, num_blocks + 1) <= num_blocks:
+            weight.trainable = False

@@ -10,6 +10,7 @@ from keras_bert_flow.models.decay_exclusions import OptimizerWithExclusions, lis
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
+from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
 
 COMPILES_SHAPES = keras.backend.backend() != "torch"  # each shape of inputs takes its time, where it is new
 
@@ -117,7 +118,8 @@ class ModelWithHead(keras.Model):
 
     def get_config(self):
         config = {"backbone": keras.saving.serialize_keras_object(self.backbone), "name": self.name}
-        return config | describe_frozen(self, inner=[self.backbone])
+        inner = [self.backbone]
+        return config | describe_frozen(self, inner) | describe_quantized(self, inner)
 
     @classmethod
     def from_config(cls, config):
@@ -125,8 +127,8 @@ class ModelWithHead(keras.Model):
         if not isinstance(backbone, Backbone):
             backbone = keras.saving.deserialize_keras_object(backbone)
         arguments = config | {"backbone": backbone}
-        frozen = arguments.pop(FROZEN, None)
-        return freeze(cls(**arguments), frozen)
+        frozen, quantized = (arguments.pop(key, None) for key in (FROZEN, QUANTIZED))
+        return freeze(quantize(cls(**arguments), quantized), frozen)
 
 
 def make_inputs(*more_names, axes=(None,)):

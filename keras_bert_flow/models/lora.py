@@ -1,0 +1,77 @@
+"""Train two narrow matrices beside each projection of a frozen encoder: LoRA.
+
+Source: Hu et al. 2021, section 4; arXiv:2106.09685.
+"""
+
+from keras import ops
+
+from keras_bert_flow.backends.values import read_variable
+from keras_bert_flow.models.frozen import freeze_lowest
+
+QUERY, KEY, VALUE, ATTENTION_OUTPUT, FEED_FORWARD = TARGETS = (
+    "query",
+    "key",
+    "value",
+    "attention_output",
+    "feed_forward",
+)
+ALPHA = 8.0  # as in peft; section 4.1: so the learning rate need not change with the rank
+_VARIABLES = "lora_"  # how the names of their variables begin, in Keras as well
+
+
+def enable_lora(backbone, rank, alpha=ALPHA, targets=(QUERY, VALUE)):
+    """Freeze the embeddings and the blocks of a backbone, and add LoRA to projections of each block.
+
+    A pooler stays trained, as the head above it does. Before a model on it is compiled.
+
+    Args:
+        rank: width of the matrices.
+        alpha: what they add is multiplied by `alpha / rank`.
+        targets: some of `TARGETS`; `feed_forward` is both of its projections.
+    Raises:
+        ValueError: the rank or a target is none, or LoRA is enabled already.
+    """
+    if not (isinstance(rank, int) and rank >= 1 and alpha > 0):
+        raise ValueError(f"LoRA must have a rank of 1 or more, and an alpha above 0. Received: {rank=}, {alpha=}.")
+    if not targets or not {*targets} <= {*TARGETS}:
+        raise ValueError(f"LoRA must have targets among {', '.join(TARGETS)}. Received: {list(targets)}.")
+    if list_lora_layers(backbone):
+        raise ValueError("LoRA must be enabled once. Received: a backbone that has it. Load it anew.")
+    freeze_lowest(backbone, len(backbone.blocks))
+    for block in backbone.blocks:
+        block.enable_lora(rank, alpha, targets)
+
+
+def list_lora_layers(model):
+    """Return the layers with LoRA, whether `enable_lora` or Keras has put it there."""
+    # Keras has no public form that finds layers within layers.
+    return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+
+
+def is_lora(variable):
+    """Say whether a variable is a matrix of a LoRA."""
+    return variable.name.startswith(_VARIABLES)
+
+
+def read_merged(model):
+    """Yield each weight of a model except the matrices of LoRA, and its value with what they add, as numpy.
+
+    Keras merges in the type of computation, which in mixed precision rounds the frozen weight as well.
+    """
+    layers = {id(_find_adapted(layer)[0]): layer for layer in list_lora_layers(model)}
+    for variable in model.weights:
+        if not is_lora(variable):
+            value, layer = read_variable(variable), layers.get(id(variable))
+            yield variable, value if layer is None else value + _multiply(layer)
+
+
+def _find_adapted(layer):
+    """Return the weight of a `Dense` or an `Embedding` that has LoRA, and its two matrices."""
+    name = "kernel" if hasattr(layer, "_kernel") else "embeddings"
+    # `_kernel` and `_embeddings` are what Keras gives to its subclasses.
+    return getattr(layer, f"_{name}"), getattr(layer, f"lora_{name}_a"), getattr(layer, f"lora_{name}_b")
+
+
+def _multiply(layer):
+    first, second = (ops.convert_to_numpy(matrix) for matrix in _find_adapted(layer)[1:])
+    return first @ second * (layer.lora_alpha / layer.lora_rank)
