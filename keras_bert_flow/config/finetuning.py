@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from keras_bert_flow.config.limits import MOST_EPOCHS, MOST_EXAMPLES, MOST_SEQUENCES, Seed
+from keras_bert_flow.config.limits import MOST_EPOCHS, MOST_EXAMPLES, MOST_SEQUENCES, MOST_UNITS, Seed
 from keras_bert_flow.config.optimization import (
     ClipNorm,
     Decay,
@@ -15,6 +15,9 @@ from keras_bert_flow.config.optimization import (
     check_equal_parts,
 )
 from keras_bert_flow.config.settings import Settings
+
+ALL = "all"
+MERGED, ADAPTER = "merged", "adapter"
 
 
 class GridConfig(Settings):
@@ -75,6 +78,29 @@ class FinetuningConfig(Settings):
         1e-8, gt=0, description="Added to the root of the mean square of a gradient before a step is divided by it."
     )
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
+    frozen_layers: Annotated[int, Field(ge=0)] | Literal["all"] | None = Field(
+        None,
+        description="Lowest encoder blocks that are not trained, with the embeddings: 0 freezes these alone, `all` "
+        "leaves the pooler and the head. Left out, everything is trained.",
+    )
+    lora_rank: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_UNITS,
+        description="Train the head, the pooler and two matrices of this rank beside projections of a frozen encoder "
+        "(LoRA); left out, the weights themselves.",
+    )
+    lora_alpha: float = Field(8.0, gt=0, description="What LoRA adds is multiplied by alpha / rank; 8 as in peft.")
+    lora_targets: tuple[Literal["query", "key", "value", "attention_output", "feed_forward"], ...] = Field(
+        ("query", "value"),
+        min_length=1,
+        description="Projections of a block that have LoRA; `feed_forward` is both.",
+    )
+    lora_output: Literal["merged", "adapter"] = Field(
+        MERGED,
+        description="Publish the whole model, with LoRA merged into its weights, or an adapter as peft writes it, "
+        "which needs the model that it began from.",
+    )
     new_head: bool = Field(False, description="Start from a new head even if the model has one for the kind of task.")
     pooling: Literal["cls", "mean", "bag_of_words"] | None = Field(
         None,
@@ -148,6 +174,22 @@ class FinetuningConfig(Settings):
             raise ValueError(
                 f"`label_counts` must name each number once. Received: {list(counts)}. Leave out the second of equals."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_trained_part(self):
+        if len({*self.lora_targets}) < len(self.lora_targets):
+            raise ValueError(
+                f"`lora_targets` must name each once. Received: {list(self.lora_targets)}. "
+                "Leave out the second of equals."
+            )
+        if self.lora_rank is not None and self.frozen_layers is not None:
+            raise ValueError(
+                f"`frozen_layers` must go without LoRA, which freezes all layers. Received: frozen_layers="
+                f"{self.frozen_layers}, lora_rank={self.lora_rank}. Leave out one."
+            )
+        if self.lora_rank is None and self.lora_output == ADAPTER:
+            raise ValueError("`lora_output: adapter` must go with LoRA. Received: no lora_rank. Set it to 8, for one.")
         return self
 
     @model_validator(mode="after")

@@ -38,6 +38,7 @@ from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.task import Prediction, Task
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files, read_unreachable
+from keras_bert_flow.training.finetuning.trained_part import COSTS
 from keras_bert_flow.training.state.logs import read_log
 
 MODEL = "model"  # the model directory within a folder of pre-training
@@ -165,9 +166,12 @@ def _predict_runs(
         else:
             predictor.take_weights(run_file.parent / "model")
         scores = tuple(line[field] for line in read_log(run_file.parent) if field in line)
+        costs = {name: run[name] for name in COSTS if name in run}
         for name, examples in dev_sets.items():
             predictions = _ask(predictor, run_file.parent / "model", encoded[name], examples)
-            found = RunPredictions(run["seed"], predictions, run["seconds"], scores if name == DEV else ())
+            found = RunPredictions(
+                run["seed"], predictions, run["seconds"], scores if name == DEV else (), costs if name == DEV else {}
+            )
             predicted[name].setdefault(run["start"], []).append(found)
             file = f"{run['start']}-seed-{run['seed']}{_ending(name)}"
             write_predictions(folder, file, task, examples, predictions)

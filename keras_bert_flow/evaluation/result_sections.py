@@ -38,13 +38,14 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
             f"{name}, seed {run['seed']}",
             *(format_metric(run[metric], heading) for metric, heading in metrics.items()),
             f"{run['seconds']:,.1f}",
+            *_describe_costs(run),
             "collapsed" if run["collapsed"] else "still improving" if run["improving"] else "",
         ]
         for model, name in name_models(results).items()
         for run in results["models"][model]["runs"]
         if run["seed"] is not None
     ]
-    columns = ["run", *metrics.values(), "seconds", ""]
+    columns = ["run", *metrics.values(), "seconds", "trained parameters", "peak memory, MB", ""]
     kinds = ["", *["number"] * (len(columns) - 2), ""]
     sentences = (
         note,
@@ -55,6 +56,14 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
     )
     notes = [paragraph(sentence, "note") for sentence in sentences]
     return [table(header, rows), *notes, table(columns, runs, kinds)]
+
+
+def _describe_costs(run: Mapping[str, Any]) -> list[str]:
+    """Return the parameters that a run trained, with their share, and the peak memory of its process."""
+    if "trained_parameters" not in run:
+        return ["", ""]
+    share = run["trained_parameters"] / run["parameters"]
+    return [f"{run['trained_parameters']:,} ({share:.2%})", f"{run['peak_bytes'] / 1e6:,.0f}"]
 
 
 def describe_extra_dev(results: Mapping[str, Any]) -> list[str]:

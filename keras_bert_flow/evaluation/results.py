@@ -9,7 +9,8 @@ The format, in which every share is 0 to 1, every loss is in nats and every span
         every metric that the task's `score` gives: mean, standard_deviation, minimum, maximum over the runs
         runs: list of seed, every such metric, collapsed (all predictions are the same, though the labels are not),
             improving (the dev score was still rising when the run ended, see
-            `keras_bert_flow.evaluation.convergence`; null where nothing tells), seconds;
+            `keras_bert_flow.evaluation.convergence`; null where nothing tells), seconds, and of a fine-tuned model
+            trained_parameters, parameters (of LoRA included) and peak_bytes (of the process by the end of the run);
             baseline and tfidf are one run each, of seed null and 0.0 seconds
     comparisons: each model but pretrained → difference (of the mean main metrics, pretrained minus that), its
         standard_error, beyond_chance and resamples; see `keras_bert_flow.evaluation.comparison`
@@ -38,7 +39,7 @@ What each metric is says `score` of the task.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from keras_bert_flow.evaluation.comparison import compare_models
@@ -60,12 +61,14 @@ class RunPredictions:
         predictions: one an example, as the task's `decode` makes them.
         seconds: how long the fine-tuning took.
         dev_scores: the main metric on the dev set of each evaluation of the training, in their order.
+        costs: trained_parameters, parameters and peak_bytes, where they are known.
     """
 
     seed: int | None
     predictions: Sequence[Prediction]
     seconds: float
     dev_scores: tuple[float, ...] = ()
+    costs: Mapping[str, int] = field(default_factory=dict)
 
 
 def build_results(
@@ -164,6 +167,7 @@ def _summarise(task: Task, dev: Sequence[Any], runs: Sequence[RunPredictions]) -
             "collapsed": task.is_collapsed(dev, run.predictions),
             "improving": is_improving(run.dev_scores, task.main_metric, len(dev)),
             "seconds": float(run.seconds),
+            **run.costs,
         }
         for run, score in zip(runs, scores, strict=True)
     ]

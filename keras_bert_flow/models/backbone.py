@@ -7,7 +7,7 @@ from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.block_stack import BlockStack
 from keras_bert_flow.models.families.registry import DEFAULT, find_family
-from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
+from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze, freeze_lowest
 from keras_bert_flow.models.lora import ALPHA, QUERY, VALUE, enable_lora
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
@@ -109,6 +109,10 @@ class Backbone(keras.Model):
     def list_matrices(self):
         """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""
         return {path: heads for block in self.blocks for path, heads in block.list_matrices().items()}
+
+    def freeze_lowest(self, num_blocks):
+        """Freeze the embeddings and the lowest blocks; see `models.frozen.freeze_lowest`."""
+        freeze_lowest(self, num_blocks)
 
     def enable_lora(self, rank, alpha=ALPHA, targets=(QUERY, VALUE)):
         """Freeze the embeddings and the blocks, and add LoRA; see `models.lora.enable_lora`."""

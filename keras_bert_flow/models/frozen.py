@@ -39,7 +39,13 @@ def freeze_lowest(backbone, num_blocks):
 
     Args:
         num_blocks: how many; 0: the embeddings alone.
+    Raises:
+        ValueError: there are not so many.
     """
+    if not 0 <= num_blocks <= len(backbone.blocks):
+        raise ValueError(
+            f"The frozen blocks must be from 0 to {len(backbone.blocks)}, those of the model. Received: {num_blocks}."
+        )
     depths = backbone.find_depths()
     for weight in backbone.weights:
         if depths.get(weight.path, num_blocks + 1) <= num_blocks:

@@ -9,13 +9,13 @@ from keras_bert_flow.outputs import check_place
 from keras_bert_flow.preflight.distillation import check_distillation
 from keras_bert_flow.preflight.stages import (
     check_corpus,
+    check_finetuning,
     check_label_words,
     check_minimal_pairs,
     check_model,
     check_names,
     check_objectives,
     check_pattern,
-    check_pooling,
     check_predictions,
     check_scored_model,
     check_sequences,
@@ -61,7 +61,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     if "vocabulary" in stages or "records" in stages:
         check_corpus(config, makes_records="records" in stages)
     if "pretraining" in stages and "finetuning" in stages:
-        check_pooling(config)
+        check_finetuning(config)
     if "evaluation" in stages:
         check_scored_model(config)
         check_minimal_pairs(config)

@@ -13,6 +13,7 @@ from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.distribution.batches import check_devices
 from keras_bert_flow.doctor.importing import check_import
 from keras_bert_flow.extras import check_backend, check_installed
+from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.poolings import BAG_OF_WORDS
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.os_errors import shorten_path
@@ -39,6 +40,7 @@ from keras_bert_flow.training.finetuning.task_data import (
     check_task_length,
     read_task_data,
 )
+from keras_bert_flow.training.finetuning.trained_part import check_trained_part
 from keras_bert_flow.training.pretraining.initial_shape import check_shape
 from keras_bert_flow.training.pretraining.objective_fit import check_objective, check_padding
 
@@ -174,6 +176,7 @@ def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) ->
     check_output(output)
     settings = check_model_directory(model)
     check_task_length(config.finetuning.sequence_length, settings["max_positions"])
+    check_trained_part(config, find_family(settings.pop("family")).shape(**settings))
     if config.finetuning.pooling == BAG_OF_WORDS:
         check_words_head(model)
     return None if config.task.train == BUILTIN else read_task_data(config, read_tokenizer(model))
@@ -250,8 +253,10 @@ def check_objectives(config: PipelineConfig) -> None:
         check_objective(phase.records.objective, config.model.family, phase.pretraining.bag_of_words)
 
 
-def check_pooling(config: PipelineConfig) -> None:
-    """Check that pre-training makes what fine-tuning pools by."""
+def check_finetuning(config: PipelineConfig) -> None:
+    """Check that pre-training makes what fine-tuning pools by, freezes and adapts."""
+    model = config.model if config.distillation is None else config.student.model
+    check_trained_part(config, resolve_shape(model, config.vocabulary.size))
     if config.finetuning.pooling == BAG_OF_WORDS and not config.pretraining.bag_of_words:
         raise ValueError(
             "`finetuning.pooling: bag_of_words` must go on from pre-training with a bag of words. Received: "

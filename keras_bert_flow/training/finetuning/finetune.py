@@ -9,6 +9,8 @@ from typing import Any
 import keras
 
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.conversion.directory_files import read_json
+from keras_bert_flow.conversion.hf_config import read_shape
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.precision_choice import resolve_precision
@@ -21,6 +23,7 @@ from keras_bert_flow.training.finetuning.label_counts import train_label_counts
 from keras_bert_flow.training.finetuning.random_weights import with_random_training
 from keras_bert_flow.training.finetuning.task_data import TaskData, read_task_data, write_unreachable
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, TaskRuns
+from keras_bert_flow.training.finetuning.trained_part import check_trained_part
 from keras_bert_flow.training.precision import arithmetic
 
 _logger = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ def finetune(
         )
     model = fetch(model)
     key = finetuning_key(config, model)
+    check_trained_part(config, read_shape(read_json(model / "config.json"), str(model / "config.json")))
     tokenizer = read_tokenizer(model)
     data = data or read_task_data(config, tokenizer)
 

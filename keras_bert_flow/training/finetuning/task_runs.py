@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.backends.peak_memory import read_peak_bytes
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_for_finetuning, save_model_directory
 from keras_bert_flow.data.task_batches import read_batches
@@ -23,6 +24,7 @@ from keras_bert_flow.training.finetuning.early_stopping import StopWithoutGain
 from keras_bert_flow.training.finetuning.label_words import find_label_words
 from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
 from keras_bert_flow.training.finetuning.task_data import TaskData
+from keras_bert_flow.training.finetuning.trained_part import choose_trained_part, count_parameters
 from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import NotFiniteError
@@ -77,8 +79,8 @@ class TaskRuns:
             may_fail: a run that meets NaN or infinity is finished too, with no model and `failure`, which says what.
             prefix: of the name by which its lines are reported, which ends with those of the folder and its parent.
         Returns:
-            What `run.json` holds: start, seed, seconds, score (the main metric of the model on the dev table) and
-            identity.
+            What `run.json` holds: start, seed, seconds, score (the main metric of the model on the dev table),
+            trained_parameters, parameters, peak_bytes (of the process by the end of the run) and identity.
         """
         run = {"start": start, "seed": seed}
         if not self._is_finished(folder):
@@ -127,6 +129,7 @@ class TaskRuns:
         fresh, is_head_new = load_for_finetuning(task.kind, self._model, labels=task.labels, **options)
         if start == RANDOM:
             fresh = type(fresh).from_config(fresh.get_config())
+        choose_trained_part(fresh, self._settings)
         if self._classifier is None:
             self._classifier = fresh
         else:
@@ -140,8 +143,8 @@ class TaskRuns:
             self._probe = LinearProbe(self._classifier, self._data.task.kind, words)
         self._probe.start_head(self._data.train, self._settings.max_widths, seed)
 
-    def _train(self, folder: Path, run: Mapping[str, Any], is_head_new: bool, name: str) -> dict[str, float]:
-        """Train to the end, leave the classifier in the state to publish, and return seconds and score."""
+    def _train(self, folder: Path, run: Mapping[str, Any], is_head_new: bool, name: str) -> dict[str, Any]:
+        """Train to the end, leave the classifier in the state to publish, and return what `run.json` says of it."""
         settings, model, identity = self._settings, self._classifier, self._identity | run
         folder.mkdir(parents=True, exist_ok=True)
         batches = make_batches(self._config, self._data.train, run["seed"], settings.accumulate_batches)
@@ -178,7 +181,8 @@ class TaskRuns:
         )
         if is_chosen:
             best.restore(model)
-        return {"seconds": round(seconds, 1), "score": self._find_score(folder, is_chosen)}
+        facts = count_parameters(model) | {"peak_bytes": read_peak_bytes()}
+        return {"seconds": round(seconds, 1), "score": self._find_score(folder, is_chosen)} | facts
 
     def _score(self, follow: Callable = iter) -> dict[str, float]:
         data = self._data

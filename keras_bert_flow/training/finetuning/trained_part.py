@@ -1,0 +1,55 @@
+"""Choose which weights of a model fine-tuning trains: all, LoRA, or the upper layers."""
+
+import math
+from typing import Any
+
+from keras_bert_flow.config.finetuning import ALL, FinetuningConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.layers.shape import EncoderShape
+
+COSTS = ("trained_parameters", "parameters", "peak_bytes")  # what `run.json` says of the cost of a run
+HEADLESS = "sentence_embedding"  # the kind of task whose model is an encoder alone
+
+
+def check_trained_part(config: PipelineConfig, shape: EncoderShape) -> None:
+    """Raise ValueError unless what `finetuning` freezes and adapts is in the model, and something is left to train.
+
+    Args:
+        shape: of the encoder. Layers of ALBERT share blocks: it has fewer of these.
+    """
+    frozen, rank = config.finetuning.frozen_layers, config.finetuning.lora_rank
+    if frozen not in (None, ALL) and frozen > shape.num_blocks:
+        raise ValueError(
+            f"`frozen_layers` must be at most {shape.num_blocks}, the model's number of blocks. Received: "
+            f"finetuning.frozen_layers={frozen}. Lower it, or use {ALL!r}."
+        )
+    if frozen in (ALL, shape.num_blocks) and config.task.kind == HEADLESS:
+        raise ValueError(
+            f"`frozen_layers` must leave something to train: a task of kind {HEADLESS} has no head. Received: "
+            f"finetuning.frozen_layers={frozen}. Lower it, or use lora_rank."
+        )
+    if rank is not None and rank > shape.hidden_dim:
+        raise ValueError(
+            f"`lora_rank` must be at most the width of the model, {shape.hidden_dim}. Received: "
+            f"finetuning.lora_rank={rank}. Lower it, or leave it out to train all weights."
+        )
+
+
+def choose_trained_part(model: Any, settings: FinetuningConfig) -> None:
+    """Freeze what is not to be trained, and add LoRA where it is; before the model is compiled.
+
+    A pooler is trained with the head: in some families it is part of the head, in others it may be new.
+
+    """
+    backbone = model.backbone
+    if settings.lora_rank is not None:
+        backbone.enable_lora(settings.lora_rank, settings.lora_alpha, settings.lora_targets)
+    elif settings.frozen_layers is not None:
+        frozen = settings.frozen_layers
+        backbone.freeze_lowest(len(backbone.blocks) if frozen == ALL else frozen)
+
+
+def count_parameters(model: Any) -> dict[str, int]:
+    """Return the parameters of a model, those of LoRA included, and how many of them are trained."""
+    listed = {"trained_parameters": model.trainable_variables, "parameters": model.weights}
+    return {name: sum(math.prod(weight.shape) for weight in weights) for name, weights in listed.items()}
