@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.conversion.checkpoint import Tensors
+from keras_bert_flow.conversion.adapters import AdaptedTensors, find_base, is_adapter, open_adapted
 from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, open_model_tensors
+from keras_bert_flow.conversion.codecs.tensors import TensorMapping
 from keras_bert_flow.conversion.directory_files import check_fast_tokenizer, check_vocabulary, read_json
 from keras_bert_flow.conversion.hf_config import read_hf_config, read_shape
 from keras_bert_flow.conversion.tables.registry import find_table_of
@@ -38,7 +39,7 @@ def check_words_head(folder: str | Path) -> None:
     require_words_head(Path(folder), open_directory(Path(folder))[1])
 
 
-def require_words_head(folder: Path, tensors: StoredTensors) -> None:
+def require_words_head(folder: Path, tensors: StoredTensors | AdaptedTensors) -> None:
     """Raise ValueError unless a directory has the layers by which `pooling: bag_of_words` begins."""
     for layer in WORDS_TRANSFORM.values():
         if (name := f"{layer}.weight") not in tensors:
@@ -69,17 +70,22 @@ def check_masked_lm(folder: str | Path) -> dict[str, Any]:
     return read_hf_config(config, source)
 
 
-def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
+def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors | AdaptedTensors]:
     """Return the content of `config.json` and the tensors by their names of today, none of which is read yet.
 
+    Of an adapter these are the tensors of its model, with what it adds; without a `config.json` it has that model's.
+
     Raises:
-        FileNotFoundError: the folder, its config.json or its model.safetensors is missing.
+        FileNotFoundError: the folder, its config.json or its model.safetensors is missing, or the model of an adapter.
         ValueError: a file is damaged, does not fit the others or is of no family that we know; the message names it.
     """
-    config = read_json(folder / "config.json")
-    source = str(folder / "config.json")
+    base = find_base(folder) if is_adapter(folder) else folder
+    path = (folder if (folder / "config.json").is_file() else base) / "config.json"
+    config, source = read_json(path), str(path)
     shape, table = read_shape(config, source), find_table_of(config, source)
-    tensors = open_model_tensors(folder).rename(table.normalise_name)
+    tensors = open_model_tensors(base).rename(table.normalise_name)
+    if base != folder:
+        tensors = open_adapted(folder, tensors, table)
     check_sizes(shape, table, tensors)
     check_memory(tensors)
     if (folder / "vocab.txt").is_file():
@@ -89,7 +95,7 @@ def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors]:
     return config, tensors
 
 
-def check_sizes(shape: EncoderShape, table: FamilyTable, tensors: StoredTensors | Tensors) -> None:
+def check_sizes(shape: EncoderShape, table: FamilyTable, tensors: TensorMapping) -> None:
     """Raise ValueError unless every tensor of the encoder is there and has the sizes of `config.json`."""
     for name, sizes in table.list_sizes(shape):
         if name not in tensors:
@@ -101,7 +107,7 @@ def check_sizes(shape: EncoderShape, table: FamilyTable, tensors: StoredTensors 
         _check_shape(name, tuple(getattr(shape, size) for size in sizes), tensors)
 
 
-def _check_shape(name: str, expected: tuple[int, ...], tensors: StoredTensors | Tensors) -> None:
+def _check_shape(name: str, expected: tuple[int, ...], tensors: TensorMapping) -> None:
     if tensors.shapes[name] != expected:
         raise ValueError(
             f"{tensors.path}: `{name}` must have the shape {expected}, by config.json. "
@@ -109,7 +115,7 @@ def _check_shape(name: str, expected: tuple[int, ...], tensors: StoredTensors | 
         )
 
 
-def check_memory(tensors: StoredTensors | Tensors) -> None:
+def check_memory(tensors: TensorMapping) -> None:
     """Raise ValueError unless a model, as float32, fits in the memory of the machine."""
     needed = FLOAT32_BYTES * sum(math.prod(shape) for shape in tensors.shapes.values())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -3,6 +3,7 @@
 Source of the front matter: the Hub's documentation, "Model Cards", and huggingface_hub, `ModelCardData`.
 """
 
+import json
 import os
 import platform
 import sys
@@ -45,7 +46,7 @@ class Card:
     sections: Sequence[Section] = ()
 
 
-def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str) -> str:
+def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str, base: str | None = None) -> str:
     """Return the text of a model card.
 
     Args:
@@ -54,6 +55,7 @@ def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str) -
         backbone: its encoder.
         saved: how it is saved.
         architecture: class of `transformers`.
+        base: of an adapter, the name of the model that it is of.
     """
     shape = [
         ["layers", str(backbone.num_layers)],
@@ -64,12 +66,12 @@ def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str) -
         ["parameters", f"{model.count_params():,}, of which {backbone.count_params():,} in the encoder"],
     ]
     parts = [
-        _front_matter(saved),
+        _front_matter(saved, base),
         f"# {escape_markdown(card.title or architecture)}",
         f"A {find_family(backbone.family).title}, `{architecture}`, made with keras-bert-flow {package_version()}.",
         *(_write_section(heading, rows) for heading, rows in (("Model", shape), *card.sections) if rows),
         "## Loading",
-        _show_loading(type(model).__name__, architecture),
+        _show_loading(type(model).__name__, architecture, base, getattr(model, "num_classes", None)),
         "The license is for the author to name, in the first lines of this file.",
     ]
     return "\n\n".join(parts) + "\n"
@@ -98,14 +100,16 @@ def _find_processor() -> str:
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
 
 
-def _front_matter(saved: SavedAs) -> str:
+def _front_matter(saved: SavedAs, base: str | None) -> str:
     pipeline = PIPELINES.get(saved.architecture, ENCODING)
     if set(POOLING) <= set(saved.options):
         pipeline = SENTENCES
     elif not {*saved.head} >= {*MASKED_LM_HEAD} and pipeline == "fill-mask":  # ELECTRA's discriminator guesses nothing
         pipeline = ENCODING
     library = "sentence-transformers" if pipeline == SENTENCES else "transformers"
-    lines = ["license: unknown", f"library_name: {library}", f"pipeline_tag: {pipeline}"]
+    of_adapter = [] if base is None else [f"base_model: {json.dumps(base)}"]
+    library = library if base is None else "peft"
+    lines = ["license: unknown", f"library_name: {library}", f"pipeline_tag: {pipeline}", *of_adapter]
     return "\n".join(["---", *lines, "tags:", "- keras", "- keras-bert-flow", "---"])
 
 
@@ -113,12 +117,19 @@ def _write_section(heading: str, rows: Sequence[Sequence[str]]) -> str:
     return f"## {heading}\n\n{as_markdown([['', ''], *rows], ['---', '---'])}"
 
 
-def _show_loading(ours: str, theirs: str) -> str:
+def _show_loading(ours: str, theirs: str, base: str | None, num_classes: int | None) -> str:
+    if base is None:
+        modules, reference = "keras_bert_flow, transformers", f'transformers.{theirs}.from_pretrained("this folder")'
+    else:
+        classes = f", num_labels={num_classes}" if num_classes else ""
+        modules = "keras_bert_flow, peft, transformers"
+        reference = f"transformers.{theirs}.from_pretrained({json.dumps(base)}{classes})"
+        reference = f'peft.PeftModel.from_pretrained({reference}, "this folder")'
     lines = [
-        "import keras_bert_flow, transformers",
+        f"import {modules}",
         "",
         f'keras_bert_flow.{ours}.from_preset("this folder")  # on TensorFlow, JAX or PyTorch',
-        f'transformers.{theirs}.from_pretrained("this folder")',
+        reference,
         'transformers.AutoTokenizer.from_pretrained("this folder")',
     ]
     return "\n".join(["```python", *lines, "```"])

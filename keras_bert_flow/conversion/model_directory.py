@@ -6,6 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.conversion.adapters import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    BASE,
+    check_place,
+    describe_adapter,
+    name_base,
+)
 from keras_bert_flow.conversion.codecs.safetensors_file import FILE, StoredTensors, write_tensors
 from keras_bert_flow.conversion.directory_files import check_vocabulary, write_json, write_vocabulary
 from keras_bert_flow.conversion.heads import find_saved_as
@@ -22,6 +30,7 @@ from keras_bert_flow.conversion.sentence_files import write_sentence_files
 from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.conversion.task_models import load_with_head
 from keras_bert_flow.conversion.weights import (
+    export_adapter,
     export_tensors,
     has_pooler,
     import_tensors,
@@ -48,7 +57,7 @@ _logger = logging.getLogger(__name__)
 
 
 def save_model_directory(
-    model, path, vocabulary_path=None, cased=False, labels=None, card=None, max_tokens=None, task=None
+    model, path, vocabulary_path=None, cased=False, labels=None, card=None, max_tokens=None, task=None, adapter_of=None
 ) -> None:
     """Write a model as `transformers` reads it; the caller publishes the folder.
 
@@ -62,6 +71,8 @@ def save_model_directory(
         max_tokens: where an embedder cuts texts; others write this in no file of theirs.
         task: the task to write as `task.json`, as `kbf.make_task` gives it: needed to keep its columns, a threshold, or
             that texts are pairs.
+        adapter_of: address of the model directory that the weights without LoRA are of, to write an adapter as `peft`
+            does, `adapter_config.json` and `adapter_model.safetensors`, in place of the weights.
     Raises:
         ValueError: `path` is not on a local disk, `vocab.txt` or `labels` are not as many as the model has, or a weight
             is NaN or infinite.
@@ -70,7 +81,14 @@ def save_model_directory(
     folder = check_local(path)
     saved = find_saved_as(model)
     backbone = getattr(model, "backbone", model)
-    tensors = export_tensors(model, backbone, saved)
+    base = None if adapter_of is None else name_base(adapter_of)
+    if base is None:
+        files = {FILE: export_tensors(model, backbone, saved)}
+    else:
+        check_place(folder)
+        matrices, rank, alpha = export_adapter(model, backbone, saved)
+        fields = describe_adapter(base, find_table(backbone.family), saved.architecture, rank, alpha, matrices)
+        files = {ADAPTER_FILE: matrices, ADAPTER_CONFIG: fields}
     config = make_hf_config(backbone.get_config(), saved.architecture) | _describe_head(model, saved, labels)
     if is_untied(saved):
         config[TIED_FIELD] = False
@@ -79,13 +97,14 @@ def save_model_directory(
         check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size)
         write_vocabulary(folder, vocabulary_path, cased, backbone.max_positions)
     write_json(folder / "config.json", config)
-    write_tensors(folder / FILE, tensors)
+    for name, content in files.items():
+        (write_json if name == ADAPTER_CONFIG else write_tensors)(folder / name, content)
     if set(POOLING) <= set(saved.options):
         write_sentence_files(folder, backbone.hidden_dim, model.pooling, model.normalize, max_tokens)
     if task is not None:
         task.save(folder, max_tokens or backbone.max_positions)
     if not isinstance(card, str):
-        card = write_card(card or Card(), model, backbone, saved, config["architectures"][0])
+        card = write_card(card or Card(), model, backbone, saved, config["architectures"][0], base and base[BASE])
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 

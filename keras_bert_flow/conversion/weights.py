@@ -4,11 +4,16 @@ from collections.abc import Collection
 
 import numpy as np
 
+from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion import huggingface as hf
+from keras_bert_flow.conversion.adapters import FIRST, PREFIX, SECOND
 from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
 from keras_bert_flow.conversion.tables.registry import find_table
+from keras_bert_flow.conversion.tables.table import FamilyTable, split_fused
+from keras_bert_flow.layers.query_key_value import PARTS
 from keras_bert_flow.models.backbone import Backbone
-from keras_bert_flow.models.lora import read_merged
+from keras_bert_flow.models.families.family import BLOCK
+from keras_bert_flow.models.lora import is_lora, list_lora_layers, read_merged
 from keras_bert_flow.models.quantized import list_quantized
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, SavedAs
 
@@ -25,17 +30,10 @@ def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.nd
             f"{quantized[0].quantization_mode}. Save the model before `quantize`, or use `model.save('model.keras')`."
         )
     table = find_table(backbone.family)
-    names = table.name_encoder(backbone.shape.num_blocks)
-    if saved.head:  # a bare encoder has bare names
-        names = {ours: table.prefix + theirs for ours, theirs in names.items()}
-        names |= table.name_heads(saved.head, saved.architecture)
+    names = _name_layers(table, backbone, saved)
     tensors = {}
     for variable, value in read_merged(model):
-        value = value.astype("float32")
-        if not np.isfinite(value).all():
-            raise ValueError(
-                f"Weights must be numbers. Received: {variable.path} with NaN or infinity. Save none such."
-            )
+        value = _check_finite(variable, value)
         parts = hf.tensor_names(variable.path, names)
         tensors |= hf.export_variable(variable.path, value, parts, backbone.num_heads)
     prefix = table.prefix if saved.head else ""
@@ -51,6 +49,65 @@ def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.nd
 def is_untied(saved: SavedAs) -> bool:
     """Say whether a model has a masked-LM head with a table of its own."""
     return saved.head.keys() >= MASKED_LM_TABLE.keys()
+
+
+def export_adapter(model, backbone: Backbone, saved: SavedAs) -> tuple[dict[str, np.ndarray], int, float]:
+    """Return the tensors of an adapter, and the rank and the alpha of its LoRA.
+
+    These are its matrices, and whatever else is trained: a pooler and a head, whole.
+
+    Raises:
+        ValueError: the model has no LoRA, or some that `Backbone.enable_lora` has not made; or a weight is NaN or
+            infinite.
+    """
+    layers, table = list_lora_layers(model), find_table(backbone.family)
+    known = _name_layers(table, backbone, saved)
+    kinds = {(layer.lora_rank, layer.lora_alpha) for layer in layers}
+    if len(kinds) != 1 or not all(layer.path.startswith(BLOCK) for layer in layers):
+        raise ValueError(
+            f"An adapter must be of LoRA that `Backbone.enable_lora` has made. Received: {len(layers)} layers with "
+            f"LoRA, of {len(kinds)} ranks and alphas. Save the whole model: leave out adapter_of."
+        )
+    tensors = {}
+    for layer in layers:
+        names = split_fused(known[layer.path])
+        pairs = layer.list_lora() if len(names) > 1 else {None: (layer.lora_kernel_a, layer.lora_kernel_b)}
+        for part, pair in pairs.items():
+            name = names[PARTS.index(part) if part else 0]
+            tensors |= {name + end: _read_finite(matrix).T for end, matrix in zip((FIRST, SECOND), pair, strict=True)}
+    prefix = table.prefix if saved.head else ""
+    for source, copy in table.list_copies(backbone.shape):
+        for end in (FIRST, SECOND):
+            if prefix + source + end in tensors:
+                tensors[prefix + copy + end] = tensors[prefix + source + end]
+    for variable in model.trainable_variables:
+        if not is_lora(variable):
+            names = hf.tensor_names(variable.path, known)
+            tensors |= hf.export_variable(variable.path, _read_finite(variable), names, backbone.num_heads)
+    ((rank, alpha),) = kinds
+    return {PREFIX + name: value for name, value in tensors.items()}, rank, alpha
+
+
+def _read_finite(variable) -> np.ndarray:
+    return _check_finite(variable, read_variable(variable))
+
+
+def _check_finite(variable, value: np.ndarray) -> np.ndarray:
+    """Return the value of a variable as float32; ValueError if it is NaN or infinite."""
+    value = value.astype("float32")
+    if not np.isfinite(value).all():
+        raise ValueError(f"Weights must be numbers. Received: {variable.path} with NaN or infinity. Save none such.")
+    return value
+
+
+def _name_layers(table: FamilyTable, backbone: Backbone, saved: SavedAs) -> dict[str, str]:
+    """Map our layers and variables to Hugging Face's: a bare encoder has bare names."""
+    names = table.name_encoder(backbone.shape.num_blocks)
+    if not saved.head:
+        return names
+    return {ours: table.prefix + theirs for ours, theirs in names.items()} | table.name_heads(
+        saved.head, saved.architecture
+    )
 
 
 def import_tensors(

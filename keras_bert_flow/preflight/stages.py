@@ -7,6 +7,7 @@ from pathlib import Path
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
+from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_check import check_words_head
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
@@ -174,6 +175,7 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
 def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) -> TaskData | None:
     """Check what `kbf finetune` is given, and return the task as the model reads it; None of the built-in task."""
     check_output(output)
+    check_whole(model)
     settings = check_model_directory(model)
     check_task_length(config.finetuning.sequence_length, settings["max_positions"])
     check_trained_part(config, find_family(settings.pop("family")).shape(**settings))

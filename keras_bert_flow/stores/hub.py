@@ -16,6 +16,8 @@ FILES = (
     "config.json",
     "model*.safetensors",
     "model.safetensors.index.json",
+    "adapter_config.json",
+    "adapter_model.safetensors",
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",

@@ -10,6 +10,7 @@ from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.albert import AlbertShape
+from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.preflight.stages import check_finetuning_stage
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.task_runs import TaskRuns
@@ -88,6 +89,26 @@ def test_killed_lora_goes_on_to_the_bit(place, tmp_path):
     again = run(place, tmp_path / "killed", **settings)
     for name in RUNS[:2]:
         assert weights_of(again / name) == weights_of(whole / name)
+
+
+def test_adapter_is_published_and_asked(place, tmp_path):
+    settings = LORA | ONE_RUN | {"lora_output": "adapter"}
+    output = run(place, tmp_path / "out", **settings)
+    merged = run(place, tmp_path / "merged", **settings | {"lora_output": "merged"})
+    folder = output / RUNS[0] / "model"
+    names = {path.name for path in folder.iterdir()}
+    assert "model.safetensors" not in names
+    assert names >= {"adapter_config.json", "adapter_model.safetensors", "config.json", "task.json", "vocab.txt"}
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(place / "model")
+    texts = ["word1 word3", "word2", "word44 word0 word1"]
+    answers = [Predictor(found / RUNS[0] / "model").predict(texts) for found in (output, merged)]
+    for ours, theirs in zip(*answers, strict=True):
+        assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-6)  # float32 rounding
+    assert f"base_model: {json.dumps(str(place / 'model'))}" in (folder / "README.md").read_text()
+    for check in (finetune, check_finetuning_stage):
+        with pytest.raises(ValueError, match="Training must begin from a whole model. Received: .*, an adapter"):
+            check(make_task_config(place, **settings), folder, tmp_path / "again")
 
 
 @pytest.mark.any_backend

@@ -8,6 +8,7 @@ from keras_bert_flow.conversion.model_card import Card, describe_machine
 from keras_bert_flow.training.finetuning.task_data import TaskData
 
 RECIPE = ("optimizer", "learning_rate", "epochs", "batch_size", "sequence_length", "layer_decay", "precision")
+PARTIAL = ("frozen_layers", "lora_rank", "lora_alpha", "lora_targets")  # of a run that does not train all weights
 
 
 def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any]) -> Card:
@@ -26,7 +27,13 @@ def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any])
         ["examples to train on", f"{len(data.train):,}"],
         ["examples of the dev table", f"{len(data.dev_examples):,}"],
     ]
-    recipe = [[name.replace("_", " "), str(settings[name])] for name in RECIPE] + [["seed", str(run["seed"])]]
+    names = (*RECIPE, *(name for name in PARTIAL if settings["lora_rank" if "lora" in name else name] is not None))
+    recipe = [[name.replace("_", " "), _show(settings[name])] for name in names] + [["seed", str(run["seed"])]]
+    recipe.append(["trained parameters", f"{run['trained_parameters']:,} of {run['parameters']:,}"])
     score = [[task.main_metric.replace("_", " "), f"{run['score']:.4f}"]]
     sections = (("Task", facts), ("Training", recipe), ("Score on the dev table", score))
     return Card(config.task.name, (*sections, describe_machine(run["seconds"])))
+
+
+def _show(setting: Any) -> str:
+    return ", ".join(setting) if isinstance(setting, list) else str(setting)

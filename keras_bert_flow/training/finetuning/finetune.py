@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_files import read_json
 from keras_bert_flow.conversion.hf_config import read_shape
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
@@ -65,14 +66,15 @@ def finetune(
         _logger.warning(
             "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind
         )
-    model = fetch(model)
+    address, model = model, fetch(model)
+    check_whole(model)
     key = finetuning_key(config, model)
     check_trained_part(config, read_shape(read_json(model / "config.json"), str(model / "config.json")))
     tokenizer = read_tokenizer(model)
     data = data or read_task_data(config, tokenizer)
 
     def make_runs(settings: PipelineConfig, data: TaskData = data) -> TaskRuns:
-        return TaskRuns(settings, model, tokenizer, data, report, callbacks)
+        return TaskRuns(settings, model, tokenizer, data, report, callbacks, address)
 
     def build(work: Path) -> Contents:
         settled = {}

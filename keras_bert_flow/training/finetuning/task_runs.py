@@ -11,6 +11,7 @@ import keras
 
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.backends.peak_memory import read_peak_bytes
+from keras_bert_flow.config.finetuning import ADAPTER
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_for_finetuning, save_model_directory
 from keras_bert_flow.data.task_batches import read_batches
@@ -52,6 +53,7 @@ class TaskRuns:
         data: of the task, encoded with it.
         report: called with every line of a log.
         callbacks: see `finetune`.
+        address: of the model directory, where that is fetched; for an adapter to name.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class TaskRuns:
         data: TaskData,
         report: Callable[[Mapping[str, Any]], None],
         callbacks: Sequence[keras.callbacks.Callback],
+        address: str | Path | None = None,
     ):
         parts = choose_parts(config, data.train)
         self._settings = config.finetuning.model_copy(update={"accumulate_batches": parts})
         self._config, self._model = config.model_copy(update={"finetuning": self._settings}), model
         self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
+        self._address = address or model
         self._identity = finetuning_identity(self._config, model)
         self._field = f"dev_{data.task.main_metric}"
         self._classifier = None
@@ -104,7 +108,10 @@ class TaskRuns:
         vocabulary = folder / VOCABULARY_FILE
         vocabulary = vocabulary if vocabulary.is_file() else None  # else a `tokenizer.json`
         card = describe_run(self._config, self._data, run)
-        save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, card=card, max_tokens=length)
+        options = {"card": card, "max_tokens": length}
+        if self._settings.lora_output == ADAPTER:
+            options["adapter_of"] = self._address
+        save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, **options)
         self._data.task.save(folder, length)
 
     def _is_finished(self, folder: Path) -> bool:

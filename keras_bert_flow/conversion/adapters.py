@@ -1,0 +1,225 @@
+"""Read and write LoRA adapters as peft has them: matrices beside the projections of a model that is elsewhere.
+
+Source of the layout: peft 0.21, tuners/lora/config.py and utils/save_and_load.py.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.conversion.codecs.safetensors_file import FILE, INDEX, StoredTensors, open_floats
+from keras_bert_flow.conversion.codecs.tensors import TensorMapping
+from keras_bert_flow.conversion.directory_files import read_json
+from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.records.verification import verify
+from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.terminal import abridge
+
+ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."  # of each tensor
+FIRST, SECOND = ".lora_A.weight", ".lora_B.weight"  # (rank, inputs) and (outputs, rank)
+BASE = "base_model_name_or_path"
+_TASK_TYPES = {
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForTokenClassification": "TOKEN_CLS",
+    "ForQuestionAnswering": "QUESTION_ANS",
+    "Model": "FEATURE_EXTRACTION",
+}
+# Fields that change what the matrices mean → what they must be.
+_PLAIN = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "use_dora": (False, None),
+    "use_rslora": (False, None),
+    "fan_in_fan_out": (False, None),
+    "lora_bias": (False, None),
+    "rank_pattern": ({}, None),
+    "alpha_pattern": ({}, None),
+}
+
+
+def is_adapter(folder: Path) -> bool:
+    """Say whether a folder holds an adapter and no whole model."""
+    return (Path(folder) / ADAPTER_CONFIG).is_file() and not _is_whole(Path(folder))
+
+
+def _is_whole(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (FILE, INDEX))
+
+
+def check_place(folder: Path) -> None:
+    """Raise ValueError if there is a whole model where an adapter is to be written."""
+    if _is_whole(folder):
+        raise ValueError(f"An adapter must have a folder of its own. Received: {folder}, of a model. Choose another.")
+
+
+def check_whole(folder: Path) -> None:
+    """Raise ValueError if a folder holds an adapter, which training does not begin from: its model may change."""
+    if is_adapter(folder):
+        raise ValueError(
+            f"Training must begin from a whole model. Received: {folder}, an adapter. Merge it in Python: "
+            "Model.from_preset(adapter).save_to_preset(folder), where Model is the class of its task."
+        )
+
+
+def name_base(address: str | Path) -> dict[str, str | None]:
+    """Return the fields of `adapter_config.json` that name the model which an adapter is of.
+
+    Args:
+        address: a model directory on this disk, of the Hub (hf://org/name@revision) or elsewhere.
+    """
+    if str(address).startswith("hf://"):
+        name, _, revision = str(address).removeprefix("hf://").partition("@")
+        return {BASE: name, "revision": revision or None}
+    return {BASE: str(address) if "://" in str(address) else str(Path(address).resolve()), "revision": None}
+
+
+def describe_adapter(
+    base: Mapping[str, str | None],
+    table: FamilyTable,
+    architecture: str,
+    rank: int,
+    alpha: float,
+    tensors: Iterable[str],
+) -> dict[str, Any]:
+    """Return the content of `adapter_config.json`.
+
+    Args:
+        base: as of `name_base`.
+        table: of the family of the model.
+        architecture: as `SavedAs` has it.
+        tensors: names of those of the adapter: its matrices, and weights that are in the place of the model's.
+    """
+    names = [name.removeprefix(PREFIX).removeprefix(table.prefix) for name in tensors]
+    whole = {name.partition(".")[0] for name in names if not name.endswith((FIRST, SECOND))}
+    return {
+        **base,
+        "peft_type": "LORA",
+        "task_type": _TASK_TYPES.get(architecture),
+        "inference_mode": True,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "target_modules": sorted(name.removesuffix(FIRST) for name in names if name.endswith(FIRST)),
+        "modules_to_save": sorted(whole) or None,
+    }
+
+
+class AdaptedTensors(TensorMapping):
+    """The tensors of a model with those of an adapter in their place or added to them, each made when it is asked for.
+
+    Args:
+        base: of the model, by names without a prefix.
+        adapter: of the adapter, by the same.
+        scale: what the product of its matrices is multiplied by.
+    Raises:
+        ValueError: a matrix is alone, is of no tensor of the model, or does not fit it.
+    """
+
+    def __init__(self, base: StoredTensors, adapter: StoredTensors, scale: float):
+        self._base, self._adapter, self._scale = base, adapter, scale
+        modules = {name.partition(".lora_")[0] for name in adapter if ".lora_" in name}
+        whole = {name: shape for name, shape in adapter.shapes.items() if ".lora_" not in name}
+        super().__init__(base.shapes | whole, adapter.path)
+        self._adapted = {f"{module}.weight": (module + FIRST, module + SECOND) for module in modules}
+        self._whole = {*whole}
+        known = {name for pair in self._adapted.values() for name in pair} | self._whole
+        for name in adapter:
+            if name not in known:
+                self._refuse(name, "of a kind that is not read here")
+        for name, pair in self._adapted.items():
+            (_, inputs), (outputs, _) = (self._read_shape(matrix) for matrix in pair)
+            if base.shapes.get(name) != (outputs, inputs):
+                self._refuse(name, f"by matrices for {(outputs, inputs)}, of {base.shapes.get(name)} in the model")
+
+    def _read_shape(self, matrix: str) -> tuple[int, ...]:
+        shape = self._adapter.shapes.get(matrix)
+        if shape is None or len(shape) != 2:
+            self._refuse(matrix, f"of the shape {shape}")
+        return shape
+
+    def _refuse(self, name: str, what: str):
+        raise ValueError(
+            f"{self._adapter.path}: LoRA must have two matrices for a weight of the model. Received: {abridge(name)}, "
+            f"{what}. Does the adapter belong to {self._base.path}?"
+        )
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name in self._whole:
+            return self._adapter[name]
+        if name not in self._adapted:
+            return self._base[name]
+        first, second = (self._adapter[matrix].astype(np.float32) for matrix in self._adapted[name])
+        return self._base[name].astype(np.float32) + np.float32(self._scale) * (second @ first)
+
+    def check_finite(self) -> None:
+        """Raise ValueError if a tensor of either holds NaN or infinity."""
+        self._base.check_finite()
+        self._adapter.check_finite()
+
+
+def find_base(folder: Path) -> Path:
+    """Return the folder of the model that an adapter is of, fetched where it is elsewhere.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: `adapter_config.json` is of no plain LoRA.
+    """
+    config = read_adapter_config(folder)
+    base, revision = config[BASE], config.get("revision")
+    here = Path(base)
+    if here.is_dir():
+        verify(here)
+        return here
+    if "://" not in base and (here.is_absolute() or base.count("/") != 1):
+        raise FileNotFoundError(
+            f"An adapter must be read with its model. Received: {folder / ADAPTER_CONFIG}, of {abridge(base)}, "
+            f"which is not there. Set its {BASE} to where the model is now."
+        )
+    return fetch(base if "://" in base else f"hf://{base}" + (f"@{revision}" if revision else ""))
+
+
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """Read `adapter_config.json`.
+
+    Raises:
+        ValueError: it is damaged, or of another method than LoRA as `keras_bert_flow.models.lora` has it.
+    """
+    path = folder / ADAPTER_CONFIG
+    config = read_json(path)
+    for field, known in _PLAIN.items():
+        if config.get(field, known[0]) not in known:
+            raise ValueError(
+                f"{path}: `{field}` must be {known[0]!r}. Received: {abridge(repr(config[field]))}. "
+                "Merge the adapter with peft, and load the whole model."
+            )
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    are_numbers = all(isinstance(value, int | float) and 0 < value < 1 << 31 for value in (rank, alpha))
+    if not are_numbers or not isinstance(config.get(BASE), str) or not config[BASE]:
+        raise ValueError(
+            f"{path}: must have {BASE}, and `r` and `lora_alpha` above 0. Received: "
+            f"{abridge(repr([config.get(BASE), rank, alpha]))}. Save the adapter again."
+        )
+    return config
+
+
+def open_adapted(folder: Path, base: StoredTensors, table: FamilyTable) -> AdaptedTensors:
+    """Return the tensors of a model with an adapter merged into them.
+
+    Args:
+        folder: of the adapter.
+        base: tensors of the model, by names without a prefix.
+        table: of its family.
+    Raises:
+        FileNotFoundError: the adapter has no file of tensors.
+        ValueError: it is damaged, or does not fit the model.
+    """
+    config, file = read_adapter_config(folder), folder / ADAPTER_FILE
+    if not file.is_file():
+        raise FileNotFoundError(f"An adapter must hold {ADAPTER_FILE}. Received: {folder}, without it. Copy it again.")
+    adapter = open_floats(file).rename(lambda name: table.normalise_name(name.removeprefix(PREFIX)))
+    return AdaptedTensors(base, adapter, config["lora_alpha"] / config["r"])

@@ -1,0 +1,191 @@
+"""Adapters: `peft` on `transformers` computes what our model does, and each reads what the other has written."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_flow as kbf
+from keras_bert_flow.conversion.adapters import ADAPTER_CONFIG, ADAPTER_FILE
+from keras_bert_flow.conversion.model_directory import load_task_model
+from keras_bert_flow.models.lora import TARGETS
+from tests.oracles import numpy_bert
+from tests.oracles.small_bert import SMALL, make_inputs
+from tests.oracles.task_models import CASES
+
+torch = pytest.importorskip("torch", reason="the reference needs torch")
+transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
+peft = pytest.importorskip("peft", reason="the reference needs peft")
+
+FAMILIES = {"bert": "Bert", "albert": "Albert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
+TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of up to 40 terms
+
+
+def make_ids():
+    """Return inputs of one segment in which 0 is the padding alone: `transformers` counts positions by it."""
+    inputs = make_inputs()
+    ids = np.where(inputs["padding_mask"] == 1, 1 + inputs["token_ids"] % 49, 0)
+    return inputs | {"token_ids": ids.astype("int32"), "segment_ids": np.zeros_like(ids, "int32")}
+
+
+def ask(model):
+    return keras.ops.convert_to_numpy(model(make_ids(), training=False))
+
+
+def ask_reference(model):
+    inputs = make_ids()
+    ids, mask = (torch.tensor(inputs[name]).long() for name in ("token_ids", "padding_mask"))
+    with torch.no_grad():
+        return model.eval()(input_ids=ids, attention_mask=mask).logits.numpy()
+
+
+def save_base(folder, family="bert", **settings):
+    backbone = kbf.Backbone(family, **SMALL | settings)
+    numpy_bert.randomise_weights(backbone, seed=1)
+    backbone.save_to_preset(folder)
+    return folder
+
+
+def save_adapter(base, folder, kind="classification", targets=TARGETS, **changes):
+    """Write an adapter of a model, all whose matrices and head are random; return the model."""
+    labels = {"labels": ["a", "b", "c"]} if kind in ("classification", "token_classification") else {}
+    model = load_task_model(kind, base, **labels)
+    model.backbone.enable_lora(2, 5.0, targets)
+    rng = np.random.default_rng(3)
+    for variable in model.trainable_variables:
+        variable.assign(rng.normal(0, 0.3, variable.shape).astype("float32"))
+    model.save_to_preset(folder, adapter_of=base, **changes)
+    return model
+
+
+def edit_config(folder, **fields):
+    path = folder / ADAPTER_CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@pytest.mark.parametrize("kind", ["classification", "token_classification"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_peft_computes_the_same(family, kind, tmp_path, recwarn):
+    base = save_base(tmp_path / "base", family)
+    ours = save_adapter(base, tmp_path / "adapter", kind)
+    head = {"classification": "ForSequenceClassification", "token_classification": "ForTokenClassification"}[kind]
+    model = getattr(transformers, FAMILIES[family] + head).from_pretrained(base, num_labels=3)
+    adapted = peft.PeftModel.from_pretrained(model, tmp_path / "adapter")
+    assert not [warning for warning in recwarn if "missing" in str(warning.message)]
+    is_real = make_ids()["padding_mask"] == 1
+    rows = is_real.any(axis=1) if kind == "classification" else is_real
+    np.testing.assert_allclose(ask(ours)[rows], ask_reference(adapted)[rows], atol=TOLERANCE, rtol=TOLERANCE)
+    again = load_task_model(kind, tmp_path / "adapter", needs_head=True)
+    assert again.labels == ("a", "b", "c")
+    np.testing.assert_allclose(ask(again), ask(ours), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.any_backend
+def test_peft_finds_the_model_of_an_adapter(tmp_path):
+    base = save_base(tmp_path / "base")
+    ours = save_adapter(base, tmp_path / "adapter")
+    model = peft.AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "adapter", num_labels=3)
+    np.testing.assert_allclose(ask(ours)[:3], ask_reference(model)[:3], atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("kind", [kind for kind in CASES if kind not in ("embedding", "cosine_pairs")])
+def test_adapter_of_each_kind_is_read_again(kind, tmp_path):
+    base = save_base(tmp_path / "base")
+    labels = {"labels": ["a", "b", "c"]} if kind in ("classification", "multi_label", "token_classification") else {}
+    model = load_task_model(kind, base, **labels)
+    model.backbone.enable_lora(3, targets=("query", "feed_forward"))
+    numpy_bert.randomise_weights(model, seed=4)
+    base_weights = {v.path: keras.ops.convert_to_numpy(v) for v in load_task_model(kind, base, **labels).weights}
+    for variable in model.non_trainable_variables:
+        if variable.path in base_weights:
+            variable.assign(base_weights[variable.path])
+    model.save_to_preset(tmp_path / "adapter", adapter_of=base)
+    again = load_task_model(kind, tmp_path / "adapter", needs_head=kind != "sentence_embedding")
+    model.save_to_preset(tmp_path / "merged")
+    whole = load_task_model(kind, tmp_path / "merged")
+    for ours, theirs in zip(again.weights, whole.weights, strict=True):
+        # The product of two matrices of rank 3 in another order
+        np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (ours, theirs)), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.any_backend
+def test_adapter_of_peft_is_read(tmp_path):
+    base = save_base(tmp_path / "base")
+    model = transformers.BertForSequenceClassification.from_pretrained(base, num_labels=4)
+    settings = peft.LoraConfig("SEQ_CLS", r=3, lora_alpha=7, target_modules=["key", "dense"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model, settings)
+    adapted.save_pretrained(tmp_path / "adapter")
+    assert not (tmp_path / "adapter" / "config.json").exists()
+    ours = kbf.TextClassifier.from_preset(tmp_path / "adapter")
+    np.testing.assert_allclose(ask(ours)[:3], ask_reference(adapted)[:3], atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"peft_type": "IA3"}, ValueError, "`peft_type` must be 'LORA'. Received: 'IA3'"),
+        ({"use_dora": True}, ValueError, "`use_dora` must be False"),
+        ({"rank_pattern": {"query": 4}}, ValueError, "`rank_pattern` must be {}"),
+        ({"r": 0}, ValueError, "`r` and `lora_alpha` above 0"),
+        ({"r": "2"}, ValueError, "`r` and `lora_alpha` above 0"),
+        ({"base_model_name_or_path": None}, ValueError, "must have base_model_name_or_path"),
+        (
+            {"base_model_name_or_path": "/not/there"},
+            FileNotFoundError,
+            "with its model. .*/not/there, which is not",
+        ),
+    ],
+)
+def test_unusable_settings_are_one_line(tmp_path, fields, error, message):
+    save_adapter(save_base(tmp_path / "base"), tmp_path / "adapter")
+    edit_config(tmp_path / "adapter", **fields)
+    with pytest.raises(error, match=message) as caught:
+        kbf.TextClassifier.from_preset(tmp_path / "adapter")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.any_backend
+def test_damaged_adapters_are_one_line(tmp_path):
+    base, adapter = save_base(tmp_path / "base"), tmp_path / "adapter"
+    save_adapter(base, adapter)
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(adapter / ADAPTER_FILE)
+    first = next(name for name in tensors if "lora_A" in name)
+    damages = {
+        "of the shape None": {name: value for name, value in tensors.items() if name != first},
+        r"by matrices for \(24, 25\), of \(24, 24\)": tensors | {first: np.zeros((2, 25), "float32")},
+        "of a kind that is not read": tensors | {first.replace("lora_A.weight", "lora_magnitude_vector"): np.ones(3)},
+        "must be finite": tensors | {first: np.full_like(tensors[first], np.nan)},
+    }
+    for message, content in damages.items():
+        save_file(content, adapter / ADAPTER_FILE)
+        with pytest.raises(ValueError, match=message) as caught:
+            kbf.TextClassifier.from_preset(adapter)
+        assert "\n" not in str(caught.value)
+    (adapter / ADAPTER_FILE).unlink()
+    with pytest.raises(FileNotFoundError, match="An adapter must hold adapter_model.safetensors"):
+        kbf.TextClassifier.from_preset(adapter)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("enable", [lambda m: None, lambda m: m.get_layer("classifier").enable_lora(2)])
+def test_model_without_lora_is_no_adapter(tmp_path, enable):
+    base = save_base(tmp_path / "base")
+    model = load_task_model("classification", base, labels=["a", "b"])
+    enable(model)
+    with pytest.raises(ValueError, match="An adapter must be of LoRA that `Backbone.enable_lora` has made"):
+        model.save_to_preset(tmp_path / "adapter", adapter_of=base)
+    assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.any_backend
+def test_adapter_is_not_written_over_a_model(tmp_path):
+    base = save_base(tmp_path / "base")
+    before = (base / "config.json").read_bytes()
+    with pytest.raises(ValueError, match="An adapter must have a folder of its own. Received: .*base, of a model"):
+        save_adapter(base, base)
+    assert (base / "config.json").read_bytes() == before
