@@ -42,6 +42,7 @@ def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, flo
     from keras_bert_flow.models.defaults import token_loss
     from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
     from keras_bert_flow.training.finetuning.task_data import read_task_files
+    from keras_bert_flow.training.finetuning.trained_part import choose_trained_part
     from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
     from keras_bert_flow.training.precision import arithmetic
 
@@ -57,6 +58,7 @@ def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, flo
         packing.is_packable = lambda padding_mask: False
     with arithmetic(settings.precision):
         model = load_task_model("classification", arguments.model, labels=files.task.labels)
+        choose_trained_part(model, settings)
         optimizer = make_guarded_optimizer("adamw", settings.learning_rate, accumulate_batches=parts)
         model.compile(optimizer=optimizer, loss=token_loss(is_sum=parts > 1), auto_scale_loss=False)
         options = {"shuffle": False, "verbose": 0}

@@ -13,14 +13,17 @@ from keras_bert_flow.conversion.codecs.safetensors_file import FILE, INDEX, Stor
 from keras_bert_flow.conversion.codecs.tensors import TensorMapping
 from keras_bert_flow.conversion.directory_files import read_json
 from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.stores.hub import is_of_hub
 from keras_bert_flow.terminal import abridge
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # of each tensor
 FIRST, SECOND = ".lora_A.weight", ".lora_B.weight"  # (rank, inputs) and (outputs, rank)
 BASE = "base_model_name_or_path"
+_CACHED = "models--"
 _TASK_TYPES = {
     "ForSequenceClassification": "SEQ_CLS",
     "ForTokenClassification": "TOKEN_CLS",
@@ -68,12 +71,20 @@ def name_base(address: str | Path) -> dict[str, str | None]:
     """Return the fields of `adapter_config.json` that name the model which an adapter is of.
 
     Args:
-        address: a model directory on this disk, of the Hub (hf://org/name@revision) or elsewhere.
+        address: a model directory on this disk, of the Hub (hf://org/name@revision) or elsewhere. One in the cache of
+            `huggingface_hub`, models--org--name/snapshots/revision, is named as it is on the Hub.
     """
-    if str(address).startswith("hf://"):
-        name, _, revision = str(address).removeprefix("hf://").partition("@")
+    elsewhere = find_address(address)
+    if elsewhere is not None and is_of_hub(elsewhere):
+        name, _, revision = elsewhere.partition("://")[2].partition("@")
         return {BASE: name, "revision": revision or None}
-    return {BASE: str(address) if "://" in str(address) else str(Path(address).resolve()), "revision": None}
+    if elsewhere is not None:
+        return {BASE: elsewhere, "revision": None}
+    path = Path(address).resolve()
+    repository = path.parent.parent.name
+    if path.parent.name == "snapshots" and repository.startswith(_CACHED):
+        return {BASE: repository.removeprefix(_CACHED).replace("--", "/"), "revision": path.name}
+    return {BASE: str(path), "revision": None}
 
 
 def describe_adapter(

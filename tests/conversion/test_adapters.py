@@ -1,13 +1,14 @@
 """Adapters: `peft` on `transformers` computes what our model does, and each reads what the other has written."""
 
 import json
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.conversion.adapters import ADAPTER_CONFIG, ADAPTER_FILE
+from keras_bert_flow.conversion.adapters import ADAPTER_CONFIG, ADAPTER_FILE, name_base
 from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.models.lora import TARGETS
 from tests.oracles import numpy_bert
@@ -189,3 +190,18 @@ def test_adapter_is_not_written_over_a_model(tmp_path):
     with pytest.raises(ValueError, match="An adapter must have a folder of its own. Received: .*base, of a model"):
         save_adapter(base, base)
     assert (base / "config.json").read_bytes() == before
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("address", "name", "revision"),
+    [
+        ("hf://org/name@v1", "org/name", "v1"),
+        (Path("hf://org/name"), "org/name", None),
+        ("/cache/models--org--name/snapshots/0a1b", "org/name", "0a1b"),
+        ("gs://bucket/model", "gs://bucket/model", None),
+        ("/models/mine", "/models/mine", None),
+    ],
+)
+def test_models_are_named_as_peft_finds_them(address, name, revision):
+    assert name_base(address) == {"base_model_name_or_path": name, "revision": revision}

@@ -79,16 +79,15 @@ def test_killed_lora_goes_on_to_the_bit(place, tmp_path):
         pass
 
     def die(line):
-        if line["step"] > 10:
+        if line["step"] > 5:
             raise Killed
 
-    settings = LORA | ONE_RUN | {"epochs": 3, "seeds": (1, 2), "dropout_rate": 0.1}
+    settings = LORA | ONE_RUN | {"dropout_rate": 0.1}
     whole = run(place, tmp_path / "whole", **settings)
     with pytest.raises(Killed):
         finetune(make_task_config(place, **settings), place / "model", tmp_path / "killed", die)
     again = run(place, tmp_path / "killed", **settings)
-    for name in RUNS[:2]:
-        assert weights_of(again / name) == weights_of(whole / name)
+    assert weights_of(again / RUNS[0]) == weights_of(whole / RUNS[0])
 
 
 def test_adapter_is_published_and_asked(place, tmp_path):

@@ -66,7 +66,7 @@ def finetune(
         _logger.warning(
             "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind
         )
-    address, model = model, fetch(model)
+    model = fetch(model)
     check_whole(model)
     key = finetuning_key(config, model)
     check_trained_part(config, read_shape(read_json(model / "config.json"), str(model / "config.json")))
@@ -74,7 +74,7 @@ def finetune(
     data = data or read_task_data(config, tokenizer)
 
     def make_runs(settings: PipelineConfig, data: TaskData = data) -> TaskRuns:
-        return TaskRuns(settings, model, tokenizer, data, report, callbacks, address)
+        return TaskRuns(settings, model, tokenizer, data, report, callbacks)
 
     def build(work: Path) -> Contents:
         settled = {}

@@ -53,7 +53,6 @@ class TaskRuns:
         data: of the task, encoded with it.
         report: called with every line of a log.
         callbacks: see `finetune`.
-        address: of the model directory, where that is fetched; for an adapter to name.
     """
 
     def __init__(
@@ -64,13 +63,11 @@ class TaskRuns:
         data: TaskData,
         report: Callable[[Mapping[str, Any]], None],
         callbacks: Sequence[keras.callbacks.Callback],
-        address: str | Path | None = None,
     ):
         parts = choose_parts(config, data.train)
         self._settings = config.finetuning.model_copy(update={"accumulate_batches": parts})
         self._config, self._model = config.model_copy(update={"finetuning": self._settings}), model
         self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
-        self._address = address or model
         self._identity = finetuning_identity(self._config, model)
         self._field = f"dev_{data.task.main_metric}"
         self._classifier = None
@@ -110,7 +107,7 @@ class TaskRuns:
         card = describe_run(self._config, self._data, run)
         options = {"card": card, "max_tokens": length}
         if self._settings.lora_output == ADAPTER:
-            options["adapter_of"] = self._address
+            options["adapter_of"] = self._model
         save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, **options)
         self._data.task.save(folder, length)
 
