@@ -1,7 +1,6 @@
 """Models travel between formats, byte for byte, with every head; what cannot be is told before anything is written."""
 
 import json
-import shutil
 import subprocess
 import sys
 
@@ -183,20 +182,6 @@ def test_untied_table_is_kept_where_it_can_be(tmp_path, pretrainer):
     with pytest.raises(ValueError, match="must have one table for tokens and predictions"):
         convert(folder, tmp_path / "theirs", "tensorflow")
     assert not (tmp_path / "theirs").exists()
-
-
-@pytest.mark.parametrize("cased", [True, False])
-def test_vocabulary_alone_gets_a_tokenizer_for_fast_readers(tmp_path, pretrainer, cased):
-    transformers = pytest.importorskip("transformers")
-    shutil.copytree(pretrainer, tmp_path / "old")
-    (tmp_path / "old" / "tokenizer.json").unlink()
-    (tmp_path / "old" / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": not cased}))
-    done = convert(tmp_path / "old", tmp_path / "new", dtype="float16")
-    assert done.remarks[-1] == "tokenizer.json new, of vocab.txt"
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "new" / "tokenizer.json"))
-    ours = kbf.WordPieceTokenizer.from_file(tmp_path / "old" / "vocab.txt", cased=cased)
-    for text in ("a b", "A B"):
-        assert tokenizer.encode(text, add_special_tokens=False) == list(ours.encode(text))
 
 
 def test_rounded_numbers_are_the_nearest(tmp_path, pretrainer):

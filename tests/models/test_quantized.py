@@ -1,5 +1,7 @@
 """int8 by Keras: the whole encoder, close to float32, saved and loaded again, and refused in a model directory."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -26,7 +28,12 @@ def list_modes(model):
     return [layer.quantization_mode for layer in model._flatten_layers() if hasattr(layer, "kernel_initializer")]
 
 
-# Keras collects garbage after each weight that it replaces, which takes seconds a model.
+@pytest.fixture(autouse=True)
+def _collect_no_garbage(monkeypatch):
+    """Keras does so after each weight that it replaces, which takes seconds a model in a process of many tests."""
+    monkeypatch.setattr(gc, "collect", lambda *generation: 0)
+
+
 @pytest.mark.parametrize(
     "kind",
     ["classification", *(pytest.param(kind, marks=pytest.mark.slow) for kind in CASES if kind != "classification")],
