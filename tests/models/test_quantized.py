@@ -56,7 +56,7 @@ def test_every_product_is_quantised_and_loaded_again(kind, tmp_path):
         np.testing.assert_array_equal(values, after[name])
 
 
-@pytest.mark.parametrize("family", ["bert", "albert"])
+@pytest.mark.parametrize("family", ["albert", pytest.param("bert", marks=pytest.mark.slow)])
 def test_backbone_has_as_many_quantised_layers_as_products(family):
     backbone = kbf.Backbone(family, **SMALL, use_pooler=True)
     backbone.quantize("int8")
@@ -76,15 +76,17 @@ def test_dense_layer_is_quantised_as_that_of_keras():
     np.testing.assert_array_equal(*outputs)
 
 
+@pytest.mark.any_backend
 def test_quantised_model_is_not_saved_as_a_model_directory(tmp_path):
     backbone = kbf.Backbone(**SMALL)
-    backbone.quantize("int8")
+    backbone.quantize("int8", filters="token_embedding")
     message = r"weights of training. Received: token_embedding, quantised to int8. Save the model before"
     with pytest.raises(ValueError, match=message):
         backbone.save_to_preset(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.any_backend
 def test_options_of_quantisation_are_kept(tmp_path):
     backbone = kbf.Backbone(**SMALL)
     weights_only = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)

@@ -11,6 +11,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.albert import AlbertShape
 from keras_bert_flow.prediction.predictor import Predictor
+from keras_bert_flow.preflight.models import check_asked_model
 from keras_bert_flow.preflight.stages import check_finetuning_stage
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.task_runs import TaskRuns
@@ -105,6 +106,7 @@ def test_adapter_is_published_and_asked(place, tmp_path):
     for ours, theirs in zip(*answers, strict=True):
         assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-6)  # float32 rounding
     assert f"base_model: {json.dumps(str(place / 'model'))}" in (folder / "README.md").read_text()
+    check_asked_model(folder, None, {}, [], None)  # what `kbf predict` does before Keras is imported
     for check in (finetune, check_finetuning_stage):
         with pytest.raises(ValueError, match="Training must begin from a whole model. Received: .*, an adapter"):
             check(make_task_config(place, **settings), folder, tmp_path / "again")
