@@ -34,6 +34,7 @@ _HOMES = {
     "WordPieceTokenizer": "text.tokenizers.wordpiece",
     "adamw": "training.optimizers.factory",
     "distill": "training.distillation.distill",
+    "export_model": "export.export_model",
     "evaluate_minimal_pairs": "evaluation.minimal_pairs",
     "from_keras_hub": "conversion.keras_hub_models",
     "finetune": "training.finetuning.finetune",

@@ -18,6 +18,11 @@ EXTRAS = {
     "gcsfs": "gcs",
     "huggingface_hub": "hub",
     "keras_hub": "keras-hub",
+    "onnx": "export",
+    "onnxruntime": "export",
+    "onnxscript": "export",
+    "tf2onnx": "export",
+    "ai_edge_litert": "export",
 }
 
 

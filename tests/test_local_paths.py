@@ -174,6 +174,12 @@ def save_model(output):
     save_model_directory(None, output)
 
 
+def export_model(output):
+    from keras_bert_flow.export.export_model import export_model
+
+    export_model("none", output, "onnx")
+
+
 def publish_folder(output):
     with publishing(output):
         raise AssertionError("a folder was made")
@@ -192,6 +198,7 @@ WRITERS = [
     write_official,
     write_submission,
     save_model,
+    export_model,
     publish_folder,
 ]
 

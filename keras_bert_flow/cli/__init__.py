@@ -15,6 +15,7 @@ from keras_bert_flow.cli import (  # noqa: F401  each adds its commands
     config_commands,
     conversion_commands,
     data_commands,
+    export_commands,
     hub_commands,
     model_commands,
     question_commands,

@@ -27,7 +27,7 @@ def attention_bias(padding_mask):
     Returns:
         float32, (batch, 1, 1, length). 0 for a real key, `MASKED_SCORE` for padding.
     """
-    is_real = ops.cast(padding_mask, "bool")[:, None, None, :]
+    is_real = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
     return ops.where(is_real, 0.0, MASKED_SCORE)
 
 

@@ -52,7 +52,7 @@ class TokenPooling(keras.layers.Layer):
     def _pool(self, sequence, padding_mask):
         if self.pooling == "cls":
             return sequence[:, 0, :]
-        is_real = ops.cast(padding_mask, "bool")[..., None]  # (batch, length, 1)
+        is_real = ops.expand_dims(ops.cast(padding_mask, "bool"), -1)  # (batch, length, 1)
         if self.pooling == "max":
             largest = ops.max(ops.where(is_real, sequence, ops.cast(MASKED_SCORE, sequence.dtype)), axis=1)
             return ops.where(ops.any(is_real, axis=1), largest, ops.zeros_like(largest))

@@ -1,0 +1,174 @@
+"""Compare an exported model, loaded in its runtime, with the model that it was made of."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from keras_bert_flow.data.tasks import make_inputs
+from keras_bert_flow.export.format import Inputs, Run
+from keras_bert_flow.export.sentences import SENTENCES
+from keras_bert_flow.export.served_model import INPUT_NAMES, LOGITS, ServedModel
+from keras_bert_flow.tasks.core.texts import TextExample, encode_examples
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+
+# Largest difference of float32 outputs, as a share of the largest output above 1. Twelve layers of another order of
+# summation differ by some 1e-6 where outputs are about 1: 2^-24, the rounding of one product, times what adds up.
+TOLERANCE = 1e-5
+# Root mean square of the errors of int8 by the standard deviation of an output. What says no more of a text than the
+# mean of all texts does has 1.
+MOST_INT8_ERROR = 0.5
+MASKED = -1e8  # what is below it stands for nothing: `MASKED_SCORE` of padding
+CHOICES = 2  # texts of a row where the model takes several
+MARGIN = 5  # padding beyond the longest row
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of it.
+
+    Attributes:
+        texts, batches: how many of each were compared.
+        largest_difference: of any two numbers.
+        error: largest of the outputs' errors, as a share of their standard deviations.
+        agreement: share of equal predictions; None where the model predicts no class and no position.
+    """
+
+    texts: int
+    batches: int
+    largest_difference: float
+    error: float
+    agreement: float | None
+
+
+def compare(model: ServedModel, run: Run, tokenizer: Tokenizer, title: str, int8: bool) -> Comparison:
+    """Return how far an exported model is from the model.
+
+    Args:
+        run: computes the exported model in its runtime.
+        title: of the format, for messages.
+        int8: whether its weights are int8; then the tolerance is `MOST_INT8_ERROR`, else `TOLERANCE`.
+    Raises:
+        ValueError: the runtime refuses a batch, or the outputs are not those of the model.
+    """
+    texts, batches, found = 0, 0, _Differences(model)
+    for inputs in make_batches(model, tokenizer):
+        wanted = model.model.predict_on_batch({name: ids.astype(np.int32) for name, ids in inputs.items()})
+        received = ask(run, inputs, title)
+        rows = len(inputs[model.inputs[0]])
+        place = f"{rows} texts of {inputs[model.inputs[0]].shape[-1]} tokens"
+        found.add(wanted, received, inputs, title, place, int8)
+        texts, batches = texts + rows, batches + 1
+    if int8 and found.error > MOST_INT8_ERROR:
+        raise ValueError(
+            f"A model with int8 weights must say what the model says. Received: {title} with errors of "
+            f"{found.error:.2f} of the outputs' standard deviation, at most {MOST_INT8_ERROR}. Leave --int8 out."
+        )
+    return Comparison(texts, batches, found.largest, found.error, found.agreement)
+
+
+def ask(run: Run, inputs: Inputs, title: str) -> dict[str, np.ndarray]:
+    """Compute a batch; ValueError where the runtime cannot, whichever error it has for that."""
+    try:
+        return run(inputs)
+    except Exception as error:
+        raise refused(title, error) from error
+
+
+def refused(title: str, error: Exception) -> ValueError:
+    """Return the error of an exported model that its runtime does not take."""
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    return ValueError(
+        f"An exported model must run in its runtime. Received: {title}, refused: {reason}. "
+        "Try another --format or --backend."
+    )
+
+
+def make_batches(model: ServedModel, tokenizer: Tokenizer) -> Iterator[dict[str, np.ndarray]]:
+    """Yield inputs, int64, by exported names: single texts, many, pairs, padding in every row, and the longest text."""
+    longest = model.axes["length"]
+    whole = " ".join(SENTENCES * (1 + longest // len(SENTENCES)))  # a token a sentence at the least
+    group = CHOICES if "choices" in model.axes else 1
+    for texts in (
+        [(text,) for text in SENTENCES[:group]],
+        [(text,) for text in SENTENCES[-group:]],
+        [(text,) for text in SENTENCES],
+        [*zip(SENTENCES[::2], SENTENCES[1::2], strict=True)],
+        [(whole,), *zip(SENTENCES[: group - 1])],
+    ):
+        features = encode_examples(tokenizer, [TextExample(*parts) for parts in texts], longest, labels={})
+        if group > 1:
+            features = replace(features, sequences_per_row=group, examples=np.arange(len(texts) // group))
+        width = min(longest, int(features.lengths.max()) + (MARGIN if len(features) > 1 else 0))
+        inputs = make_inputs(features, np.arange(len(features)), width)
+        yield {
+            INPUT_NAMES[name]: ids.astype(np.int64) for name, ids in inputs.items() if INPUT_NAMES[name] in model.inputs
+        }
+
+
+class _Differences:
+    """Adds up how far outputs are from those wanted."""
+
+    def __init__(self, model: ServedModel):
+        self.model = model
+        self.largest = 0.0
+        self._pairs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in model.outputs}
+        self._agreeing: list[np.ndarray] = []
+
+    def add(
+        self,
+        wanted: Mapping[str, np.ndarray],
+        received: Mapping[str, np.ndarray],
+        inputs: Inputs,
+        title: str,
+        place: str,
+        int8: bool,
+    ) -> None:
+        for name in self.model.outputs:
+            values, others = np.asarray(wanted[name], np.float32), received.get(name)
+            if others is None or others.shape != values.shape:
+                shape = "none" if others is None else others.shape
+                raise _different(title, f"{name} of the shape {shape}, not {values.shape}", place)
+            difference = float(np.abs(values - others).max())
+            self.largest = max(self.largest, difference)
+            real = values > MASKED
+            tolerance = TOLERANCE * max(1.0, float(np.abs(values, where=real, out=np.zeros_like(values)).max()))
+            if not np.isfinite(others).all() or not int8 and difference > tolerance:
+                raise _different(title, f"{name} off by {difference:.1e}, at most {tolerance:.1e}", place)
+            if self._is_per_token(name):
+                real &= inputs["attention_mask"].astype(bool).reshape(real.shape[:2] + (1,) * (real.ndim - 2))
+            self._pairs[name].append((values[real], others[real]))
+            self._count_agreement(name, values, others, inputs)
+
+    @property
+    def error(self) -> float:
+        """Return the largest error of an output as a share of its standard deviation."""
+        shares = []
+        for pairs in self._pairs.values():
+            values, others = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+            spread = max(float(values.std()), TOLERANCE)
+            shares.append(float(np.sqrt(np.mean((values - others) ** 2))) / spread)
+        return max(shares)
+
+    @property
+    def agreement(self) -> float | None:
+        return float(np.concatenate(self._agreeing).mean()) if self._agreeing else None
+
+    def _is_per_token(self, name: str) -> bool:
+        shape = self.model.model.output[name].shape
+        return "choices" not in self.model.axes and len(shape) > 1 and shape[1] is None
+
+    def _count_agreement(self, name: str, values: np.ndarray, others: np.ndarray, inputs: Inputs) -> None:
+        if self.model.kind == "multi_label":
+            self._agreeing.append(((values > 0) == (others > 0)).reshape(-1))
+        elif name.endswith(LOGITS) and values.shape[-1] > 1:
+            equal = values.argmax(-1) == others.argmax(-1)
+            is_of_tokens = equal.ndim > 1  # not of rows
+            self._agreeing.append(equal[inputs["attention_mask"].astype(bool)] if is_of_tokens else equal)
+
+
+def _different(title: str, what: str, place: str) -> ValueError:
+    return ValueError(
+        f"An exported model must give the numbers of the model. Received: {title} with {what}, in {place}. "
+        "Try another --format or --backend."
+    )

@@ -1,0 +1,105 @@
+"""Export a model directory for serving: written, reloaded in its runtime, compared, and only then published."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_bert_flow.artifacts import package_version, publishing
+from keras_bert_flow.conversion.directory_files import write_json
+from keras_bert_flow.conversion.formats.huggingface import CONFIG, TOKENIZER, copy_files
+from keras_bert_flow.export.comparison import TOLERANCE, Comparison, compare, refused
+from keras_bert_flow.export.format import ExportFormat
+from keras_bert_flow.export.kinds import find_kind
+from keras_bert_flow.export.registry import find_export_format
+from keras_bert_flow.export.request import check_export, choose_backend
+from keras_bert_flow.export.served_model import ServedModel, load_served
+from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.prediction.derived_task import find_task, has_task
+from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.tasks.core.task import TASK_FILE
+
+DESCRIPTION = "export.json"
+
+
+def export_model(
+    folder: str | Path, output: str | Path, format: str, int8: bool = False, asked_as: str | None = None
+) -> Comparison:
+    """Write a model in a serving format, by the backend that Keras has been imported with.
+
+    Args:
+        folder: a model directory, here or elsewhere.
+        output: new folder for the exported file, the files of the tokenizer, and `export.json`.
+        format: one of `registry.FORMATS`.
+        int8: store weights as int8.
+        asked_as: what the model is for; see `kinds.find_kind`.
+    Returns:
+        How far the exported model, in its runtime, is from the model.
+    Raises:
+        FileExistsError: the output is there.
+        FileNotFoundError: the model, or a file of it, is missing.
+        ValueError: the backend cannot write the format, a package is missing, a file is damaged, or the exported model
+            is refused by its runtime or gives other numbers.
+    """
+    output, backend = check_local(output), choose_backend(format, keras.backend.backend())
+    folder = fetch(folder)
+    tokenizer = check_export(folder, output, format, backend, int8, asked_as)
+    known, model = find_export_format(format), load_served(folder, find_kind(folder, asked_as))
+    with publishing(output) as place:
+        path = place / known.file
+        _write(known, model, path, int8)
+        comparison = compare(model, _load(known, path), tokenizer, known.title, int8)
+        copy_files(
+            {name: folder / name for name in (CONFIG, *TOKENIZER, TASK_FILE) if (folder / name).is_file()}, place
+        )
+        write_json(place / DESCRIPTION, _describe(known, model, folder, format, int8, comparison))
+    return comparison
+
+
+def _write(known: ExportFormat, model: ServedModel, path: Path, int8: bool) -> None:
+    try:
+        known.write(model, path, int8)
+    except OSError:
+        raise
+    except Exception as error:  # each exporter has its own
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(
+            f"A model must be one that {known.title} can hold. Received: {reason}. Try another --format or --backend."
+        ) from error
+
+
+def _load(known: ExportFormat, path: Path):
+    try:
+        return known.load(path)
+    except Exception as error:
+        raise refused(known.title, error) from error
+
+
+def _describe(
+    known: ExportFormat, model: ServedModel, folder: Path, format: str, int8: bool, comparison: Comparison
+) -> dict[str, Any]:
+    """Return the content of `export.json`."""
+    task, sequence_length = find_task(folder) if has_task(folder) else (None, None)
+    axes = list(model.axes)
+    outputs = {name: _name_axes(value.shape, axes) for name, value in model.model.output.items()}
+    packages = {model.backend, *known.packages[model.backend], known.runtime}
+    return {
+        "format": format,
+        "file": known.file,
+        "kind": model.kind,
+        "inputs": {name: {"dtype": "int64", "shape": axes} for name in model.inputs},
+        "outputs": {name: {"dtype": "float32", "shape": shape} for name, shape in outputs.items()},
+        "labels": list(task.labels) if task and model.kind == task.kind else [],
+        "max_positions": model.axes["length"],
+        "sequence_length": sequence_length,
+        "int8": int8,
+        "comparison": asdict(comparison) | ({} if int8 else {"tolerance": TOLERANCE}),
+        "versions": {"keras-bert-flow": package_version(), "keras": keras.__version__}
+        | {name: sys.modules[name].__version__ for name in sorted(packages)},
+    }
+
+
+def _name_axes(shape: tuple[int | None, ...], axes: list[str]) -> list[str | int]:
+    return [axes[place] if size is None else size for place, size in enumerate(shape)]

@@ -1,0 +1,33 @@
+"""What a model directory is exported as; found without Keras."""
+
+from pathlib import Path
+
+from keras_bert_flow.conversion.sentence_files import MODULES
+from keras_bert_flow.prediction.derived_task import find_task, has_task
+from keras_bert_flow.prediction.load import ASKED_AS, FINE_TUNED
+
+FEATURES, MASKED_LM, EMBEDDING = "features", "fill_mask", "sentence_embedding"
+
+
+def find_kind(folder: Path, asked_as: str | None = None) -> str:
+    """Return the kind of a task, or `features`, `fill_mask` or `sentence_embedding`.
+
+    Args:
+        asked_as: one of `ASKED_AS`; by default what the directory is for: its task, the vectors of sentences, or where
+            it says neither the vectors of tokens.
+    Raises:
+        ValueError: the directory cannot be asked so.
+    """
+    if asked_as is not None and asked_as not in ASKED_AS:
+        raise ValueError(f"A model must be exported as one of {', '.join(ASKED_AS)}. Received: {asked_as!r}.")
+    if asked_as is None:
+        is_embedder = not has_task(folder) and (folder / MODULES).is_file()
+        asked_as = FINE_TUNED if has_task(folder) else EMBEDDING if is_embedder else FEATURES
+    if asked_as != FINE_TUNED:
+        return asked_as
+    if not has_task(folder):
+        raise ValueError(
+            f"A model must have the head of a task to be exported as such. Received: {folder}, without. "
+            "Try --as features."
+        )
+    return find_task(folder)[0].kind

@@ -1,0 +1,48 @@
+"""ONNX, for onnxruntime: written by tf2onnx on TensorFlow, by PyTorch's own exporter there."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keras_bert_flow.export.format import ExportFormat, Inputs, Run
+
+if TYPE_CHECKING:  # a request is checked before Keras is imported
+    from keras_bert_flow.export.served_model import ServedModel
+
+
+class Onnx(ExportFormat):
+    """One file, with the weights in it."""
+
+    title = "ONNX"
+    file = "model.onnx"
+    runtime = "onnxruntime"
+    packages = {"torch": ("onnx", "onnxscript"), "tensorflow": ("onnx", "tf2onnx")}
+    refusals = {"jax": "jax2onnx, by which Keras writes it there, would bring flax, equinox and some 30 other packages"}
+
+    def write(self, model: "ServedModel", path: Path, int8: bool) -> None:
+        written = path.with_suffix(".float32") if int8 else path
+        if model.backend == "torch":
+            from keras_bert_flow.export.onnx_torch import write_onnx
+        else:
+            from keras_bert_flow.export.onnx_tensorflow import write_onnx
+        write_onnx(model, written)
+        if int8:
+            _quantize(written, path)
+            written.unlink()
+
+    def load(self, path: Path) -> Run:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+
+        def run(inputs: Inputs):
+            return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+        return run
+
+
+def _quantize(source: Path, target: Path) -> None:
+    """Store the kernels of dense layers as int8, a scale per column; products of attention stay float32."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(source, target, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8)

@@ -1,0 +1,56 @@
+"""Check what is asked of an export, and choose the backend that writes it, before Keras is imported."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.export.kinds import find_kind
+from keras_bert_flow.export.registry import find_export_format
+from keras_bert_flow.extras import check_backend, check_installed
+from keras_bert_flow.outputs import check_place, existing_output
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+
+
+def choose_backend(format: str, backend: str | None = None) -> str:
+    """Return the backend of Keras that writes a format: a model directory is of none.
+
+    Args:
+        backend: that asked for; by default that of KERAS_BACKEND if it can, else the first one that is installed.
+    Raises:
+        ValueError: the backend cannot write the format, or neither can any that is installed.
+    """
+    known = find_export_format(format)
+    if backend is not None:
+        check_backend(backend)
+        if backend not in known.packages:
+            raise ValueError(
+                f"{known.title} must be written by {' or '.join(known.packages)}. Received: {backend}: "
+                f"{known.refusals[backend]}. Use one of them: a model directory is of no backend."
+            )
+        return backend
+    preferred = os.environ.get("KERAS_BACKEND")
+    order = sorted(known.packages, key=lambda name: name != preferred)
+    installed = [name for name in order if importlib.util.find_spec(name)]
+    return installed[0] if installed else order[0]
+
+
+def check_export(folder: Path, output: Path, format: str, backend: str, int8: bool, asked_as: str | None) -> Tokenizer:
+    """Check that an export can be made, and return the tokenizer.
+
+    Args:
+        backend: what writes it, as `choose_backend` returns it.
+    Raises:
+        FileExistsError: the output is there.
+        FileNotFoundError: the model, or a file of it, is missing.
+        ValueError: a package is not installed, a file is damaged, or the model cannot be exported so.
+    """
+    known = find_export_format(format)
+    check_installed((backend, *known.packages[backend], known.runtime))
+    if int8 and not known.has_int8:
+        raise ValueError(f"{known.title} must be written in float32. Received: --int8. Leave it out, or use onnx.")
+    check_place(output)
+    if output.exists():
+        raise existing_output(output)
+    find_kind(folder, asked_as)
+    return read_tokenizer(folder)

@@ -1,0 +1,51 @@
+"""SavedModel, for TensorFlow and TensorFlow Serving."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keras_bert_flow.export.format import ExportFormat, Inputs, Run
+
+if TYPE_CHECKING:  # a request is checked before Keras is imported
+    from keras_bert_flow.export.served_model import ServedModel
+
+SIGNATURE = "serving_default"
+
+
+class SavedModel(ExportFormat):
+    """A folder with the graph and the variables."""
+
+    title = "SavedModel"
+    file = "saved_model"
+    runtime = "tensorflow"
+    packages = {"tensorflow": ("tensorflow",), "jax": ("tensorflow",)}
+    refusals = {"torch": "torch_xla, by which Keras writes it there, ends at PyTorch 2.9"}
+    has_int8 = False
+
+    def write(self, model: "ServedModel", path: Path, int8: bool) -> None:
+        write_saved_model(model, path)
+
+    def load(self, path: Path) -> Run:
+        import tensorflow as tf
+
+        loaded = tf.saved_model.load(path)
+        signature = loaded.signatures[SIGNATURE]
+
+        def run(inputs: Inputs, keep=loaded):  # the variables live as long as what was loaded
+            found = signature(**{name: tf.constant(ids) for name, ids in inputs.items()})
+            return {name: value.numpy() for name, value in found.items()}
+
+        return run
+
+
+def write_saved_model(model: "ServedModel", path: Path) -> None:
+    """Write a model with one signature, whose arguments are the inputs by name."""
+    import tensorflow as tf
+
+    from keras_bert_flow.export.tensorflow_function import make_function
+
+    function, specs, variables = make_function(model)
+    module = tf.Module()
+    module.weights = variables
+    signature = tf.function(lambda **inputs: function(inputs), autograph=False)
+    module.serve = signature.get_concrete_function(**specs)
+    tf.saved_model.save(module, path, signatures={SIGNATURE: module.serve})

@@ -1,0 +1,100 @@
+"""What is exported of a model directory: a functional model with the names of `transformers` on its inputs and outputs.
+
+They are the names by which the tokenizer beside the exported file gives its arrays, and by which programs that read
+exported models, such as `optimum` and `transformers.js`, look for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+from keras import ops
+
+from keras_bert_flow.conversion.model_directory import load_backbone, load_pretrainer, load_task_model
+from keras_bert_flow.export.kinds import EMBEDDING, FEATURES, MASKED_LM
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+from keras_bert_flow.models.vocabulary_logits import make_vocabulary_model
+from keras_bert_flow.prediction.derived_task import find_task
+
+# our inputs → transformers', in the order that its tokenizers have them
+INPUT_NAMES = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "attention_mask"}
+OUTPUT_NAMES = {
+    "sequence_output": "last_hidden_state",
+    "pooled_output": "pooler_output",
+    "start": "start_logits",
+    "end": "end_logits",
+}
+LOGITS, SENTENCE = "logits", "sentence_embedding"  # of a model with one output
+SEGMENTS = "segment_ids"
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model to export.
+
+    Attributes:
+        model: its inputs are int32 and its outputs float32, by their exported names.
+        axes: name of each axis of the inputs → its largest size; None where it has none.
+        kind: what the model is asked: the kind of a task, or how a directory without one is asked.
+    """
+
+    model: keras.Model
+    axes: Mapping[str, int | None]
+    kind: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.model.input)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.model.output)
+
+    @property
+    def backend(self) -> str:
+        return keras.backend.backend()
+
+
+def load_served(folder: Path, kind: str) -> ServedModel:
+    """Load the model of a directory as it is to be exported.
+
+    Args:
+        kind: as `kinds.find_kind` gives it.
+    Raises:
+        FileNotFoundError, ValueError: the directory is damaged, or has no such head.
+    """
+    model = _load(folder, kind)
+    outputs = model.output
+    if not isinstance(outputs, Mapping):
+        outputs = {SENTENCE if kind == EMBEDDING else LOGITS: outputs}
+    outputs = {OUTPUT_NAMES.get(name, name): value for name, value in outputs.items()}
+    if kind == "regression":
+        outputs[LOGITS] = ops.expand_dims(outputs[LOGITS], -1)  # (batch, 1), as in `transformers`
+    named = keras.Model(model.input, outputs, name="named")
+    backbone = getattr(model, "backbone", model)
+    rank = len(model.input["token_ids"].shape)
+    names = ("batch", "length") if rank == 2 else ("batch", "choices", "length")
+    axes = dict.fromkeys(names) | {"length": backbone.max_positions}
+    return ServedModel(_rename_inputs(named, backbone.shape.num_segments, rank), axes, kind)
+
+
+def _load(folder: Path, kind: str) -> keras.Model:
+    if kind == FEATURES:
+        return load_backbone(folder)
+    if kind == EMBEDDING:
+        return load_task_model(kind, folder).make_embedder()
+    if kind == MASKED_LM:
+        model, missing = load_pretrainer(MaskedLM, folder)
+        if missing:
+            raise ValueError(f"{folder}: there is no masked-token head in it. Export it --as features.")
+        return make_vocabulary_model(model)
+    return load_task_model(kind, folder, labels=find_task(folder)[0].labels, needs_head=True)
+
+
+def _rename_inputs(model: keras.Model, num_segments: int, rank: int) -> keras.Model:
+    """Return a model with the exported inputs; a family that does not tell segments apart takes none."""
+    kept = [name for name in INPUT_NAMES if name != SEGMENTS or num_segments > 1]
+    inputs = {name: keras.Input([None] * (rank - 1), dtype="int32", name=INPUT_NAMES[name]) for name in kept}
+    given = {SEGMENTS: ops.zeros_like(inputs["token_ids"])} | inputs
+    return keras.Model({INPUT_NAMES[name]: value for name, value in inputs.items()}, model(given), name="served")

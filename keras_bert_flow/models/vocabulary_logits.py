@@ -1,0 +1,20 @@
+"""Turn a masked language model into one with logits for each token of a text."""
+
+import keras
+
+from keras_bert_flow.models.with_head import encode, make_inputs
+
+
+def make_vocabulary_model(masked_lm: keras.Model) -> keras.Model:
+    """Return a model with the weights of a `MaskedLM`, whose outputs are of all positions, as in `transformers`.
+
+    Returns:
+        A model with the inputs of the backbone. Its output is float32 logits, (batch, length, vocabulary).
+    """
+    backbone, transform = masked_lm.backbone, masked_lm.get_layer("mlm_transform")
+    inputs = make_inputs()
+    hidden = transform.layer_norm(transform.dense(encode(backbone, inputs)["sequence_output"]))
+    logits = masked_lm.get_layer("mlm")(backbone.token_embedding(hidden, reverse=True))
+    model = keras.Model(inputs, logits, name="vocabulary_logits")
+    model.backbone = backbone
+    return model
