@@ -3,6 +3,7 @@
     python -m benchmarks.prediction --backend torch
     python -m benchmarks.prediction --backend jax tensorflow torch --positions 1024 4096 --size base --threads 2
     python -m benchmarks.prediction --model out/finetuned/pretrained/seed-1/model --input sst2/dev.tsv
+    python -m benchmarks.prediction --backend torch --positions 4096 --export onnx onnx-int8 saved_model litert
 
 Without `--model` it is a classifier with random weights, of the size asked for, and a vocabulary of the words of the
 texts. Without `--input` these are SST-2's of the folder that KBF_TEST_DATA names, or else docstrings that are on this
@@ -10,6 +11,9 @@ disk. What is timed begins with texts in memory and ends with labels in memory: 
 transformers has as many rows in a batch as the positions hold of the longest, once in its pipeline and once in a plain
 loop, whose texts are also sorted by their length, so that the fewest positions are padding. Each side is a process of
 its own, warmed up, so nothing is compiled any more; then they take turns, A B A B, and the ratios are of the medians.
+
+With --export the model is also exported, and the exported one predicts in its runtime, without Keras. A second table
+has its size on the disk, the time of one text by itself, and the share of right labels.
 """
 
 import argparse
@@ -17,10 +21,11 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.exported_models import export_model, print_exported, time_one_text
 from benchmarks.training_step import Timed, start_timed
+from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.corpus.builtin import write_builtin_task
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
@@ -29,6 +34,7 @@ from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
 
 THEIRS = ("pipeline", "loop")
 LABELS = ("0", "1")
+EXPORTS = ("onnx", "onnx-int8", "saved_model", "litert", "litert-int8")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -41,21 +47,22 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sequence-length", type=int, default=64, help="of random weights")
     parser.add_argument("--input", help="file of the task: lines of a text, a tab and a label")
     parser.add_argument("--examples", type=int, default=2000, help="the first so many")
+    parser.add_argument("--export", nargs="+", default=(), choices=EXPORTS, help="formats to predict in as well")
     parser.add_argument("--threads", type=int, default=1, help="of the processor")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
     parser.add_argument("--clock", default="wall", choices=("wall", "cpu"), help="time passed, or of the processor")
     return parser.parse_args()
 
 
-def find_texts(arguments: argparse.Namespace, folder: Path) -> list[str]:
-    """Return the texts to predict; of a table the first column, of the built-in task its docstrings."""
+def find_examples(arguments: argparse.Namespace, folder: Path) -> list[TextExample]:
+    """Return the texts to predict, and their labels; of a table the first two columns, or the built-in task."""
     if arguments.input is None and not os.environ.get("KBF_TEST_DATA"):
         _, path = write_builtin_task(folder)
         task = make_task("classification")
     else:
         path = arguments.input or Path(os.environ["KBF_TEST_DATA"]) / "sst2" / "train.tsv"
         task = make_task("classification", text="0", label="1", header=False)
-    return [example.text for example in task.read(path, arguments.examples)]
+    return list(task.read(path, arguments.examples))
 
 
 def make_model(arguments: argparse.Namespace, texts: list[str], folder: Path) -> Path:
@@ -88,28 +95,38 @@ def print_rows(arguments: argparse.Namespace, backend: str, ours: Timed, theirs:
         print(f"| {backend} | {count:,} | {examples / seconds:,.0f} | {' | '.join(speeds)} |", flush=True)
 
 
+def peer(name: str) -> list[str]:
+    """Return the command of a side without its arguments."""
+    return [sys.executable, "-m", f"benchmarks.peers.{name}"]
+
+
 def main() -> None:
     arguments = parse_arguments()
     columns = "".join(f" {name}, examples/s | ours / {name} |" for name in THEIRS)
     print(f"| backend | positions of a batch | examples/s |{columns}", "|---|" + "---:|" * 6, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        texts = find_texts(arguments, folder)
+        examples = find_examples(arguments, folder)
+        texts = [example.text for example in examples]
         model = Path(arguments.model).absolute() if arguments.model else make_model(arguments, texts, folder)
-        (folder / "texts.tsv").write_text("text\n" + "\n".join(" ".join(text.split()) for text in texts) + "\n")
-        shared = [str(model), str(folder / "texts.tsv"), *map(str, arguments.positions)]
-        for backend in arguments.backend:
-            with ExitStack() as stack:
-                ours, theirs = (
-                    stack.enter_context(
-                        start_timed(
-                            [sys.executable, "-m", f"benchmarks.peers.{name}", *shared], arguments.threads, side
-                        )
-                    )
-                    for name, side in (("predict_ours", backend), ("predict_transformers", "torch"))
-                )
+        table = folder / "texts.tsv"
+        table.write_text("text\n" + "\n".join(" ".join(text.split()) for text in texts) + "\n")
+        asked = [str(table), *map(str, arguments.positions)]
+        exported = {name: export_model(model, folder, name) for name in arguments.export}
+        sides = {name: ("predict_ours", model, name) for name in arguments.backend}
+        sides |= {name: ("predict_exported", path, None) for name, path in exported.items()}
+        latencies = {}
+        for side, (module, path, backend) in sides.items():
+            with (
+                start_timed([*peer(module), str(path), *asked], arguments.threads, backend) as ours,
+                start_timed([*peer("predict_transformers"), str(model), *asked], arguments.threads, "torch") as theirs,
+            ):
                 take_turns(ours, theirs, arguments.positions, arguments.rounds)
-            print_rows(arguments, backend, ours, theirs, len(texts))
+                if side in exported:
+                    latencies[side] = time_one_text(ours, arguments)
+            print_rows(arguments, side, ours, theirs, len(texts))
+        if exported:
+            print_exported(exported, latencies, examples)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 # Largest difference of float32 outputs, as a share of the largest output above 1. Twelve layers of another order of
 # summation differ by some 1e-6 where outputs are about 1: 2^-24, the rounding of one product, times what adds up.
 TOLERANCE = 1e-5
-# Root mean square of the errors of int8 by the standard deviation of an output. What says no more of a text than the
-# mean of all texts does has 1.
+# Root mean square of the errors of int8 by the standard deviation of an output over texts. What says of each text what
+# is the mean of all has 1.
 MOST_INT8_ERROR = 0.5
 MASKED = -1e8  # what is below it stands for nothing: `MASKED_SCORE` of padding
 CHOICES = 2  # texts of a row where the model takes several
@@ -30,7 +30,7 @@ class Comparison:
     Attributes:
         texts, batches: how many of each were compared.
         largest_difference: of any two numbers.
-        error: largest of the outputs' errors, as a share of their standard deviations.
+        error: largest root mean square of an output's differences, as a share of its standard deviation over texts.
         agreement: share of equal predictions; None where the model predicts no class and no position.
     """
 
@@ -131,28 +131,32 @@ class _Differences:
                 raise _different(title, f"{name} of the shape {shape}, not {values.shape}", place)
             difference = float(np.abs(values - others).max())
             self.largest = max(self.largest, difference)
-            real = values > MASKED
-            tolerance = TOLERANCE * max(1.0, float(np.abs(values, where=real, out=np.zeros_like(values)).max()))
+            tolerance = TOLERANCE * max(1.0, float(np.abs(values[values > MASKED]).max(initial=0)))
             if not np.isfinite(others).all() or not int8 and difference > tolerance:
                 raise _different(title, f"{name} off by {difference:.1e}, at most {tolerance:.1e}", place)
-            if self._is_per_token(name):
-                real &= inputs["attention_mask"].astype(bool).reshape(real.shape[:2] + (1,) * (real.ndim - 2))
-            self._pairs[name].append((values[real], others[real]))
+            self._pairs[name].append(tuple(self._list_answers(name, array, inputs) for array in (values, others)))
             self._count_agreement(name, values, others, inputs)
 
     @property
     def error(self) -> float:
-        """Return the largest error of an output as a share of its standard deviation."""
+        """Return the largest error of an output as a share of its standard deviation over texts, or over tokens."""
         shares = []
         for pairs in self._pairs.values():
             values, others = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-            spread = max(float(values.std()), TOLERANCE)
-            shares.append(float(np.sqrt(np.mean((values - others) ** 2))) / spread)
+            spread = _root_mean_square(values - values.mean(axis=0))
+            shares.append(_root_mean_square(values - others) / max(spread, TOLERANCE))
         return max(shares)
 
     @property
     def agreement(self) -> float | None:
         return float(np.concatenate(self._agreeing).mean()) if self._agreeing else None
+
+    def _list_answers(self, name: str, values: np.ndarray, inputs: Inputs) -> np.ndarray:
+        """Return the numbers of each text, or of each token that is no padding, (texts or tokens, numbers)."""
+        shape = self.model.model.output[name].shape
+        if self._is_per_token(name):
+            values = values[inputs["attention_mask"].astype(bool)]
+        return values.reshape(-1, shape[-1] or 1)
 
     def _is_per_token(self, name: str) -> bool:
         shape = self.model.model.output[name].shape
@@ -165,6 +169,10 @@ class _Differences:
             equal = values.argmax(-1) == others.argmax(-1)
             is_of_tokens = equal.ndim > 1  # not of rows
             self._agreeing.append(equal[inputs["attention_mask"].astype(bool)] if is_of_tokens else equal)
+
+
+def _root_mean_square(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
 
 
 def _different(title: str, what: str, place: str) -> ValueError:

@@ -1,0 +1,71 @@
+"""Predict the texts of a file with an exported classifier, in its runtime, in batches of so many positions.
+
+python -m benchmarks.peers.predict_exported FOLDER TEXTS POSITIONS...
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.serving import serve
+from keras_bert_flow.data.lengths import plan_tightly
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.tasks import ONLY_OUTPUT, make_inputs
+from keras_bert_flow.export.registry import find_export_format
+from keras_bert_flow.tasks.core.stored import read_task
+from keras_bert_flow.tasks.formats.tables import read_columns
+
+NAMES = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "attention_mask"}
+ONE_BY_ONE = 50  # texts by which the latency of one is measured
+
+
+class Exported:
+    """An exported classifier, without Keras."""
+
+    def __init__(self, folder: Path):
+        description = json.loads((folder / "export.json").read_text())
+        self.task, self.sequence_length = read_task(folder)
+        self.tokenizer = read_tokenizer(folder)
+        self.names = {ours: theirs for ours, theirs in NAMES.items() if theirs in description["inputs"]}
+        self.run = find_export_format(description["format"]).load(folder / description["file"])
+
+    def answer(self, texts: Sequence[str], positions: int) -> list[Any]:
+        """Return a prediction for each text."""
+        examples = [self.task.pose(text) for text in texts]
+        features = self.task.encode(self.tokenizer, examples, self.sequence_length)
+        logits = np.zeros((len(texts), len(self.task.labels)), np.float32)
+        for rows, width in plan_tightly(features.lengths, positions):
+            inputs = make_inputs(features, rows, width)
+            logits[rows] = self.run({name: inputs[ours].astype(np.int64) for ours, name in self.names.items()})[
+                "logits"
+            ]
+        return self.task.decode({ONLY_OUTPUT: logits}, features, examples)
+
+
+def main() -> None:
+    folder, path, *positions = sys.argv[1:]
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # by which the runtimes count their threads
+    exported = Exported(Path(folder))
+    texts = [text for _, (text,) in read_columns(path, ["text"], [], header=True, max_examples=None)]
+
+    def predict(count: int, steps: int) -> None:
+        for _ in range(steps):
+            exported.answer(texts, count)
+
+    def predict_one_by_one(steps: int) -> None:
+        for _ in range(steps):
+            for text in texts[:ONE_BY_ONE]:
+                exported.answer([text], 1)
+
+    jobs = {f"ours-{count}": lambda steps, count=int(count): predict(count, steps) for count in positions}
+    serve(jobs | {"one": predict_one_by_one})
+
+
+if __name__ == "__main__":
+    main()

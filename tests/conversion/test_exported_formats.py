@@ -1,0 +1,101 @@
+"""Exported models, loaded by their runtimes alone and fed by tokenizers of `transformers`, against `transformers`."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from benchmarks.export_table import HEADS
+from keras_bert_flow.export.comparison import MOST_INT8_ERROR
+from keras_bert_flow.export.export_model import export_model
+from keras_bert_flow.export.registry import FORMATS, find_export_format
+from tests.oracles.exported_models import save_kind
+from tests.oracles.exported_runtimes import load_exported
+from tests.prediction.models import LONGEST
+
+BACKEND = os.environ.get("KERAS_BACKEND", "jax")
+WRITTEN = [name for name in FORMATS if BACKEND in find_export_format(name).packages]
+TEXTS = ["the cat is w1 .", "paris", "is the cat the paris of w3 w4 w5 ?"]
+TOLERANCE = 1e-5  # of `transformers` in float32, as tests/conversion/test_transformers_parity.py has it
+
+
+def ask_transformers(folder, texts):
+    """Return the logits of the start and the end of an answer, and the arrays that they are of."""
+    import torch
+    from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+    encoded = AutoTokenizer.from_pretrained(folder)(texts, texts[::-1], padding=True, return_tensors="np")
+    model = AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        found = model(**{name: torch.tensor(values) for name, values in encoded.items()})
+    return dict(encoded), {name: found[name].numpy() for name in ("start_logits", "end_logits")}
+
+
+@pytest.fixture(scope="module", params=WRITTEN)
+def answerer(request, tmp_path_factory):
+    """A model directory, what it was exported to, and what runs that; writing takes seconds."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = save_kind("question_answering", folder)
+    export_model(model, folder / "out", request.param)
+    return model, folder / "out", load_exported(folder / "out", request.param)
+
+
+def test_exported_model_answers_as_transformers_does(answerer):
+    model, exported, run = answerer
+    description = json.loads((exported / "export.json").read_text())
+    for texts in (TEXTS, TEXTS[:1]):
+        inputs, wanted = ask_transformers(model, texts)
+        assert inputs.keys() == description["inputs"].keys()
+        found = run(inputs)
+        assert found.keys() == wanted.keys() == description["outputs"].keys()
+        real = inputs["attention_mask"].astype(bool)
+        for name, values in wanted.items():
+            np.testing.assert_allclose(found[name][real], values[real], rtol=0, atol=TOLERANCE)
+            assert (found[name][~real] < -1e8).all()
+
+
+def test_texts_beyond_the_last_position_are_refused(answerer):
+    run = answerer[2]
+    for length in (LONGEST, LONGEST + 1):
+        inputs = {name: np.ones((2, length), np.int64) for name in ("input_ids", "token_type_ids", "attention_mask")}
+        if length == LONGEST:
+            assert run(inputs)["start_logits"].shape == (2, LONGEST)
+        else:
+            with pytest.raises(Exception, match="."):  # each runtime has its own
+                run(inputs)
+
+
+@pytest.mark.parametrize("format", [name for name in WRITTEN if find_export_format(name).has_int8])
+def test_int8_is_smaller_and_predicts_the_same(format, tmp_path):
+    model = save_kind("classification", tmp_path, hidden_dim=192, intermediate_dim=512)
+    done = export_model(model, tmp_path / "out", format, int8=True)
+    name = find_export_format(format).file
+    # Kernels of 4 bytes a number become 1; embeddings, norms and the graph stay as they are.
+    assert (tmp_path / "out" / name).stat().st_size < 0.5 * (model / "model.safetensors").stat().st_size
+    assert 1e-4 < done.error < MOST_INT8_ERROR / 2 and done.agreement > 0.9
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["int8"] is True
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("config.json", "export.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", name)
+    }
+
+
+@pytest.mark.slow  # minutes
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("format", WRITTEN)
+def test_every_kind_is_exported(format, kind, tmp_path):
+    model = save_kind(kind, tmp_path)
+    done = export_model(model, tmp_path / "out", format, asked_as="fill_mask" if kind == "fill_mask" else None)
+    assert done.texts > 32 and done.largest_difference < 1e-5 and done.agreement in (None, 1)
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["kind"] == kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", WRITTEN)
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "albert", "electra"])
+def test_every_family_is_exported(format, family, tmp_path):
+    sizes = {"embedding_dim": 12} if family == "albert" else {}
+    model = save_kind("token_classification", tmp_path, family=family, **sizes)
+    export_model(model, tmp_path / "out", format)
+    inputs = json.loads((tmp_path / "out" / "export.json").read_text())["inputs"]
+    assert ("token_type_ids" in inputs) == (family in ("albert", "electra"))
