@@ -23,6 +23,7 @@ EXTRAS = {
     "onnxscript": "export",
     "tf2onnx": "export",
     "ai_edge_litert": "export",
+    "tensorflow_text": "strings",
 }
 
 

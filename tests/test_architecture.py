@@ -50,7 +50,7 @@ ALLOWED = {
     # The runtimes of its formats, each where its file is loaded.
     "export": (
         "by_name artifacts conversion data extras local_paths models outputs prediction stores tasks text keras numpy "
-        "ai_edge_litert jax onnx onnxruntime tensorflow tf2onnx torch"
+        "ai_edge_litert jax onnx onnxruntime tensorflow tensorflow_text tf2onnx torch"
     ),
     "doctor": "text records config artifacts stages json_documents terminal numpy scipy",
     "config": "tasks local_paths terminal yaml_documents pydantic",

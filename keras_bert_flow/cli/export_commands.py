@@ -24,6 +24,9 @@ def export(
         str | None,
         typer.Option("--as", help="task (what it was fine-tuned for), fill_mask, features or sentence_embedding."),
     ] = None,
+    strings: Annotated[
+        bool, typer.Option("--strings", help="Have a SavedModel take texts as well, by tensorflow-text.")
+    ] = False,
     backend: Annotated[
         str | None, typer.Option(help="What writes the file; default $KERAS_BACKEND if it can, else one that can.")
     ] = None,
@@ -33,12 +36,12 @@ def export(
     The result also holds the files of the tokenizer, and export.json: inputs, outputs, labels, what was compared.
     """
     chosen = choose_backend(format, backend)
-    check_export(model, output, format, chosen, int8, asked_as)
+    check_export(model, output, format, chosen, int8, asked_as, strings)
     check_model_directory(model)
     os.environ["KERAS_BACKEND"] = chosen
     from keras_bert_flow.export.export_model import export_model
 
-    done = export_model(model, output, format, int8, asked_as)
+    done = export_model(model, output, format, int8, asked_as, strings)
     agreement = "" if done.agreement is None else f", {done.agreement:.1%} of the predictions the same"
     show(f"Written by {chosen}. {done.texts} texts compared: difference {done.largest_difference:.1e}{agreement}.")
     show(output)

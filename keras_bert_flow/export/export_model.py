@@ -1,7 +1,7 @@
 """Export a model directory for serving: written, reloaded in its runtime, compared, and only then published."""
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from keras_bert_flow.export.format import ExportFormat
 from keras_bert_flow.export.kinds import find_kind
 from keras_bert_flow.export.registry import find_export_format
 from keras_bert_flow.export.request import check_export, choose_backend
-from keras_bert_flow.export.served_model import ServedModel, load_served
+from keras_bert_flow.export.served_model import ServedModel, StringInputs, load_served
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.prediction.derived_task import find_task, has_task
 from keras_bert_flow.stores.fetching import fetch
@@ -25,7 +25,12 @@ DESCRIPTION = "export.json"
 
 
 def export_model(
-    folder: str | Path, output: str | Path, format: str, int8: bool = False, asked_as: str | None = None
+    folder: str | Path,
+    output: str | Path,
+    format: str,
+    int8: bool = False,
+    asked_as: str | None = None,
+    strings: bool = False,
 ) -> Comparison:
     """Write a model in a serving format, by the backend that Keras has been imported with.
 
@@ -35,6 +40,7 @@ def export_model(
         format: one of `registry.FORMATS`.
         int8: store weights as int8.
         asked_as: what the model is for; see `kinds.find_kind`.
+        strings: have a SavedModel take texts as well.
     Returns:
         How far the exported model, in its runtime, is from the model.
     Raises:
@@ -45,11 +51,18 @@ def export_model(
     """
     output, backend = check_local(output), choose_backend(format, keras.backend.backend())
     folder = fetch(folder)
-    tokenizer = check_export(folder, output, format, backend, int8, asked_as)
+    tokenizer = check_export(folder, output, format, backend, int8, asked_as, strings)
     known, model = find_export_format(format), load_served(folder, find_kind(folder, asked_as))
+    if strings:
+        length = find_task(folder)[1] if has_task(folder) else model.axes["length"]
+        model = replace(model, strings=StringInputs(tokenizer, length))
     with publishing(output) as place:
         path = place / known.file
         _write(known, model, path, int8)
+        if strings:
+            from keras_bert_flow.export.strings import compare_strings
+
+            compare_strings(path, model.strings)
         comparison = compare(model, _load(known, path), tokenizer, known.title, int8)
         copy_files(
             {name: folder / name for name in (CONFIG, *TOKENIZER, TASK_FILE) if (folder / name).is_file()}, place
@@ -95,6 +108,7 @@ def _describe(
         "max_positions": model.axes["length"],
         "sequence_length": sequence_length,
         "int8": int8,
+        "strings": model.strings is not None,
         "comparison": asdict(comparison) | ({} if int8 else {"tolerance": TOLERANCE}),
         "versions": {"keras-bert-flow": package_version(), "keras": keras.__version__}
         | {name: sys.modules[name].__version__ for name in sorted(packages)},

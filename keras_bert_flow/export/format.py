@@ -24,6 +24,7 @@ class ExportFormat(ABC):
         packages: backend of Keras → packages that write the format there; the preferred backend comes first.
         refusals: backend → why it cannot write the format.
         has_int8: whether weights may be stored as int8.
+        has_strings: whether the exported model may take texts.
     """
 
     title: str
@@ -32,6 +33,7 @@ class ExportFormat(ABC):
     packages: Mapping[str, tuple[str, ...]]
     refusals: Mapping[str, str]
     has_int8: bool = True
+    has_strings: bool = False
 
     @abstractmethod
     def write(self, model: "ServedModel", path: Path, int8: bool) -> None:

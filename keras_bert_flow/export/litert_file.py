@@ -20,8 +20,8 @@ class LiteRT(ExportFormat):
     runtime = "ai_edge_litert"
     packages = {"tensorflow": ("tensorflow",)}
     refusals = {
-        "jax": "the converter has no `vhlo.dynamic_gather_v1`, which a SavedModel of jax is made of",
-        "torch": "litert-torch, by which Keras writes it there, needs a PyTorch below 2.12",
+        "jax": "the converter of a SavedModel of jax says that `vhlo.dynamic_gather_v1` is not part of its support yet",
+        "torch": "litert-torch 0.9, by which Keras writes it there, depends on torch<2.12.0",
     }
 
     def write(self, model: "ServedModel", path: Path, int8: bool) -> None:

@@ -10,6 +10,10 @@ from keras_bert_flow.export.registry import find_export_format
 from keras_bert_flow.extras import check_backend, check_installed
 from keras_bert_flow.outputs import check_place, existing_output
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+
+STRINGS = "tensorflow_text"
+CHOICE = "multiple_choice"
 
 
 def choose_backend(format: str, backend: str | None = None) -> str:
@@ -35,22 +39,37 @@ def choose_backend(format: str, backend: str | None = None) -> str:
     return installed[0] if installed else order[0]
 
 
-def check_export(folder: Path, output: Path, format: str, backend: str, int8: bool, asked_as: str | None) -> Tokenizer:
+def check_export(
+    folder: Path,
+    output: Path,
+    format: str,
+    backend: str,
+    int8: bool = False,
+    asked_as: str | None = None,
+    strings: bool = False,
+) -> Tokenizer:
     """Check that an export can be made, and return the tokenizer.
 
     Args:
         backend: what writes it, as `choose_backend` returns it.
+        int8, asked_as, strings: as for `export_model`.
     Raises:
         FileExistsError: the output is there.
         FileNotFoundError: the model, or a file of it, is missing.
         ValueError: a package is not installed, a file is damaged, or the model cannot be exported so.
     """
     known = find_export_format(format)
-    check_installed((backend, *known.packages[backend], known.runtime))
+    check_installed((backend, *known.packages[backend], known.runtime, *([STRINGS] if strings else [])))
     if int8 and not known.has_int8:
         raise ValueError(f"{known.title} must be written in float32. Received: --int8. Leave it out, or use onnx.")
+    if strings and not known.has_strings:
+        raise ValueError(f"{known.title} must be given ids. Received: --strings. Leave it out, or use saved_model.")
     check_place(output)
     if output.exists():
         raise existing_output(output)
-    find_kind(folder, asked_as)
-    return read_tokenizer(folder)
+    kind, tokenizer = find_kind(folder, asked_as), read_tokenizer(folder)
+    if strings and not isinstance(tokenizer, WordPieceTokenizer):
+        raise ValueError(f"--strings must be of a WordPiece vocabulary. Received: {folder}, of another. Leave it out.")
+    if strings and kind == CHOICE:
+        raise ValueError("--strings must be of texts or pairs. Received: a model of multiple choice. Leave it out.")
+    return tokenizer

@@ -18,8 +18,12 @@ class SavedModel(ExportFormat):
     file = "saved_model"
     runtime = "tensorflow"
     packages = {"tensorflow": ("tensorflow",), "jax": ("tensorflow",)}
-    refusals = {"torch": "torch_xla, by which Keras writes it there, ends at PyTorch 2.9"}
+    refusals = {
+        "torch": "torch_xla 2.9, the last, by which Keras writes it there, does not load beside PyTorch 2.13: "
+        "undefined symbol `torch::autograd::deleteNode`"
+    }
     has_int8 = False
+    has_strings = True
 
     def write(self, model: "ServedModel", path: Path, int8: bool) -> None:
         write_saved_model(model, path)
@@ -38,7 +42,7 @@ class SavedModel(ExportFormat):
 
 
 def write_saved_model(model: "ServedModel", path: Path) -> None:
-    """Write a model with one signature, whose arguments are the inputs by name."""
+    """Write a model with a signature whose arguments are the inputs by name, and those for texts if it has some."""
     import tensorflow as tf
 
     from keras_bert_flow.export.tensorflow_function import make_function
@@ -46,6 +50,11 @@ def write_saved_model(model: "ServedModel", path: Path) -> None:
     function, specs, variables = make_function(model)
     module = tf.Module()
     module.weights = variables
-    signature = tf.function(lambda **inputs: function(inputs), autograph=False)
-    module.serve = signature.get_concrete_function(**specs)
-    tf.saved_model.save(module, path, signatures={SIGNATURE: module.serve})
+    named = tf.function(lambda **inputs: function(inputs), autograph=False)
+    signatures = {SIGNATURE: named.get_concrete_function(**specs)}
+    if model.strings is not None:
+        from keras_bert_flow.export.strings import add_strings
+
+        signatures |= add_strings(module, model.strings, function, model.inputs)
+    module.signatures_ = signatures
+    tf.saved_model.save(module, path, signatures=signatures)

@@ -16,6 +16,7 @@ from keras_bert_flow.export.kinds import EMBEDDING, FEATURES, MASKED_LM
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.vocabulary_logits import make_vocabulary_model
 from keras_bert_flow.prediction.derived_task import find_task
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 # our inputs → transformers', in the order that its tokenizers have them
 INPUT_NAMES = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "attention_mask"}
@@ -30,6 +31,19 @@ SEGMENTS = "segment_ids"
 
 
 @dataclass(frozen=True)
+class StringInputs:
+    """How texts become inputs within an exported model.
+
+    Attributes:
+        tokenizer: whose ids they are to have.
+        sequence_length: most tokens of a row.
+    """
+
+    tokenizer: WordPieceTokenizer
+    sequence_length: int
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """A model to export.
 
@@ -37,11 +51,13 @@ class ServedModel:
         model: its inputs are int32 and its outputs float32, by their exported names.
         axes: name of each axis of the inputs → its largest size; None where it has none.
         kind: what the model is asked: the kind of a task, or how a directory without one is asked.
+        strings: how it takes texts as well; None where it takes ids alone.
     """
 
     model: keras.Model
     axes: Mapping[str, int | None]
     kind: str
+    strings: StringInputs | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:

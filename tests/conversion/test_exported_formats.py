@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,53 +19,62 @@ from tests.prediction.models import LONGEST
 BACKEND = os.environ.get("KERAS_BACKEND", "jax")
 WRITTEN = [name for name in FORMATS if BACKEND in find_export_format(name).packages]
 TEXTS = ["the cat is w1 .", "paris", "is the cat the paris of w3 w4 w5 ?"]
+DOCS = Path(__file__).parents[2] / "docs" / "export.md"
 TOLERANCE = 1e-5  # of `transformers` in float32, as tests/conversion/test_transformers_parity.py has it
 
 
 def ask_transformers(folder, texts):
-    """Return the logits of the start and the end of an answer, and the arrays that they are of."""
+    """Return what the tokenizer makes of pairs of texts, and the logits of each token."""
     import torch
-    from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+    from transformers import AutoModelForTokenClassification, AutoTokenizer
 
     encoded = AutoTokenizer.from_pretrained(folder)(texts, texts[::-1], padding=True, return_tensors="np")
-    model = AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+    model = AutoModelForTokenClassification.from_pretrained(folder).eval()
     with torch.inference_mode():
         found = model(**{name: torch.tensor(values) for name, values in encoded.items()})
-    return dict(encoded), {name: found[name].numpy() for name in ("start_logits", "end_logits")}
+    return dict(encoded), found.logits.numpy()
 
 
 @pytest.fixture(scope="module", params=WRITTEN)
-def answerer(request, tmp_path_factory):
-    """A model directory, what it was exported to, and what runs that; writing takes seconds."""
+def tagger(request, tmp_path_factory):
+    """A model directory, what it was exported to, and its format; writing takes seconds."""
     folder = tmp_path_factory.mktemp(request.param)
-    model = save_kind("question_answering", folder)
-    export_model(model, folder / "out", request.param)
-    return model, folder / "out", load_exported(folder / "out", request.param)
+    model = save_kind("token_classification", folder)
+    export_model(model, folder / "served", request.param)
+    return model, folder / "served", request.param
 
 
-def test_exported_model_answers_as_transformers_does(answerer):
-    model, exported, run = answerer
-    description = json.loads((exported / "export.json").read_text())
+def test_exported_model_tags_as_transformers_does(tagger):
+    model, exported, format = tagger
+    description, run = json.loads((exported / "export.json").read_text()), load_exported(exported, format)
     for texts in (TEXTS, TEXTS[:1]):
         inputs, wanted = ask_transformers(model, texts)
         assert inputs.keys() == description["inputs"].keys()
         found = run(inputs)
-        assert found.keys() == wanted.keys() == description["outputs"].keys()
-        real = inputs["attention_mask"].astype(bool)
-        for name, values in wanted.items():
-            np.testing.assert_allclose(found[name][real], values[real], rtol=0, atol=TOLERANCE)
-            assert (found[name][~real] < -1e8).all()
+        assert found.keys() == {"logits"} == description["outputs"].keys()
+        np.testing.assert_allclose(found["logits"], wanted, rtol=0, atol=TOLERANCE)
 
 
-def test_texts_beyond_the_last_position_are_refused(answerer):
-    run = answerer[2]
+def test_texts_beyond_the_last_position_are_refused(tagger):
+    run = load_exported(*tagger[1:])
     for length in (LONGEST, LONGEST + 1):
         inputs = {name: np.ones((2, length), np.int64) for name in ("input_ids", "token_type_ids", "attention_mask")}
         if length == LONGEST:
-            assert run(inputs)["start_logits"].shape == (2, LONGEST)
+            assert run(inputs)["logits"].shape == (2, LONGEST, 3)
         else:
             with pytest.raises(Exception, match="."):  # each runtime has its own
                 run(inputs)
+
+
+def test_documented_loading_works(tagger, monkeypatch):
+    model, exported, format = tagger
+    scripts = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    (loading,) = [script for script in scripts if find_export_format(format).file in script and "inputs" in script]
+    monkeypatch.chdir(exported.parent)
+    values = {}
+    exec(scripts[0] + loading, values)
+    assert values["logits"].shape == (2, values["inputs"]["input_ids"].shape[1], 3)
+    np.testing.assert_array_equal(values["logits"], load_exported(exported, format)(values["inputs"])["logits"])
 
 
 @pytest.mark.parametrize("format", [name for name in WRITTEN if find_export_format(name).has_int8])
