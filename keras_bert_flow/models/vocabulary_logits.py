@@ -14,7 +14,11 @@ def make_vocabulary_model(masked_lm: keras.Model) -> keras.Model:
     backbone, transform = masked_lm.backbone, masked_lm.get_layer("mlm_transform")
     inputs = make_inputs()
     hidden = transform.layer_norm(transform.dense(encode(backbone, inputs)["sequence_output"]))
-    logits = masked_lm.get_layer("mlm")(backbone.token_embedding(hidden, reverse=True))
+    if masked_lm.tie_weights:
+        logits = backbone.token_embedding(hidden, reverse=True)
+    else:
+        logits = masked_lm.get_layer("mlm_decoder")(hidden)
+    logits = masked_lm.get_layer("mlm")(logits)
     model = keras.Model(inputs, logits, name="vocabulary_logits")
     model.backbone = backbone
     return model

@@ -8,6 +8,8 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_directory import load_pretrainer
+from keras_bert_flow.models.backbone import INPUT_NAMES
+from keras_bert_flow.models.vocabulary_logits import make_vocabulary_model
 from tests.conversion.test_families import TOLERANCE, load_reference, make_backbone, make_ids, randomised, run_reference
 from tests.oracles.small_bert import LENGTHS, make_inputs
 
@@ -63,3 +65,13 @@ def test_further_pretraining_keeps_the_table(tmp_path):
     assert not model.pretrainer.tie_weights and "mlm_decoder" not in new_layers and "nsp" in new_layers
     model.save_to_preset(tmp_path / "again")
     assert not load_pretrainer(kbf.BertPretrainer, tmp_path / "again")[0].tie_weights
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_of_all_tokens_are_those_of_the_head(tied):
+    model = randomised(kbf.MaskedLM(make_backbone("bert", use_pooler=False), tie_weights=tied))
+    inputs = make_ids(make_inputs(masks_per_sequence=3))
+    positions = inputs["mask_positions"]
+    logits = keras.ops.convert_to_numpy(make_vocabulary_model(model)({name: inputs[name] for name in INPUT_NAMES}))
+    expected = keras.ops.convert_to_numpy(model(inputs)["mlm"])
+    np.testing.assert_allclose(np.take_along_axis(logits, positions[..., None], axis=1), expected, atol=TOLERANCE)
