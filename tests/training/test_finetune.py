@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sklearn.dummy import DummyClassifier
 
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
@@ -53,6 +54,17 @@ def test_finetuned_models_score_as_their_logs_say(place, finished):
         # Of random weights the best model is published, the first of equals.
         line = max(log, key=lambda line: line["dev_accuracy"]) if run.startswith("random") else log[-1]
         assert np.mean(losses) == pytest.approx(line["dev_loss"], rel=1e-4)  # float32
+
+
+@pytest.mark.any_backend
+def test_card_says_what_the_model_scores_and_what_the_commonest_answer_does(place, finished):
+    rows = [(place / name).read_text().splitlines()[1:] for name in ("train.tsv", "dev.tsv")]
+    train, dev = ([row.split("\t")[1] for row in table] for table in rows)
+    guess = DummyClassifier(strategy="most_frequent").fit([[0]] * len(train), train).score([[0]] * len(dev), dev)
+    for run in RUNS:
+        card = (finished / run / "model" / "README.md").read_text()
+        assert "| accuracy | 1.0000 |" in card
+        assert f"| of the commonest answer to the training table | {guess:.4f} |" in card
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("bert_adam", marks=pytest.mark.any_backend)])

@@ -31,6 +31,8 @@ def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any])
     recipe = [[name.replace("_", " "), _show(settings[name])] for name in names] + [["seed", str(run["seed"])]]
     recipe.append(["trained parameters", f"{run['trained_parameters']:,} of {run['parameters']:,}"])
     score = [[task.main_metric.replace("_", " "), f"{run['score']:.4f}"]]
+    if data.guess_score is not None:
+        score.append(["of the commonest answer to the training table", f"{data.guess_score:.4f}"])
     sections = (("Task", facts), ("Training", recipe), ("Score on the dev table", score))
     return Card(config.task.name, (*sections, describe_machine(run["seconds"])))
 

@@ -42,6 +42,7 @@ class TaskData:
     Attributes:
         unreachable: `train`, `dev` or `extra_dev.<name>` → what `Task.count_unreachable` finds there, where it is
             anything.
+        guess_score: main metric of what is commonest in the training table, on the dev table; None where it is unknown.
     """
 
     task: Task
@@ -49,6 +50,7 @@ class TaskData:
     dev_examples: Sequence[Any]
     dev: Features
     unreachable: Mapping[str, Unreachable] = field(default_factory=dict)
+    guess_score: float | None = None
 
 
 def read_task_files(config: PipelineConfig) -> TaskFiles:
@@ -103,7 +105,8 @@ def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
             unreachable[name] = counts
             _logger.warning("%s", describe_unreachable(name, counts))
         encoded[name] = features
-    return TaskData(files.task, encoded["train"], files.dev, encoded["dev"], unreachable)
+    guessed = files.task.score(files.dev, files.task.guess(files.training, files.dev))[files.task.main_metric]
+    return TaskData(files.task, encoded["train"], files.dev, encoded["dev"], unreachable, guessed)
 
 
 def write_unreachable(folder: Path, data: TaskData) -> None:
