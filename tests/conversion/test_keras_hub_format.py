@@ -91,6 +91,15 @@ def test_preset_of_keras_nlp_is_read(tmp_path, classifier, preset):
     assert named["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}  # it does not name them
 
 
+@pytest.mark.parametrize(("family", "kind"), [("roberta", "byte-level BPE"), ("albert", "SentencePiece")])
+def test_vocabulary_that_has_no_class_there_is_left_out_and_told(tmp_path, vocabulary, family, kind):
+    save_model_directory(kbf.Backbone(family, **SMALL), tmp_path / "ours", vocabulary)
+    done = convert(tmp_path / "ours", tmp_path / "preset", "kerashub")
+    assert f"tokenizer left out, as that of KerasHub's {family.title()} is {kind}" in done.remarks
+    assert not (tmp_path / "preset" / "tokenizer.json").exists() and not (tmp_path / "preset" / "assets").exists()
+    assert "no tokenizer, as the preset has none" in convert(tmp_path / "preset", tmp_path / "again").remarks
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_rounded_numbers_are_read_back(tmp_path, classifier, dtype):
     done = convert(classifier, tmp_path / "preset", "kerashub", dtype=dtype)

@@ -52,13 +52,17 @@ def write_tokenizer(hub: HubFamily, source: Path, folder: Path) -> dict[str, Any
         fields = {"vocabulary": None, "sequence_length": None}
         fields |= {"lowercase": not tokenizer.cased, "strip_accents": not tokenizer.cased}
         config |= fields | _WORD_PIECE_RULES | {"special_tokens_in_strings": False}
-    elif hub.tokenizer == BYTE_PAIRS and (model := _take_byte_pairs(read_json_object(file))) is not None:
+    elif (
+        hub.tokenizer == BYTE_PAIRS
+        and not is_word_piece
+        and (model := _take_byte_pairs(read_json_object(file))) is not None
+    ):
         assets.mkdir(parents=True)
         (assets / BYTE_PAIR_IDS).write_text(json.dumps(model["vocab"]), encoding="utf-8")
         lines = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
         (assets / MERGES).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        config |= {"sequence_length": None, "add_prefix_space": False, "unsplittable_tokens": list(SPECIAL_TOKENS)}
-        config["unsplittable_tokens"].remove("<unk>")
+        unsplittable = [token for token in SPECIAL_TOKENS if token != "<unk>"]
+        config |= {"sequence_length": None, "add_prefix_space": False, "unsplittable_tokens": unsplittable}
     else:
         return None
     return serialise(hub, TOKENIZER, config, "int32")
