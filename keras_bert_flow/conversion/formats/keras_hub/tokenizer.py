@@ -45,6 +45,7 @@ def write_tokenizer(hub: HubFamily, source: Path, folder: Path) -> dict[str, Any
     cased = settings.get("do_lower_case", True) is False if file.name == VOCABULARY_FILE else None
     tokenizer = read_tokenizer_file(file, cased)
     is_word_piece = isinstance(tokenizer, WordPieceTokenizer)
+    model = None if is_word_piece else _take_byte_pairs(read_json_object(file))
     assets, config = folder / ASSETS, {"config_file": FAST_TOKENIZER}
     if hub.tokenizer == WORD_PIECE and is_word_piece:
         assets.mkdir(parents=True)
@@ -52,11 +53,7 @@ def write_tokenizer(hub: HubFamily, source: Path, folder: Path) -> dict[str, Any
         fields = {"vocabulary": None, "sequence_length": None}
         fields |= {"lowercase": not tokenizer.cased, "strip_accents": not tokenizer.cased}
         config |= fields | _WORD_PIECE_RULES | {"special_tokens_in_strings": False}
-    elif (
-        hub.tokenizer == BYTE_PAIRS
-        and not is_word_piece
-        and (model := _take_byte_pairs(read_json_object(file))) is not None
-    ):
+    elif hub.tokenizer == BYTE_PAIRS and model is not None:
         assets.mkdir(parents=True)
         (assets / BYTE_PAIR_IDS).write_text(json.dumps(model["vocab"]), encoding="utf-8")
         lines = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
