@@ -1,11 +1,10 @@
 """Export a small model of every kind in every format by every backend that can, and print Markdown tables.
 
     python -m benchmarks.export_table
-    python -m benchmarks.export_table --size base --kind classification --int8
+    python -m benchmarks.export_table --size base --kind classification
 
 A number is the largest difference between the outputs of the exported model in its runtime and those of the model in
-Keras, on the sentences of `keras_bert_flow/export/sentences.py`. With --int8 it is the root mean square of the
-differences as a share of the standard deviation of the output over texts. The weights are random.
+Keras, on the sentences of `keras_bert_flow/export/sentences.py`. The weights are random.
 """
 
 import argparse
@@ -43,17 +42,13 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kind", nargs="+", default=[*HEADS], choices=[*HEADS])
     parser.add_argument("--size", default="tiny", help="tiny, mini, small, medium, base or large")
-    parser.add_argument("--int8", action="store_true")
     parser.add_argument("--written-by", metavar="BACKEND", help=argparse.SUPPRESS)  # of a child process
     return parser.parse_args()
 
 
-def list_columns(int8: bool) -> list[tuple[str, str]]:
+def list_columns() -> list[tuple[str, str]]:
     """Return the pairs of a format and a backend that writes it."""
-    formats = {name: find_export_format(name) for name in FORMATS}
-    return [
-        (name, backend) for name, known in formats.items() if known.has_int8 or not int8 for backend in known.packages
-    ]
+    return [(name, backend) for name in FORMATS for backend in find_export_format(name).packages]
 
 
 def write_model(kind: str, size: str, folder: Path) -> Path:
@@ -74,22 +69,20 @@ def export_all(arguments: argparse.Namespace) -> None:
     """Print a line of JSON for each kind and format of this backend."""
     from keras_bert_flow.export.export_model import export_model
 
-    formats = [name for name, backend in list_columns(arguments.int8) if backend == arguments.written_by]
+    formats = [name for name, backend in list_columns() if backend == arguments.written_by]
     for kind in arguments.kind:
         with tempfile.TemporaryDirectory() as place:
             model = write_model(kind, arguments.size, Path(place))
             for name in formats:
-                done = export_model(
-                    model, f"{place}/{name}", name, arguments.int8, "fill_mask" if kind == "fill_mask" else None
-                )
-                number = done.error if arguments.int8 else done.largest_difference
-                print(json.dumps([kind, name, number]), flush=True)
+                asked_as = kind if kind == "fill_mask" else None
+                done = export_model(model, f"{place}/{name}", name, asked_as=asked_as)
+                print(json.dumps([kind, name, done.largest_difference]), flush=True)
 
 
-def read_results(arguments: argparse.Namespace) -> dict[tuple[str, str, str], float]:
+def read_results() -> dict[tuple[str, str, str], float]:
     """Return the number of each kind, format and backend, each backend in a process of its own."""
     results = {}
-    for backend in dict.fromkeys(backend for _, backend in list_columns(arguments.int8)):
+    for backend in dict.fromkeys(backend for _, backend in list_columns()):
         command = [sys.executable, "-m", "benchmarks.export_table", *sys.argv[1:], "--written-by", backend]
         environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
         child = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
@@ -105,13 +98,12 @@ def main() -> None:
     if arguments.written_by:
         export_all(arguments)
         return
-    columns, results = list_columns(arguments.int8), read_results(arguments)
+    columns, results = list_columns(), read_results()
     titles = [f"{find_export_format(name).title}, {backend}" for name, backend in columns]
     print(f"| model | {' | '.join(titles)} |", f"|---|{'---:|' * len(columns)}", sep="\n")
     for kind in arguments.kind:
         numbers = [results[kind, *column] for column in columns]
-        shown = [f"{number:.3f}" if arguments.int8 else f"{number:.1e}" for number in numbers]
-        print(f"| `{kind}` | {' | '.join(shown)} |")
+        print(f"| `{kind}` | {' | '.join(f'{number:.1e}' for number in numbers)} |")
     print("\n| format | not written by | because |", "|---|---|---|", sep="\n")
     for known in map(find_export_format, FORMATS):
         for backend, reason in known.refusals.items():

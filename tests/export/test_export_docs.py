@@ -13,7 +13,7 @@ KNOWN = [find_export_format(name) for name in FORMATS]
 
 
 def test_docs_list_what_every_backend_writes():
-    columns = [f"{find_export_format(name).title}, {backend}" for name, backend in list_columns(int8=False)]
+    columns = [f"{find_export_format(name).title}, {backend}" for name, backend in list_columns()]
     header, *rows = TABLES["model", columns[0]]
     assert [*header[1:]] == columns
     assert [row[0].strip("`") for row in rows] == [*HEADS]
