@@ -27,12 +27,12 @@ ONE_BY_ONE = 50  # texts by which the latency of one is measured
 class Exported:
     """An exported classifier, without Keras."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, threads: int = 1):
         description = json.loads((folder / "export.json").read_text())
         self.task, self.sequence_length = read_task(folder)
         self.tokenizer = read_tokenizer(folder)
         self.names = {ours: theirs for ours, theirs in NAMES.items() if theirs in description["inputs"]}
-        self.run = find_export_format(description["format"]).load(folder / description["file"])
+        self.run = find_export_format(description["format"]).load(folder / description["file"], threads)
 
     def answer(self, texts: Sequence[str], positions: int) -> list[Any]:
         """Return a prediction for each text."""
@@ -49,9 +49,7 @@ class Exported:
 
 def main() -> None:
     folder, path, *positions = sys.argv[1:]
-    threads = int(os.environ["OMP_NUM_THREADS"])
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # by which the runtimes count their threads
-    exported = Exported(Path(folder))
+    exported = Exported(Path(folder), int(os.environ["OMP_NUM_THREADS"]))
     texts = [text for _, (text,) in read_columns(path, ["text"], [], header=True, max_examples=None)]
 
     def predict(count: int, steps: int) -> None:

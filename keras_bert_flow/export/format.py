@@ -45,5 +45,9 @@ class ExportFormat(ABC):
         """
 
     @abstractmethod
-    def load(self, path: Path) -> Run:
-        """Load what was written in its runtime, and return what computes outputs by name."""
+    def load(self, path: Path, threads: int | None = None) -> Run:
+        """Load what was written in its runtime, and return what computes outputs by name.
+
+        Args:
+            threads: of the processor; by default as many as the runtime takes. TensorFlow is told otherwise.
+        """

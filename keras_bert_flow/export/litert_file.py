@@ -34,10 +34,10 @@ class LiteRT(ExportFormat):
                 converter.optimizations = [tf.lite.Optimize.DEFAULT]
             path.write_bytes(converter.convert())
 
-    def load(self, path: Path) -> Run:
+    def load(self, path: Path, threads: int | None = None) -> Run:
         from ai_edge_litert.interpreter import Interpreter
 
-        interpreter = Interpreter(model_path=str(path))
+        interpreter = Interpreter(model_path=str(path), num_threads=threads)
         runner = interpreter.get_signature_runner()
 
         def run(inputs: Inputs, keep=interpreter):

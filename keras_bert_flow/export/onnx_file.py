@@ -29,10 +29,12 @@ class Onnx(ExportFormat):
             _quantize(written, path)
             written.unlink()
 
-    def load(self, path: Path) -> Run:
+    def load(self, path: Path, threads: int | None = None) -> Run:
         import onnxruntime
 
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or 0
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
 
         def run(inputs: Inputs):

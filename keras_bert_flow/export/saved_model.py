@@ -28,7 +28,7 @@ class SavedModel(ExportFormat):
     def write(self, model: "ServedModel", path: Path, int8: bool) -> None:
         write_saved_model(model, path)
 
-    def load(self, path: Path) -> Run:
+    def load(self, path: Path, threads: int | None = None) -> Run:
         import tensorflow as tf
 
         loaded = tf.saved_model.load(path)

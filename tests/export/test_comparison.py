@@ -31,7 +31,7 @@ class Changed(ExportFormat):
         path.write_bytes(b"changed")
         MODELS.append(model)
 
-    def load(self, path):
+    def load(self, path, threads=None):
         assert path.read_bytes() == b"changed"
 
         def run(inputs):
