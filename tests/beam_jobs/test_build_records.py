@@ -191,6 +191,7 @@ def test_records_of_bad_text_are_refused_in_one_line(text, settings, message, vo
     assert names_in(tmp_path / "out") == []
 
 
+@pytest.mark.slow
 def test_records_of_bad_text_are_refused_in_one_line_by_worker_processes(vocabulary_file, tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(b"no gzip")
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]

@@ -40,7 +40,7 @@ def make_text(documents):
     return "\n\n".join(f"d{number} {rng.choice('abc')}" for number in range(documents))
 
 
-@pytest.mark.parametrize("job", ["records", "vocabulary"])
+@pytest.mark.parametrize("job", ["records", pytest.param("vocabulary", marks=pytest.mark.slow)])
 def test_elements_do_not_grow_with_the_documents(job, count_elements, vocabulary_file, tmp_path):
     counts = []
     for documents in (100, 2000):

@@ -112,7 +112,7 @@ def test_job_folder_keeps_no_failed_attempt(tmp_path):
     assert names_in(tmp_path) == ["held_out.tfrecord"]
 
 
-@pytest.mark.parametrize("stage", ["vocab", "records"])
+@pytest.mark.parametrize("stage", [pytest.param("vocab", marks=pytest.mark.slow), "records"])
 def test_file_beyond_the_limit_is_one_line_that_names_the_folder(stage, corpus, vocabulary_file, tmp_path):
     command = command_for(stage, corpus, vocabulary_file, tmp_path / "out" / "r")
     limit = 4_000  # bytes a file: a disk that is full, as far as the process can tell

@@ -71,6 +71,7 @@ def test_leftovers_of_a_job_that_holds_its_lock_stay(tmp_path):
         folder.rmdir()
 
 
+@pytest.mark.slow
 def test_killed_job_s_files_go_with_the_next_job_of_another_output(corpus, vocabulary_file, tmp_path, monkeypatch):
     parent = tmp_path / "out"
     command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, parent / "killed"]

@@ -59,7 +59,8 @@ def empty(documents):
     return documents[:13] + [[first + second] for first in marks for second in marks][:1000]
 
 
-@pytest.mark.parametrize("spoil", [copies, pytest.param(empty, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("spoil", [copies, empty])
 def test_documents_that_add_nothing_do_not_starve_the_pools(spoil, vocabulary_file, tmp_path):
     documents = [document * 4 for document in make_documents() if len(document) > 5]
     clean, spoilt = (

@@ -45,6 +45,7 @@ def test_texts_are_tokenized_as_by_transformers(served, pairs):
     np.testing.assert_array_equal(answers, wanted)
 
 
+@pytest.mark.slow
 def test_other_tokens_are_refused_and_nothing_is_published(tmp_path, monkeypatch):
     monkeypatch.setattr(strings, "ACCENTS", "e")  # "the" becomes "th", which is [UNK]
     model = save_kind("classification", tmp_path)

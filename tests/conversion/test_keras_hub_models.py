@@ -28,9 +28,9 @@ def make(kind, **options):
     ("kind", "options"),
     [
         (kbf.TextClassifier, {"num_classes": 3}),
-        (kbf.MultiLabelClassifier, {"num_classes": 3}),
-        (kbf.TextRegressor, {}),
-        (kbf.TextEmbedder, {"pooling": "max", "normalize": False}),
+        pytest.param(kbf.MultiLabelClassifier, {"num_classes": 3}, marks=pytest.mark.any_backend),
+        pytest.param(kbf.TextRegressor, {}, marks=pytest.mark.any_backend),
+        pytest.param(kbf.TextEmbedder, {"pooling": "max", "normalize": False}, marks=pytest.mark.any_backend),
     ],
 )
 def test_heads_go_to_keras_hub(kind, options):
@@ -41,6 +41,7 @@ def test_heads_go_to_keras_hub(kind, options):
     np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.any_backend
 def test_masked_lm_goes_where_its_other_epsilon_is_accepted():
     ours = make(kbf.MaskedLM)
     with pytest.raises(ValueError, match="with --mlm-gelu erf --mlm-epsilon 1e-05, in Python"):
@@ -69,6 +70,7 @@ def test_models_of_keras_hub_come_here_with_their_heads():
     assert kbf.to_keras_hub(ours).dtype_policy.name == "mixed_bfloat16"
 
 
+@pytest.mark.any_backend
 def test_vocabulary_makes_a_preprocessor(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(45))]) + "\n")

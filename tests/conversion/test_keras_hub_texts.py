@@ -44,6 +44,7 @@ def as_lists(outputs):
     return [row[: int(mask.sum())].tolist() for row, mask in zip(ids, real, strict=True)]
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("cased", [True, False])
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_word_pieces_are_ours(tmp_path, vocabulary, family, cased):
@@ -83,6 +84,7 @@ def write_byte_pairs(folder):
     return tokenizer.get_vocab_size()
 
 
+@pytest.mark.any_backend
 def test_byte_pairs_are_ours(tmp_path):
     (tmp_path / "ours").mkdir()
     size = write_byte_pairs(tmp_path / "ours")

@@ -124,6 +124,7 @@ def test_model_is_saved_and_loaded_with_its_pretrainer(tmp_path):
         np.testing.assert_array_equal(loaded.predict(inputs, verbose=0)[name], values)
 
 
+@pytest.mark.any_backend
 def test_fits_batches_of_records_with_sentence_pairs(tmp_path):
     records = write_tiny_records(tmp_path / "records")
     model = BagOfWordsPretrainer(BertPretrainer(BertBackbone(**SMALL)))

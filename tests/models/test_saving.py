@@ -108,6 +108,7 @@ def save_pretrainer(folder):
     return {"pretrainer": save_case(folder, "pretrainer", *case)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="there the next test does the same")
 def test_saved_pretrainer_trains_on_in_another_process(tmp_path):
     resume_in_child(tmp_path, save_pretrainer(tmp_path))
