@@ -1,9 +1,11 @@
 """Say on the model card what a pre-trained model was made from, how, and what was measured."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.conversion.adapters import BASE, name_base
 from keras_bert_flow.conversion.model_card import Card, describe_machine
 from keras_bert_flow.records.manifest import Manifest
 
@@ -33,6 +35,8 @@ def describe_run(config: PipelineConfig, records: Manifest, metrics: Mapping[str
     data = [[title, f"{counters[name]:,}"] for name, title in COUNTERS.items() if name in counters]
     data += [[name.replace("_", " "), str(records.config[name])] for name in RECORDS if name in records.config]
     recipe = [[name.replace("_", " "), str(settings[name])] for name in RECIPE] + [["seed", str(config.seed)]]
+    if config.initial_model is not None:
+        recipe.insert(0, ["began from", _name_model(config.initial_model)])
     scores = [
         [name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"]
         for name, value in sorted(metrics.items())
@@ -45,3 +49,11 @@ def describe_run(config: PipelineConfig, records: Manifest, metrics: Mapping[str
         describe_machine(metrics["seconds"], metrics.get("devices", 1)),
     )
     return Card(config.name, sections)
+
+
+def _name_model(initial_model: str) -> str:
+    """Return the name of a model on the Hub; of another no path, which says nothing to who reads the card elsewhere."""
+    base = name_base(initial_model)
+    if Path(base[BASE] or "").is_absolute():
+        return "another model"
+    return f"{base[BASE]}" + (f", revision {base['revision']}" if base["revision"] else "")
