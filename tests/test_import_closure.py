@@ -213,10 +213,15 @@ def inputs(tmp_path):
     return tmp_path
 
 
-# The slow ones load little that the others do not.
+SLOW = ("distillation", "finetuning", "evaluation")  # which load little that the others do not
+
+
 @pytest.mark.parametrize(
     "stage",
-    [pytest.param(name, marks=pytest.mark.slow) if name in ("distillation", "evaluation") else name for name in STAGES],
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("distillation", "evaluation", "finetuning") else name
+        for name in STAGES
+    ],
 )
 def test_every_project_module_that_a_stage_loads_is_in_its_closure(stage, inputs):
     code = (

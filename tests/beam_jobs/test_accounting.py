@@ -84,6 +84,7 @@ def test_totals_add_up_with_every_kind_of_bad_line_and_file(vocabulary_file, tmp
     assert sorted(line.split("Received: ")[1].split(",")[0] for line in named) == [f"{folder}/{name}" for name in bad]
 
 
+@pytest.mark.slow
 def test_skipped_files_leave_no_trace_in_the_records(vocabulary_file, tmp_path):
     folder = write_good_files(tmp_path / "text")
     corpus = CorpusConfig(input=(str(folder),), skip_bad_inputs=True, max_rejected_share=1, **LINES)

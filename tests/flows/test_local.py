@@ -85,6 +85,7 @@ def test_flow_that_fails_names_the_error():
         run_flow({"no_such_parameter": 1}, {}, lambda line: None)
 
 
+@pytest.mark.slow
 def test_run_says_why_its_server_does_not_start(start, tmp_path: Path):
     home = tmp_path / "home"
     database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "nonsense:///database"}

@@ -114,6 +114,7 @@ def test_saved_pretrainer_trains_on_in_another_process(tmp_path):
     resume_in_child(tmp_path, save_pretrainer(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_saved_models_train_on_in_another_process(tmp_path):
     expected = save_pretrainer(tmp_path)

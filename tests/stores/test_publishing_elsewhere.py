@@ -146,6 +146,7 @@ def test_copies_are_of_what_is_there(records, server, trouble):
     assert {name.split("/")[3] for name in copies} == {"best", "step-00000004"}
 
 
+@pytest.mark.slow
 def test_earlier_process_that_is_still_alive_publishes_nothing(records, server, trouble, monkeypatch, tmp_path):
     with (
         pytest.raises(OSError, match=rf"one process at a time\. Received: {OUTPUT}, which another"),

@@ -29,6 +29,7 @@ def weights(run):
     return (run / "model" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_killed_training_ends_with_the_weights_of_a_disk(records, tmp_path, trouble):
     folder, address = records
     config = make_tiny_config(masking="dynamic", bag_of_words=1.0, output_bias="unigram")

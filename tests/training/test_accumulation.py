@@ -40,6 +40,7 @@ def largest_difference(some, others):
     return max(float(np.abs(some[name] - others[name]).max()) for name in some)
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("lamb", marks=pytest.mark.any_backend)])
 def test_four_parts_make_the_step_of_the_whole(records, tmp_path, optimizer):
     whole, whole_log = run_five_steps(records, tmp_path / "whole", 1, optimizer=optimizer)

@@ -18,6 +18,7 @@ def finished(place):
     return finetune(make_task_config(place), place / "model", place / "finished", lambda line: None)
 
 
+@pytest.mark.any_backend
 def test_finetune_learns_what_can_be_separated(finished):
     for run in RUNS:
         log = read_log(finished / run)
@@ -27,6 +28,7 @@ def test_finetune_learns_what_can_be_separated(finished):
         assert log[-1]["step"] == 12 * 10  # epochs of 77 rows in batches of 8
 
 
+@pytest.mark.any_backend
 def test_finetune_publishes_every_run_whole(finished):
     manifest = check_folder(finished, "finetuning")
     names = {file.name for file in manifest.files}
@@ -35,12 +37,14 @@ def test_finetune_publishes_every_run_whole(finished):
     assert not [name for name in names if "checkpoint" in name or name.endswith(".tmp")]
 
 
+@pytest.mark.any_backend
 def test_finetune_starts_and_seeds_differ(finished):
     assert len({weights_of(finished / run) for run in RUNS}) == 4
     first_losses = [read_log(finished / run)[0]["loss"] for run in RUNS]
     assert len(set(first_losses)) == 4
 
 
+@pytest.mark.any_backend
 def test_finetuned_models_score_as_their_logs_say(place, finished):
     predictor = Predictor(finished / RUNS[0] / "model")
     assert predictor.model.labels == predictor.task.labels == ("no", "yes")

@@ -75,6 +75,7 @@ def test_lora_moves_the_projections_and_the_pooler_alone(place, tmp_path):
     assert list_moved(place, output) == products | {name for name in names if ".pooler." in name}
 
 
+@pytest.mark.any_backend
 def test_killed_lora_goes_on_to_the_bit(place, tmp_path):
     class Killed(BaseException):
         pass
@@ -91,6 +92,7 @@ def test_killed_lora_goes_on_to_the_bit(place, tmp_path):
     assert weights_of(again / RUNS[0]) == weights_of(whole / RUNS[0])
 
 
+@pytest.mark.any_backend
 def test_adapter_is_published_and_asked(place, tmp_path):
     settings = LORA | ONE_RUN | {"lora_output": "adapter"}
     output = run(place, tmp_path / "out", **settings)
