@@ -26,7 +26,7 @@ from tests.tasks.kinds import LETTERS
 from tests.terminals import read_terminal
 from tests.test_markdown import PARSER, read_table, shown, text_of
 
-pytestmark = pytest.mark.any_backend
+pytestmark = [pytest.mark.any_backend, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 TITLE = "".join(HOSTILE)

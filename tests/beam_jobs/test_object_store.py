@@ -203,6 +203,7 @@ def test_a_killed_worker_ends_its_job_which_leaves_nothing_that_looks_finished(
     assert_whole_after_another_run(store, built, corpus, vocabulary_file)
 
 
+@pytest.mark.slow
 def test_a_failed_job_leaves_nothing(store, vocabulary_file, tmp_path):
     with pytest.raises(ValueError, match="must hold"):
         build(make_corpus(tmp_path / "a.txt", "\n\n"), vocabulary_file, OUTPUT)

@@ -28,6 +28,7 @@ def test_run_ends_where_nothing_is_gained_and_the_best_is_published(place):
     assert not (output / RUNS[0] / "best").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_random_weights_are_trained_until_nothing_is_gained(place):
     settings = {"seeds": (1,), "epochs": 1, "random_max_epochs": 30, "random_patience_epochs": 2}

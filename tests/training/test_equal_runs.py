@@ -54,6 +54,7 @@ def runs(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_keys_of_everything_made_are_equal_though_timings_differ(runs):
     first, second = runs.values()
     for name in ("model/README.md", "log.jsonl", "metrics.json"):
@@ -69,6 +70,7 @@ def test_keys_of_everything_made_are_equal_though_timings_differ(runs):
     assert folder_digest(first / "pretraining" / "model") == folder_digest(second / "pretraining" / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", UMASKS)
 def test_published_files_follow_the_umask(runs, umask):
     file_mode, folder_mode = UMASKS[umask]
@@ -81,6 +83,7 @@ def test_published_files_follow_the_umask(runs, umask):
     assert {path: mode for path, mode in modes.items() if path.is_dir() and mode != folder_mode} == {}
 
 
+@pytest.mark.slow
 def test_checkpoints_follow_the_umask(tmp_path):
     class Killed(BaseException):
         pass
@@ -101,6 +104,7 @@ def test_checkpoints_follow_the_umask(tmp_path):
     assert {path.stat().st_mode & 0o777 for path in states if path.is_file()} == {0o640}
 
 
+@pytest.mark.slow
 def test_changed_score_changes_the_keys_of_what_shows_it(runs, tmp_path):
     place = next(iter(runs.values()))
     manifest = check_folder(place / "pretraining")

@@ -65,6 +65,7 @@ def shorten(config):
     return config.model_copy(update={"finetuning": settings})
 
 
+@pytest.mark.slow
 def test_curve_holds_every_run_of_every_number(finished):
     curve = read_curve(finished)
     assert (curve["kind"], curve["main_metric"]) == ("classification", "accuracy")
@@ -81,16 +82,19 @@ def test_curve_holds_every_run_of_every_number(finished):
                 assert log[-1]["step"] == len(run["dev_scores"]) * -(-row["labels"] // 8)
 
 
+@pytest.mark.slow
 def test_few_labels_are_the_first_rows(finished, place, encoded):
     texts = [line.split("\t")[0] for line in (place / "train.tsv").read_text().splitlines()[1:]]
     assert encoded[3] == texts[:3] and encoded[24] == texts[:24]
 
 
+@pytest.mark.slow
 def test_models_of_few_labels_are_not_kept(finished):
     assert len(list(finished.glob("*/seed-*/model"))) == 4
     assert not list(finished.glob("label-counts/**/model"))
 
 
+@pytest.mark.slow
 def test_table_sets_the_models_beside_the_words(finished, place):
     task = make_task("classification")
     training, dev = task.read(place / "train.tsv"), task.read(place / "dev.tsv")
