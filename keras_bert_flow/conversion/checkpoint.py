@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,16 @@ class Tensors(TensorMapping):
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._makers[name]()
+
+    @classmethod
+    def select(cls, tensors: TensorMapping, sources: Mapping[str, str]) -> "Tensors":
+        """Return tensors of others under new names.
+
+        Args:
+            sources: name → that of the other.
+        """
+        makers = {name: partial(tensors.__getitem__, source) for name, source in sources.items()}
+        return cls(makers, {name: tensors.shapes[source] for name, source in sources.items()}, tensors.path)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +16,6 @@ from keras_bert_flow.conversion.formats.registry import find_format, recognise
 from keras_bert_flow.conversion.surgery import keep_layers, set_positions, set_tied, set_vocabulary
 
 HUGGING_FACE = "huggingface"
-# Argument of `convert` → what it changes, in this order
-CHANGES: dict[str, Callable[..., Checkpoint]] = {
-    "layers": keep_layers,
-    "positions": set_positions,
-    "tied": set_tied,
-    "gelu": set_gelu,
-    "mlm_gelu": set_mlm_gelu,
-    "mlm_epsilon": set_mlm_epsilon,
-}
 
 
 @dataclass(frozen=True)
@@ -87,11 +79,17 @@ def convert(
     if vocabulary is not None:
         is_cased = checkpoint.keeps_case() if cased is None else cased
         checkpoint = set_vocabulary(checkpoint, vocabulary, is_cased)
-    given = {"layers": layers, "positions": positions, "tied": tied}
-    given |= {"gelu": gelu, "mlm_gelu": mlm_gelu, "mlm_epsilon": mlm_epsilon}
-    for argument, change in CHANGES.items():
-        if given[argument] is not None:
-            checkpoint = change(checkpoint, given[argument])
+    changes: tuple[tuple[Callable[..., Checkpoint], Any], ...] = (
+        (keep_layers, layers),
+        (set_positions, positions),
+        (set_tied, tied),
+        (set_gelu, gelu),
+        (set_mlm_gelu, mlm_gelu),
+        (set_mlm_epsilon, mlm_epsilon),
+    )
+    for change, value in changes:
+        if value is not None:
+            checkpoint = change(checkpoint, value)
     known.check(checkpoint)
     remarks = checkpoint.remarks + ((f"numbers rounded to {dtype}",) if dtype != "float32" else ())
     for _ in _walk(checkpoint, dtype):  # every number is looked at before anything is written

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.conversion.checkpoint import Checkpoint, Maker, Tensors
+from keras_bert_flow.conversion.checkpoint import Checkpoint, Tensors
 from keras_bert_flow.conversion.directory_files import describe_vocabulary
 from keras_bert_flow.conversion.hf_config import TIED_FIELD, read_shape
 from keras_bert_flow.conversion.tables.registry import find_table_of
@@ -72,18 +72,17 @@ def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
             f"Layers must be among 0 to {shape.num_layers - 1}, each once. Received: {', '.join(map(str, layers))}."
         )
     number = re.compile(re.escape(table.block_name).replace(r"\{\}", r"(\d+)"))
-    makers: dict[str, Maker] = {}
-    shapes = {}
+    sources = {}
     for name in checkpoint.tensors:
         found = number.match(name)
         if found and int(found[1]) not in layers:
             continue
         new = table.block_name.format(layers.index(int(found[1]))) + name[found.end() :] if found else name
-        makers[new], shapes[new] = partial(checkpoint.tensors.__getitem__, name), checkpoint.tensors.shapes[name]
+        sources[new] = name
     return replace(
         checkpoint,
         config=_set(checkpoint.config, table, num_layers=len(layers)),
-        tensors=Tensors(makers, shapes, checkpoint.tensors.path),
+        tensors=Tensors.select(checkpoint.tensors, sources),
         remarks=(*checkpoint.remarks, f"layers {', '.join(map(str, layers))} of {shape.num_layers}"),
     )
 
@@ -110,11 +109,7 @@ def set_tied(checkpoint: Checkpoint, tied: bool) -> Checkpoint:
     return replace(
         checkpoint,
         config={**checkpoint.config, TIED_FIELD: tied},
-        tensors=Tensors(
-            {name: partial(tensors.__getitem__, source) for name, source in sources.items()},
-            {name: tensors.shapes[source] for name, source in sources.items()},
-            tensors.path,
-        ),
+        tensors=Tensors.select(tensors, sources),
         remarks=(*checkpoint.remarks, f"{own}.weight {'left out, the embeddings take its place' if tied else 'new'}"),
     )
 

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +49,12 @@ class HuggingFace(Format):
         renamed = sum(here != name.removeprefix(table.prefix) for name, here in names.items())
         copies = _list_copies(config, table)
         copies = {name: source for name, source in copies.items() if _is_copy(tensors, name, source)}
-        kept = [name for name in tensors if name not in copies]
         remarks = [f"{renamed} tensors renamed from gamma and beta"] if renamed else []
         remarks += [f"{name} left out, a copy of {source}" for name, source in copies.items()]
         remarks += [f"{name} left out, no weights" for name, here in names.items() if here not in tensors]
         return Checkpoint(
             config,
-            Tensors(
-                {name: partial(tensors.__getitem__, name) for name in kept},
-                {name: tensors.shapes[name] for name in kept},
-                tensors.path,
-            ),
+            Tensors.select(tensors, {name: name for name in tensors if name not in copies}),
             {name: path / name for name in TOKENIZER if (path / name).is_file()},
             {name: path / name for name in COMPANIONS if (path / name).is_file()},
             tuple(remarks),

@@ -39,7 +39,6 @@ def choose_trained_part(model: Any, settings: FinetuningConfig) -> None:
     """Freeze what is not to be trained, and add LoRA where it is; before the model is compiled.
 
     A pooler is trained with the head: in some families it is part of the head, in others it may be new.
-
     """
     backbone = model.backbone
     if settings.lora_rank is not None:
