@@ -1,6 +1,6 @@
 """Install the oldest releases that `pyproject.toml` allows, an extra at a time, and run its tests with them.
 
-    python -m tests.floors            # all of them; or some: python -m tests.floors hub beam
+    python -m tests.floors            # all of `TESTS`; or some: python -m tests.floors hub beam
 
 Each extra gets an environment of its own, which is removed: the core and the extra at their floors, and what its tests
 need besides. `make test-floors` takes an hour and several gigabytes of downloads.
