@@ -110,7 +110,7 @@ def pretrain(arguments: argparse.Namespace, name: str, steps: int, output: Path,
         | own
         | {
             "masking": "dynamic",
-            "precision": "mixed_bfloat16",
+            "precision": "auto",
             "tensorboard": False,
             "log_every_steps": every,
             "evaluate_every_steps": every,
