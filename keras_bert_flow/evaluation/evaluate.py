@@ -24,6 +24,7 @@ from keras_bert_flow.evaluation.results import (
     worst_errors,
 )
 from keras_bert_flow.evaluation.summary import extra_results, improving_sentence, results_markdown, unreachable_markdown
+from keras_bert_flow.evaluation.usage import write_commands, write_python
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.markdown import escape_markdown
@@ -141,6 +142,7 @@ def write_evaluation(
             stages=_describe_stages(records, phases, finetuned, figures, runs),
             config=config.model_dump(mode="json"),
             versions=_list_versions(),
+            usage=_describe_usage(config, finetuned),
             errors=worst_errors(task, dev, runs[PRETRAINED][0].predictions),
         )
         write_report(work / "report.html", report)
@@ -243,6 +245,12 @@ def _describe_stages(
             {"stage": manifest.stage, "key": manifest.key, "folder": folder.name, "seconds": seconds.get(folder)}
         )
     return rows
+
+
+def _describe_usage(config: PipelineConfig, finetuned: Path) -> list[str]:
+    """Write how the model of the first seed is used."""
+    runs = sorted(finetuned.glob(f"{PRETRAINED}/seed-*/model"), key=lambda path: int(path.parent.name.split("-")[1]))
+    return [write_commands(runs[0], config.task.kind, config.backend), write_python(runs[0])]
 
 
 def _list_versions() -> dict[str, str]:

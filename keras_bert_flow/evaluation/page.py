@@ -107,6 +107,11 @@ def figure(svg: str, caption: str) -> str:
     return f'<figure role="group">\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>'
 
 
+def code(text: str) -> str:
+    """Return preformatted text, as it stands."""
+    return f"<pre>{escape(text)}</pre>" if text else ""
+
+
 def details(summary: str, text: str) -> str:
     """Return preformatted text behind a line that opens it."""
     return f"<details>\n<summary>{escape(summary)}</summary>\n<pre>{escape(text)}</pre>\n</details>" if text else ""

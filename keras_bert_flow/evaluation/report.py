@@ -13,7 +13,7 @@ from keras_bert_flow.evaluation.curves import Panel, describe_panel, draw_panel,
 from keras_bert_flow.evaluation.grid_table import NOTE, grid_rows
 from keras_bert_flow.evaluation.label_curve import NOTE as CURVE_NOTE
 from keras_bert_flow.evaluation.label_curve import curve_panel, curve_rows, describe_gains
-from keras_bert_flow.evaluation.page import details, figure, page, paragraph, section, table
+from keras_bert_flow.evaluation.page import code, details, figure, page, paragraph, section, table
 from keras_bert_flow.evaluation.pair_tables import describe_minimal_pairs
 from keras_bert_flow.evaluation.result_sections import (
     describe_classes,
@@ -61,6 +61,7 @@ class Report:
         stages: stage, key, folder and seconds of each.
         config: the resolved configuration, in JSON-like values.
         versions: of what made the run, by name.
+        usage: commands and lines of Python, a block each.
         errors: what `review` of the task says of each; see `keras_bert_flow.evaluation.results.worst_errors`.
     """
 
@@ -73,6 +74,7 @@ class Report:
     stages: Sequence[Mapping[str, Any]] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    usage: Sequence[str] = ()
     errors: Sequence[Mapping[str, Any]] = ()
 
 
@@ -108,6 +110,7 @@ def render_report(report: Report) -> str:
                 "Versions",
                 table(["name", "version"], [[*map(str, item)] for item in report.versions.items()], ["", ""]),
             ),
+            section("Use", *map(code, report.usage)),
             section("Configuration", details("Resolved configuration, as YAML", _write_yaml(report.config))),
         ],
     )

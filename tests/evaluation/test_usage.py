@@ -1,0 +1,32 @@
+"""The commands that a report gives: they are commands of ours, for each kind of task."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from keras_bert_flow.cli import app
+from keras_bert_flow.config.tasks import TASKS
+from keras_bert_flow.evaluation.usage import write_commands, write_python
+
+ODD = Path("/results of 'mine'/$HOME/model")
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_commands_parse(kind: str):
+    lines = [line for line in write_commands(ODD, kind, "jax").splitlines() if line and not line.startswith("#")]
+    commands = typer.main.get_command(app).commands
+    assert len(lines) == 5
+    for line in lines:
+        program, name, *words = shlex.split(line)
+        parsed = commands[name].make_context(name, words, resilient_parsing=False).params
+        assert program == "kbf" and (name == "run" or ODD in map(Path, map(str, parsed.values())))
+
+
+def test_python_names_the_folder():
+    code = write_python(ODD)
+    ast.parse(code)
+    assert len(re.findall(re.escape(repr(str(ODD))), code)) == 2
