@@ -5,14 +5,17 @@ folder is whole, so a folder that was deleted is made again, and one that Prefec
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prefect import Task, task
+from prefect import Task
+from prefect.assets import Asset, AssetProperties, materialize
 from prefect.context import TaskRunContext
 from prefect.logging import get_run_logger
 from prefect.states import Completed, State
+from prefect.tasks import MaterializingTask
 
 from flows.logs import escape_run_logs
 from flows.progress import StageProgress
@@ -50,31 +53,41 @@ SHOWN = {
 RETRIED = {"retries": 1, "retry_delay_seconds": RETRY_DELAY_SECONDS, "retry_condition_fn": may_pass_next_time}
 
 
-@task(name="write-corpus", **SHOWN, **RETRIED)
+def stage_task(name: str, **options: Any) -> Callable[[Callable[[StageRun], str]], MaterializingTask]:
+    """Return the decorator of a task that makes one result, an asset whose lineage Prefect keeps."""
+    return materialize(name_asset(name, "none"), by="keras-bert-flow", name=name, **SHOWN, **options)
+
+
+def name_asset(stage: str, key: str) -> str:
+    """Name a result for Prefect by what it is made from, wherever it lies."""
+    return f"kbf://{stage}/{key}"
+
+
+@stage_task("write-corpus", **RETRIED)
 def write_corpus(stage: StageRun) -> str:
     """Write out the built-in corpus and task."""
     return follow(stage)
 
 
-@task(name="learn-vocabulary", **SHOWN, **RETRIED)
+@stage_task("learn-vocabulary", **RETRIED)
 def learn_vocabulary(stage: StageRun) -> str:
     """Count the words of the corpus and learn its WordPiece vocabulary."""
     return follow(stage)
 
 
-@task(name="write-records", **SHOWN, **RETRIED)
+@stage_task("write-records", **RETRIED)
 def write_records(stage: StageRun) -> str:
     """Turn documents into masked sentence pairs."""
     return follow(stage)
 
 
-@task(name="pretrain-model", **SHOWN)
+@stage_task("pretrain-model")
 def pretrain_model(stage: StageRun) -> str:
     """Train the model on the records."""
     return follow(stage)
 
 
-@task(name="distill-model", **SHOWN)
+@stage_task("distill-model")
 def distill_model(stage: StageRun) -> str:
     """Train a smaller model on what the pre-trained one guesses."""
     return follow(stage)
@@ -84,13 +97,13 @@ def distill_model(stage: StageRun) -> str:
 TRAINING = {PRETRAINING.name: pretrain_model, DISTILLATION.name: distill_model}
 
 
-@task(name="finetune-model", **SHOWN)
+@stage_task("finetune-model")
 def finetune_model(stage: StageRun) -> str:
     """Fine-tune the model on its task, once per seed."""
     return follow(stage)
 
 
-@task(name="evaluate-model", **SHOWN)
+@stage_task("evaluate-model")
 def evaluate_model(stage: StageRun) -> str:
     """Measure the models and write the report."""
     return follow(stage)
@@ -125,7 +138,7 @@ class Performed:
         return self.state.name == CACHED
 
 
-def perform(step: Task, stage: StageRun, performed: list[Performed]) -> Path:
+def perform(step: MaterializingTask, stage: StageRun, performed: list[Performed]) -> Path:
     """Run the task of a stage, note that it is done, and return the stage's folder.
 
     Prefect draws an edge from each stage whose folder the command reads; else from the one before.
@@ -135,7 +148,9 @@ def perform(step: Task, stage: StageRun, performed: list[Performed]) -> Path:
     inputs = [
         done.state for done in performed if any(word.startswith(str(done.stage.folder)) for word in stage.command)
     ]
-    state = step(stage, return_state=True, wait_for=inputs or [done.state for done in performed[-1:]])
+    asset = Asset(key=name_asset(stage.name, stage.key), properties=AssetProperties(description=str(stage.folder)))
+    made = step.with_options(assets=[asset])
+    state = made(stage, return_state=True, wait_for=inputs or [done.state for done in performed[-1:]])
     folder = state.result()
     done = Performed(stage, state, round(time.monotonic() - started, 1))
     if not done.is_cached:
