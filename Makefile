@@ -1,4 +1,4 @@
-# Two commands for everybody: `make quickstart` and `make test`. Both make .venv and install what they need.
+# For everybody: `make quickstart`, `make serve` and `make test`. Each makes .venv and installs what it needs.
 
 BACKEND ?= jax
 PYTHON ?= python3
@@ -18,10 +18,13 @@ ifeq ($(filter $(BACKEND),jax tensorflow torch),)
 $(error BACKEND must be jax, tensorflow or torch. Received: $(BACKEND))
 endif
 
-.PHONY: quickstart test test-all test-cluster test-floors .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
+.PHONY: quickstart serve test test-all test-cluster test-floors .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
+
+serve: $(VENV)/.installed-$(BACKEND)
+	$(BIN)/kbf serve configs/quickstart.yaml
 
 # Three of the five processes at a time, a thread each, the longest first: two cores are then busy while one of them waits
 # for a server or a kill. More of them at a time take more processor time. What one prints comes when it is done.

@@ -60,9 +60,7 @@ def describe_parameter(parameter: Any) -> str | None:
     is_option = parameter.param_type_name == "option"
     written = [*parameter.opts, *parameter.secondary_opts]
     names = (
-        ", ".join(f"`{name}`" for name in written)
-        if is_option
-        else f"`{parameter.metavar or parameter.name.upper()}`"
+        ", ".join(f"`{name}`" for name in written) if is_option else f"`{parameter.metavar or parameter.name.upper()}`"
     )
     return row(names, getattr(parameter, "help", None) or "", describe_value(parameter.default))
 

@@ -54,7 +54,7 @@ def main() -> None:
     encoded = {
         name: task.encode(tokenizer, rows, sequence_length=64) for name, rows in (("train", training), ("dev", dev))
     }
-    classifier = kbf.TextClassifier(backbone, num_classes=len(task.labels), labels=task.labels)
+    classifier = kbf.TextClassifier(backbone, num_classes=len(task.labels), labels=task.labels, pooling="mean")
     steps = -(-len(training) // arguments.batch_size)
     optimizer = kbf.adamw(learning_rate=3e-4, warmup_steps=steps // 10, total_steps=steps * arguments.epochs)
     classifier.compile(optimizer=optimizer)

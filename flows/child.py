@@ -44,7 +44,7 @@ def run_child(
         reader = threading.Thread(target=_read_lines, args=(child.stdout, on_line), daemon=True)
         reader.start()
         try:
-            with ended_on_leaving(child, grace_seconds):
+            with ended_on_leaving(lambda: child, grace_seconds):
                 return child.wait()
         finally:
             stop_child(child, grace_seconds)
@@ -82,13 +82,17 @@ def stop_child(child: subprocess.Popen, grace_seconds: float) -> None:
 
 
 @contextmanager
-def ended_on_leaving(child: subprocess.Popen, grace_seconds: float) -> Iterator[None]:
+def ended_on_leaving(find_child: Callable[[], subprocess.Popen], grace_seconds: float) -> Iterator[None]:
     """Stop a child, as `stop_child` does, when a signal ends this process within the block.
 
     Not by the methods of `Popen`, whose lock the interrupted code may hold.
+
+    Args:
+        find_child: returns the child that there is then.
     """
 
     def end(hurry: bool) -> None:
+        child = find_child()
         deadline = time.monotonic() + (0.0 if hurry else grace_seconds)
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(child.pid, signal.SIGTERM)

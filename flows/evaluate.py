@@ -1,25 +1,23 @@
 """The flow from fine-tuned models to the report."""
 
 from pathlib import Path
-from typing import Any
 
 from prefect import flow
 
 from flows.finished import find_finetuned, find_pretrained, find_records
-from flows.report import REPORT, show_report, show_stages
-from flows.settling import DEFAULT_CONFIG, settle_config
+from flows.form import FIELDS, name_run, with_form
+from flows.report import show_report, show_stages
+from flows.report_pages import REPORT
 from flows.stages import evaluation_stage
-from flows.tasks import evaluate_model, fill_builtin, perform
-from keras_bert_flow.config.pipeline import Backend, PipelineConfig
+from flows.tasks import Performed, evaluate_model, fill_builtin, perform
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.preflight.run import check_run
 
 
-@flow(name="evaluate")
+@flow(name="evaluate", flow_run_name=name_run)
+@with_form(*FIELDS)
 def evaluate(
-    config_path: str = DEFAULT_CONFIG,
-    overrides: tuple[str, ...] = (),
-    config: PipelineConfig | None = None,
-    backend: Backend | None = None,
+    config: PipelineConfig,
     records: str | None = None,
     pretrained: str | None = None,
     finetuned: str | None = None,
@@ -27,25 +25,20 @@ def evaluate(
     """Measure fine-tuned models and write the report.
 
     Args:
-        config_path: Configuration file, relative to the checkout.
-        overrides: Settings that replace those of the file, such as name=first-try.
-        config: A filled-in configuration, used in place of the file.
-        backend: Keras backend, in place of the configured one.
         records: Folder of records; by default the one that `preprocess` made for this configuration.
         pretrained: Folder of pre-training; by default the one that `pretrain` made.
         finetuned: Folder of fine-tuned models; by default the one that `finetune` made.
     Returns:
         The path of the report.
     """
-    rows: list[dict[str, Any]] = []
-    settled = settle_config(config_path, overrides, config, backend)
-    check_run(settled, ("evaluation",))
-    settled = fill_builtin(settled, rows)
-    folders = [Path(records).absolute()] if records else find_records(settled)
-    phases = [Path(pretrained).absolute()] if pretrained else find_pretrained(settled, folders)
-    finetuned_folder = Path(finetuned).absolute() if finetuned else find_finetuned(settled, phases[-1])
-    stage = evaluation_stage(settled, finetuned_folder, phases, folders[-1])
-    evaluation = perform(evaluate_model, stage, rows)
-    show_stages(rows)
+    performed: list[Performed] = []
+    check_run(config, ("evaluation",))
+    config = fill_builtin(config, performed)
+    folders = [Path(records).absolute()] if records else find_records(config)
+    phases = [Path(pretrained).absolute()] if pretrained else find_pretrained(config, folders)
+    finetuned_folder = Path(finetuned).absolute() if finetuned else find_finetuned(config, phases[-1])
+    stage = evaluation_stage(config, finetuned_folder, phases, folders[-1])
+    evaluation = perform(evaluate_model, stage, performed)
+    show_stages(performed)
     show_report(evaluation)
     return str(evaluation / REPORT)

@@ -59,7 +59,8 @@ def run_locally(
         raise ValueError("`kbf run` must have Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'")
     settings = _read_settings()
     chosen = settings.api.url
-    parameters = {"config_path": str(config_path), "overrides": list(overrides), "backend": backend}
+    chosen_backend = () if backend is None else (f"backend={backend}",)  # stronger than a setting
+    parameters = {"config_path": str(config_path), "overrides": [*overrides, *chosen_backend]}
     with chosen_server(chosen) if chosen else running_server(settings.home / SERVER_LOG) as address:
         return run_flow(parameters, QUIET | {"PREFECT_API_URL": address}, on_line)
 

@@ -5,16 +5,16 @@ stage Completed, Cached or Failed.
 """
 
 from contextvars import ContextVar
-from typing import Any
 
 from prefect import flow
 
+from flows.form import FIELDS, name_run, with_form
 from flows.preprocess import make_records
-from flows.report import REPORT, show_report, show_stages
-from flows.settling import DEFAULT_CONFIG, settle_config
+from flows.report import show_report, show_stages
+from flows.report_pages import REPORT
 from flows.stages import MODEL, evaluation_stage, finetuning_stage, make_pretrained
-from flows.tasks import TRAINING, evaluate_model, fill_builtin, finetune_model, perform
-from keras_bert_flow.config.pipeline import Backend, PipelineConfig
+from flows.tasks import TRAINING, Performed, evaluate_model, fill_builtin, finetune_model, perform
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.preflight.stages import check_label_words
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
@@ -22,34 +22,24 @@ from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 IS_CHECKED: ContextVar[bool] = ContextVar("is_checked", default=False)  # `kbf run` has checked the configuration
 
 
-@flow(name="bert-pipeline")
-def bert_pipeline(
-    config_path: str = DEFAULT_CONFIG,
-    overrides: tuple[str, ...] = (),
-    config: PipelineConfig | None = None,
-    backend: Backend | None = None,
-) -> str:
+@flow(name="bert-pipeline", flow_run_name=name_run)
+@with_form(*FIELDS)
+def bert_pipeline(config: PipelineConfig) -> str:
     """Take raw text to an evaluated BERT, doing only what is not done yet.
 
-    Args:
-        config_path: Configuration file, relative to the checkout.
-        overrides: Settings that replace those of the file, such as pretraining.total_steps=100.
-        config: A filled-in configuration, used in place of the file.
-        backend: Keras backend, in place of the configured one.
     Returns:
         The path of the report.
     """
-    rows: list[dict[str, Any]] = []
-    settled = settle_config(config_path, overrides, config, backend)
+    performed: list[Performed] = []
     if not IS_CHECKED.get():
-        check_run(settled)
-    settled = fill_builtin(settled, rows)
-    records = make_records(settled, rows)
-    check_label_words(settled, find_tokenizer_file(records[-1]))
-    phases = make_pretrained(settled, records, lambda stage: perform(TRAINING[stage.name], stage, rows))
-    finetuned = perform(finetune_model, finetuning_stage(settled, phases[-1] / MODEL), rows)
-    stage = evaluation_stage(settled, finetuned, phases, records[-1])
-    evaluation = perform(evaluate_model, stage, rows)
-    show_stages(rows)
+        check_run(config)
+    config = fill_builtin(config, performed)
+    records = make_records(config, performed)
+    check_label_words(config, find_tokenizer_file(records[-1]))
+    phases = make_pretrained(config, records, lambda stage: perform(TRAINING[stage.name], stage, performed))
+    finetuned = perform(finetune_model, finetuning_stage(config, phases[-1] / MODEL), performed)
+    stage = evaluation_stage(config, finetuned, phases, records[-1])
+    evaluation = perform(evaluate_model, stage, performed)
+    show_stages(performed)
     show_report(evaluation)
     return str(evaluation / REPORT)

@@ -1,24 +1,55 @@
 """Put the results of a run where Prefect's UI shows them."""
 
+import base64
+import html
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
+from flows.report_pages import REPORT, find_address
+from flows.tasks import Performed
+from keras_bert_flow.evaluation.page import find_figures
 from keras_bert_flow.markdown import code_span, escape_markdown
 
-REPORT = "report.html"
 RESULTS = "report.md"
+GREY = "#8a8f98"  # read on the UI's light and dark pages; an image knows no colour of the text around it
+SVG = "http://www.w3.org/2000/svg"
 
 
 def show_report(evaluation: Path) -> None:
-    """Create the artifact `report`: the table of results and where the whole report lies."""
+    """Create the artifact `report`: the conclusion, the tables, the curves, and where the whole report is."""
     results = (evaluation / RESULTS).read_text(encoding="utf-8").strip()
-    where = f"The whole report: {code_span(str(evaluation / REPORT))}"
-    create_markdown_artifact(key="report", markdown=f"{results}\n\n{where}\n", description=where)
+    page = evaluation / REPORT
+    where, address = f"The whole report: {code_span(str(page))}", find_address(page)
+    if address is not None:
+        create_link_artifact(address, link_text="The whole report", key="report-page", description=where)
+        where = f"[The whole report]({address}), {code_span(str(page))}"
+    drawings = "\n\n".join(draw_images(page.read_text(encoding="utf-8")))
+    create_markdown_artifact(f"{results}\n\n{where}\n\n{drawings}\n", key="report", description=where)
 
 
-def show_stages(rows: list[dict[str, Any]]) -> None:
+def show_stages(performed: Sequence[Performed]) -> None:
     """Create the artifact `stages`: a row a stage, with its key, folder and time."""
-    shown = [row | {"folder": escape_markdown(row["folder"])} for row in rows]  # the UI takes cells for Markdown
-    create_table_artifact(key="stages", table=shown, description="What each stage made and where.")
+    rows = [
+        {
+            "stage": done.stage.name,
+            "key": done.stage.key,
+            "cached": done.is_cached,
+            "seconds": done.seconds,
+            "folder": escape_markdown(str(done.stage.folder)),  # the UI takes cells for Markdown
+        }
+        for done in performed
+    ]
+    create_table_artifact(key="stages", table=rows, description="What each stage made and where.")
+
+
+def draw_images(page: str) -> list[str]:
+    """Return the drawings of a report as Markdown images that hold their data."""
+    images = []
+    for svg, caption in find_figures(page):
+        standalone = re.sub("<svg", f'<svg xmlns="{SVG}"', svg, count=1).replace("currentColor", GREY)
+        data = base64.b64encode(standalone.encode()).decode()
+        images.append(f"![{escape_markdown(html.unescape(caption))}](data:image/svg+xml;base64,{data})")
+    return images

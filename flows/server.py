@@ -38,29 +38,28 @@ def running_server(log_path: Path, environment: dict[str, str] | None = None) ->
         StageError: the server ended or did not answer in time; the message names its log.
     """
     port = find_free_port()
-    command = (
-        sys.executable,
-        "-m",
-        "prefect",
-        "server",
-        "start",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--no-ui",
-    )
     log_path.parent.mkdir(parents=True, exist_ok=True)
     log_path.write_bytes(b"")  # then appended to, as by a second server with the same home
     with open(log_path, "ab") as log:
-        server = start_child(command, SERVER_SETTINGS | (environment or {}), log)
+        server = start_child(server_command(port), SERVER_SETTINGS | (environment or {}), log)
     try:
         address = f"http://127.0.0.1:{port}/api"
-        with ended_on_leaving(server, STOP_SECONDS):
-            _wait_for(address, server, log_path)
+        with ended_on_leaving(lambda: server, STOP_SECONDS):
+            wait_for_server(address, server, log_path)
             yield address
     finally:
         stop_child(server, STOP_SECONDS)
+
+
+def server_command(port: int, ui: bool = False) -> tuple[str, ...]:
+    """Return the command of a server that this machine alone reaches."""
+    command = (sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port))
+    return command if ui else (*command, "--no-ui")
+
+
+def server_settings(address: str) -> dict[str, str]:
+    """Return the settings of a server with a UI, which else looks for the API at port 4200."""
+    return SERVER_SETTINGS | {"PREFECT_SERVER_UI_API_URL": address, "PREFECT_API_URL": address}
 
 
 @contextmanager
@@ -89,6 +88,22 @@ def find_free_port() -> int:
         return probe.getsockname()[1]
 
 
+def check_port(port: int) -> None:
+    """Check that a port of this machine is free.
+
+    Raises:
+        ValueError: something listens there.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what has just ended does not hold it
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ValueError(
+                f"The port must be free. Received: {port}: {error.strerror}. Choose another: --port {port + 100}."
+            ) from None
+
+
 def _find_setting() -> tuple[str, str]:
     """Say where `PREFECT_API_URL` is set, and how to unset it."""
     from prefect.context import get_settings_context
@@ -102,7 +117,12 @@ def _find_setting() -> tuple[str, str]:
     return "in a file that `prefect config view` names", "remove it there"
 
 
-def _wait_for(address: str, server: subprocess.Popen, log_path: Path) -> None:
+def wait_for_server(address: str, server: subprocess.Popen, log_path: Path) -> None:
+    """Wait until a server answers.
+
+    Raises:
+        StageError: it ended, or did not answer in time.
+    """
     deadline = time.monotonic() + START_SECONDS
     while not _answers(address):
         if server.poll() is not None or time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Turn what a flow is given (a file, overrides, a filled-in form) into the one configuration that every stage reads."""
+"""Turn what a flow is given, a file and settings, into the one configuration that every stage reads."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ import yaml
 
 from keras_bert_flow.artifacts import canonical_json, write_atomically
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.config.pipeline import Backend, PipelineConfig
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.preflight.initial_model import settle_initial_model
@@ -18,26 +18,17 @@ DEFAULT_CONFIG = "configs/quickstart.yaml"
 DIGEST_LENGTH = 16  # hexadecimal digits, as in content keys
 
 
-def settle_config(
-    config_path: str,
-    overrides: Sequence[str] = (),
-    config: PipelineConfig | None = None,
-    backend: Backend | None = None,
-) -> PipelineConfig:
+def settle_config(config_path: str, overrides: Sequence[str] = ()) -> PipelineConfig:
     """Load and check the configuration of a run, its paths made absolute, its initial model fetched, and `precision:
     auto` resolved.
 
     Args:
-        overrides: `key.sub=value` settings, the strongest but for `backend`.
-        config: a filled-in form, taken in place of the file.
+        overrides: `key.sub=value` settings; the last of a key counts.
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: what is wrong with which setting.
     """
-    path = config_path if config is None else write_config(config)
-    chosen = () if backend is None else (f"backend={backend}",)
-    loaded = make_paths_absolute(load_config(path, (*overrides, *chosen)))
-    return resolve_precision(settle_initial_model(loaded))
+    return resolve_precision(settle_initial_model(make_paths_absolute(load_config(config_path, overrides))))
 
 
 def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:

@@ -55,6 +55,10 @@ class StageRun:
     def is_finished(self) -> bool:
         return is_published(self.folder, self.key)
 
+    def reads(self, folder: Path) -> bool:
+        """Whether the command is given a folder, or something in it."""
+        return any(Path(word).is_relative_to(folder) for word in self.command)
+
 
 def corpus_stage(config: PipelineConfig) -> StageRun:
     """Write out the built-in corpus and task; wanted only where `needs_builtin(config)`."""

@@ -5,15 +5,20 @@ folder is whole, so a folder that was deleted is made again, and one that Prefec
 """
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prefect import Task, task
+from prefect import Task
+from prefect.assets import Asset, AssetProperties, materialize
 from prefect.context import TaskRunContext
 from prefect.logging import get_run_logger
 from prefect.states import Completed, State
+from prefect.tasks import MaterializingTask
 
 from flows.logs import escape_run_logs
+from flows.progress import StageProgress
 from flows.stages import StageRun, corpus_stage, run_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.stages.corpus import needs_builtin, resolve_builtin
@@ -48,31 +53,41 @@ SHOWN = {
 RETRIED = {"retries": 1, "retry_delay_seconds": RETRY_DELAY_SECONDS, "retry_condition_fn": may_pass_next_time}
 
 
-@task(name="write-corpus", **SHOWN, **RETRIED)
+def stage_task(name: str, **options: Any) -> Callable[[Callable[[StageRun], str]], MaterializingTask]:
+    """Return the decorator of a task that makes one result, an asset whose lineage Prefect keeps."""
+    return materialize(name_asset(name, "none"), by="keras-bert-flow", name=name, **SHOWN, **options)
+
+
+def name_asset(stage: str, key: str) -> str:
+    """Name a result for Prefect by what it is made from, wherever it lies."""
+    return f"kbf://{stage}/{key}"
+
+
+@stage_task("write-corpus", **RETRIED)
 def write_corpus(stage: StageRun) -> str:
     """Write out the built-in corpus and task."""
     return follow(stage)
 
 
-@task(name="learn-vocabulary", **SHOWN, **RETRIED)
+@stage_task("learn-vocabulary", **RETRIED)
 def learn_vocabulary(stage: StageRun) -> str:
     """Count the words of the corpus and learn its WordPiece vocabulary."""
     return follow(stage)
 
 
-@task(name="write-records", **SHOWN, **RETRIED)
+@stage_task("write-records", **RETRIED)
 def write_records(stage: StageRun) -> str:
     """Turn documents into masked sentence pairs."""
     return follow(stage)
 
 
-@task(name="pretrain-model", **SHOWN)
+@stage_task("pretrain-model")
 def pretrain_model(stage: StageRun) -> str:
     """Train the model on the records."""
     return follow(stage)
 
 
-@task(name="distill-model", **SHOWN)
+@stage_task("distill-model")
 def distill_model(stage: StageRun) -> str:
     """Train a smaller model on what the pre-trained one guesses."""
     return follow(stage)
@@ -82,13 +97,13 @@ def distill_model(stage: StageRun) -> str:
 TRAINING = {PRETRAINING.name: pretrain_model, DISTILLATION.name: distill_model}
 
 
-@task(name="finetune-model", **SHOWN)
+@stage_task("finetune-model")
 def finetune_model(stage: StageRun) -> str:
     """Fine-tune the model on its task, once per seed."""
     return follow(stage)
 
 
-@task(name="evaluate-model", **SHOWN)
+@stage_task("evaluate-model")
 def evaluate_model(stage: StageRun) -> str:
     """Measure the models and write the report."""
     return follow(stage)
@@ -96,27 +111,56 @@ def evaluate_model(stage: StageRun) -> str:
 
 def follow(stage: StageRun) -> str | State:
     """Run a stage under a task, its lines in the run's log; return its folder, as `Cached` where it was there."""
-    log = get_run_logger()
-    cached = run_stage(stage, lambda line: log.info("%s", line))
-    folder = str(stage.folder)
-    return Completed(name=CACHED, data=folder, message="The folder is there and whole.") if cached else folder
+    log, folder = get_run_logger(), str(stage.folder)
+    if stage.is_finished():
+        return Completed(name=CACHED, data=folder, message="The folder is there and whole.")
+    progress = StageProgress(stage.name, lambda line: log.info("%s", line))
+    run_stage(stage, progress.follow)
+    progress.finish()
+    return folder
 
 
-def perform(step: Task, stage: StageRun, rows: list[dict[str, Any]]) -> Path:
-    """Run the task of a stage and add a row to the table of stages; return the stage's folder."""
+@dataclass(frozen=True)
+class Performed:
+    """A stage that a flow has behind it.
+
+    Attributes:
+        state: the last of its task's run.
+        seconds: how long it took, were it only to find it there.
+    """
+
+    stage: StageRun
+    state: State
+    seconds: float
+
+    @property
+    def is_cached(self) -> bool:
+        return self.state.name == CACHED
+
+
+def perform(step: MaterializingTask, stage: StageRun, performed: list[Performed]) -> Path:
+    """Run the task of a stage, note that it is done, and return the stage's folder.
+
+    Prefect draws an edge from each stage whose folder the command reads; else from the one before.
+    """
     log, started = get_run_logger(), time.monotonic()
     log.info("%s %s: %s", stage.name, stage.key, "is there" if stage.is_finished() else "running")
-    state = step(stage, return_state=True)
+    inputs = [
+        done.state for done in performed if any(word.startswith(str(done.stage.folder)) for word in stage.command)
+    ]
+    asset = Asset(key=name_asset(stage.name, stage.key), properties=AssetProperties(description=str(stage.folder)))
+    made = step.with_options(assets=[asset])
+    state = made(stage, return_state=True, wait_for=inputs or [done.state for done in performed[-1:]])
     folder = state.result()
-    seconds, cached = round(time.monotonic() - started, 1), state.name == CACHED
-    if not cached:
-        log.info("%s: done in %s s", stage.name, seconds)
-    rows.append({"stage": stage.name, "key": stage.key, "cached": cached, "seconds": seconds, "folder": folder})
+    done = Performed(stage, state, round(time.monotonic() - started, 1))
+    if not done.is_cached:
+        log.info("%s: done in %s s", stage.name, done.seconds)
+    performed.append(done)
     return Path(folder)
 
 
-def fill_builtin(config: PipelineConfig, rows: list[dict[str, Any]]) -> PipelineConfig:
+def fill_builtin(config: PipelineConfig, performed: list[Performed]) -> PipelineConfig:
     """Put files in the places of the word `builtin`, writing them out first."""
     if not needs_builtin(config):
         return config
-    return resolve_builtin(config, perform(write_corpus, corpus_stage(config), rows))
+    return resolve_builtin(config, perform(write_corpus, corpus_stage(config), performed))

@@ -82,12 +82,12 @@ def test_no_key_is_made_of_the_word(tmp_path):
 
 
 def test_flows_and_commands_resolve_it_first(tmp_path, monkeypatch):
-    from flows.settling import settle_config
+    from flows.settling import settle_config, write_config
     from keras_bert_flow.cli.options import choose_backend
 
     monkeypatch.setattr(precision_choice, "choose_precision", lambda backend: "mixed_bfloat16")
     monkeypatch.setenv("KERAS_BACKEND", "jax")
-    settled = settle_config("", config=AUTOMATIC.model_copy(update={"runs": str(tmp_path)}))
+    settled = settle_config(str(write_config(AUTOMATIC.model_copy(update={"runs": str(tmp_path)}))))
     chosen = choose_backend(AUTOMATIC, None)
     for config in (settled, chosen):
         assert config.pretraining.precision == config.finetuning.precision == "mixed_bfloat16"

@@ -19,6 +19,7 @@ from keras_bert_flow.cli import (  # noqa: F401  each adds its commands
     hub_commands,
     model_commands,
     question_commands,
+    serve_commands,
     submission_commands,
 )
 from keras_bert_flow.cli.app import app

@@ -23,7 +23,13 @@ from keras_bert_flow.evaluation.results import (
     score_models,
     worst_errors,
 )
-from keras_bert_flow.evaluation.summary import extra_results, improving_sentence, results_markdown, unreachable_markdown
+from keras_bert_flow.evaluation.summary import (
+    extra_results,
+    improving_sentence,
+    results_markdown,
+    unreachable_markdown,
+    verdict,
+)
 from keras_bert_flow.evaluation.usage import write_commands, write_python
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.local_paths import check_local
@@ -201,7 +207,8 @@ def _ask(predictor: Predictor, model: Path, features: Features, examples: Sequen
 
 
 def _write_tables(results: Mapping[str, Any]) -> str:
-    tables = [results_markdown(results), *filter(None, [improving_sentence(results)])]
+    tables = [f"**{escape_markdown(verdict(results))}**", results_markdown(results)]
+    tables += filter(None, [improving_sentence(results)])
     tables += [
         f"On {escape_markdown(name)}:\n\n{results_markdown(other)}" for name, other in extra_results(results).items()
     ]

@@ -1,5 +1,6 @@
 """Write one HTML page that needs nothing but itself: text is escaped here, and style is inline."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape as escape_html
 
@@ -102,9 +103,17 @@ def shaded_table(corner: str, names: Sequence[str], counts: Sequence[Sequence[in
     )
 
 
+FIGURE = '<figure role="group">'
+
+
 def figure(svg: str, caption: str) -> str:
     """Return a drawing with its caption. The drawing is markup of our own making and is not escaped."""
-    return f'<figure role="group">\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>'
+    return f"{FIGURE}\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
+
+
+def find_figures(page: str) -> list[tuple[str, str]]:
+    """Return the drawings of a page that `figure` has written, each with its caption, as it stands there."""
+    return re.findall(rf"{FIGURE}\n(<svg.*?</svg>)\n<figcaption>(.*?)</figcaption>", page, re.DOTALL)
 
 
 def code(text: str) -> str:

@@ -111,9 +111,9 @@ def test_key_of_a_remote_corpus_is_that_of_its_files_here(tiny_config: Path, mon
     assert vocabulary_stage(remote).key == vocabulary_stage(settle_config("tiny.yaml")).key
 
 
-def test_overrides_apply_to_a_filled_in_form(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
+def test_overrides_apply_to_the_file(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tiny_config.parent)
-    settled = settle_config("absent.yaml", ["pretraining.total_steps=7"], load_config("tiny.yaml"), "torch")
+    settled = settle_config("tiny.yaml", ["pretraining.total_steps=7", "backend=torch"])
     assert (settled.pretraining.total_steps, settled.backend, settled.name) == (7, "torch", "tiny")
 
 

@@ -37,7 +37,7 @@ def records(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stage_of(runs: str, records: Path) -> StageRun:
-    return pretraining_stage(settle_config("tiny.yaml", [*SETTINGS, f"runs={runs}"], backend="torch"), records)
+    return pretraining_stage(settle_config("tiny.yaml", [*SETTINGS, f"runs={runs}", "backend=torch"]), records)
 
 
 def steps_of(folder: Path) -> list[int]:

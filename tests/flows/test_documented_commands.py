@@ -1,4 +1,4 @@
-"""README on Prefect: its commands parse, and run as they stand on a machine that has never seen Prefect."""
+"""docs/prefect.md: its commands parse, and run as they stand on a machine that has never seen Prefect."""
 
 import os
 import re
@@ -19,6 +19,7 @@ from flows.server import find_free_port
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS
 
+DOCS = ROOT / "docs" / "prefect.md"
 ADDRESS = "http://127.0.0.1:4200"
 SERVER = "prefect server start"
 LEFT_RUNNING = "# leave running"
@@ -37,13 +38,13 @@ while True:
 END"""
 
 
-def readme_block() -> list[str]:
-    (block,) = re.findall(r"```\n(prefect .*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+def documented_block() -> list[str]:
+    (block,) = re.findall(r"```\n(prefect .*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     return block.splitlines()
 
 
 def test_commands_parse():
-    lines = readme_block()
+    lines = documented_block()
     assert lines[0] == f"prefect config set PREFECT_API_URL={ADDRESS}/api    # once"
     for line in lines:
         program, *arguments = shlex.split(line, comments=True)
@@ -53,7 +54,7 @@ def test_commands_parse():
 
 def test_prefect_yaml_repeats_the_block():
     header = (ROOT / "flows" / "prefect.yaml").read_text(encoding="utf-8")
-    assert re.findall(r"#   (prefect .*)", header) == readme_block()
+    assert re.findall(r"#   (prefect .*)", header) == documented_block()
 
 
 def has_own_network() -> bool:
@@ -106,7 +107,7 @@ def processes_at(home: Path) -> list[psutil.Process]:
 def test_block_runs_in_an_empty_home(folder: Path):
     """No variable of Prefect's is set. With the server stopped, `kbf run` says what to do, and that helps."""
     port = None if has_own_network() else find_free_port()
-    (folder / "block.sh").write_text(write_script(readme_block(), port))
+    (folder / "block.sh").write_text(write_script(documented_block(), port))
     command = ("bash", "block.sh") if port else (*OWN_NETWORK, "bash", "block.sh")
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     environment = {"PATH": path, "HOME": str(folder / "home"), "PYTHONPATH": str(ROOT)}

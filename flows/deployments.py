@@ -1,0 +1,120 @@
+"""Register on a Prefect server what is needed to start runs from its UI: a work pool, a deployment for each flow and
+configuration, and an automation that ends dead runs."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from prefect import Flow, get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.events.schemas.events import ResourceSpecification
+from prefect.exceptions import ObjectNotFound
+
+from flows.evaluate import evaluate
+from flows.finetune import finetune
+from flows.form import describe_form
+from flows.pipeline import bert_pipeline
+from flows.preprocess import preprocess
+from flows.pretrain import pretrain
+from keras_bert_flow.config.loading import load_config
+
+# Flow → the object that a worker imports
+FLOWS: dict[Flow, str] = {
+    bert_pipeline: "flows.pipeline.bert_pipeline",
+    preprocess: "flows.preprocess.preprocess",
+    pretrain: "flows.pretrain.pretrain",
+    finetune: "flows.finetune.finetune",
+    evaluate: "flows.evaluate.evaluate",
+}
+DEAD_RUNS = "keras-bert-flow: end dead runs"
+# Three heartbeats of Prefect's 180 s. With half of it runs were ended that were alive (prefect#16459, #18653).
+DEAD_AFTER = timedelta(seconds=540)
+DEAD_MESSAGE = (
+    "No sign of life for {seconds:.0f} s: its process was killed, or its machine stopped. Run it again with the same "
+    "parameters: finished stages are kept, and training goes on from its checkpoint."
+)
+LIVING, ENDED = "prefect.flow-run.heartbeat", ("Completed", "Failed", "Cancelled", "Crashed")
+
+
+def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -> list[str]:
+    """Register everything; what is there already is brought up to date.
+
+    Args:
+        configs: files of configurations; a deployment has the name of its file, without the suffix.
+        pool: name of the work pool, of the type `process`.
+        folder: in which runs work, so that relative paths mean the same there as here.
+        parallel: runs at a time; each trains, and by default there is one device.
+    Returns:
+        The names of the deployments, `flow/configuration`.
+    Raises:
+        FileNotFoundError, ValueError: as of `load_config`, before anything is registered; two files of one name.
+    """
+    forms = list(_describe_forms(configs))
+    with get_client(sync_client=True) as client:
+        _settle_pool(client, pool, parallel)
+        for flow, entrypoint, name, description, (values, schema) in forms:
+            client.create_deployment(
+                client.create_flow_from_name(flow.name),
+                name,
+                entrypoint=entrypoint,
+                description=description,
+                work_pool_name=pool,
+                parameters=values,
+                parameter_openapi_schema=schema,
+                enforce_parameter_schema=True,
+                pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(folder)}}],
+                job_variables={"env": {"PYTHONSAFEPATH": "1"}},  # no module of the folder shadows an installed one
+                tags=["keras-bert-flow"],
+            )
+        end_dead_runs(client)
+    return [f"{flow.name}/{name}" for flow, _, name, _, _ in forms]
+
+
+def end_dead_runs(client: SyncPrefectClient, after: timedelta = DEAD_AFTER) -> None:
+    """Have the server mark runs as crashed that have stopped to give signs of life."""
+    if client.read_automations_by_name(DEAD_RUNS):
+        return
+    trigger = EventTrigger(
+        match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
+        for_each={"prefect.resource.id"},
+        after={LIVING},
+        expect={LIVING, *(f"prefect.flow-run.{state}" for state in ENDED)},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=after,
+    )
+    message = DEAD_MESSAGE.format(seconds=after.total_seconds())
+    action = ChangeFlowRunState(state=StateType.CRASHED, message=message)
+    client.create_automation(AutomationCore(name=DEAD_RUNS, trigger=trigger, actions=[action]))
+
+
+def _describe_forms(configs: Sequence[str]) -> Iterator[tuple]:
+    names: dict[str, str] = {}
+    for path in configs:
+        name = Path(path).stem
+        if name in names:
+            raise ValueError(
+                f"Configurations must have different names, as deployments have theirs. Received: {names[name]} and "
+                f"{path}. Rename one."
+            )
+        names[name] = path
+        config = load_config(path)
+        for flow, entrypoint in FLOWS.items():
+            yield flow, entrypoint, name, f"{flow.description}\n\n{config.name}", describe_form(flow, config, path)
+
+
+def _settle_pool(client: SyncPrefectClient, name: str, parallel: int) -> None:
+    try:
+        found = client.read_work_pool(name)
+    except ObjectNotFound:
+        client.create_work_pool(WorkPoolCreate(name=name, type="process", concurrency_limit=parallel))
+        return
+    if found.type != "process":
+        raise ValueError(
+            f"The work pool must be of the type process. Received: {name}, {found.type}. Name another: --pool."
+        )
+    client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=parallel))

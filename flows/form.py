@@ -1,0 +1,138 @@
+"""The form of a flow: the few settings that it asks for one by one, and where each stands in a configuration.
+
+A flow is written as a function of a configuration; `with_form` makes it one of a file, of those settings, and of any
+others as `key=value`. A deployment belongs to one configuration: its form shows that configuration's values, with the
+bounds and words that the configuration itself has for them, so what is out of bounds is refused before there is a run.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from prefect import Flow
+from prefect.runtime import flow_run
+from prefect.utilities.callables import parameter_schema
+
+from flows.settling import DEFAULT_CONFIG, settle_config
+from keras_bert_flow.artifacts import canonical_json
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.settings import Settings
+from keras_bert_flow.config.tasks import TASKS
+
+CONFIG, OVERRIDES = "config_path", "overrides"
+# Parameter of a flow → its type, its title, the setting
+FIELDS = {
+    "corpus": (list[str] | None, "Text: files, folders and globs", "corpus.input"),
+    "kind": (str | None, "Kind of task", "task.kind"),
+    "train": (str | None, "Task table to learn from", "task.train"),
+    "dev": (str | None, "Task table to be measured on", "task.dev"),
+    "size": (str | None, "Size of the model", "model.size"),
+    "steps": (int | None, "Budget: steps of pre-training", "pretraining.total_steps"),
+    "backend": (str | None, "Keras backend", "backend"),
+    "output": (str | None, "Folder of results", "runs"),
+}
+CONFIG_TITLE, CONFIG_HELP = "Configuration", "File of settings, relative to the working directory."
+OVERRIDES_TITLE, OVERRIDES_HELP = "Further settings", "`key=value`, such as finetuning.epochs=1; they win."
+OVERRIDE = r"^[A-Za-z_][A-Za-z0-9_.]*=.*$"
+
+
+def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
+    """Turn a function of a configuration into one that makes it from a file, from fields of the form and settings.
+
+    Args:
+        names: the fields that matter to the function.
+    """
+
+    def decorate(run: Callable[..., str]) -> Callable[..., str]:
+        _, *own = inspect.signature(run).parameters.values()
+        asked = {CONFIG: (str, DEFAULT_CONFIG)} | {name: (FIELDS[name][0], None) for name in names}
+        asked |= {OVERRIDES: (tuple[str, ...], ())}
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation, default=default)
+            for name, (annotation, default) in asked.items()
+        ]
+        signature = inspect.Signature([*parameters, *own], return_annotation=str)
+
+        @wraps(run)
+        def start(*arguments: Any, **named: Any) -> str:
+            given = signature.bind(*arguments, **named).arguments
+            fields = {name: given.pop(name) for name in names if name in given}
+            overrides = list_overrides(fields, given.pop(OVERRIDES, ()))
+            return run(settle_config(given.pop(CONFIG, DEFAULT_CONFIG), overrides), **given)
+
+        del start.__wrapped__  # else its signature is taken for that of `start`
+        start.__signature__ = signature
+        start.__doc__ = _document(run, names)
+        return start
+
+    return decorate
+
+
+def name_run() -> str:
+    """Name a run after its configuration and what was filled in: `quickstart, tiny, 1200 steps, jax`."""
+    given = flow_run.parameters
+    chosen = [str(given[name]) for name in ("size", "backend") if given.get(name)]
+    chosen[1:1] = [f"{given['steps']} steps"] if given.get("steps") else []
+    return ", ".join([Path(given[CONFIG]).stem, *chosen])
+
+
+def list_overrides(fields: dict[str, Any], overrides: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the fields that are filled in as `key=value` settings, and the further ones after them, which win."""
+    given = {name: value for name, value in fields.items() if value not in (None, "", [], ())}
+    return (*(f"{FIELDS[name][2]}={canonical_json(value)}" for name, value in given.items()), *overrides)
+
+
+def describe_form(flow: Flow, config: PipelineConfig, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parameters of a flow's form, filled in from a configuration, and their JSON schema.
+
+    Args:
+        path: file of the configuration; a form has no other.
+    """
+    schema = parameter_schema(flow).model_dump()
+    values: dict[str, Any] = {CONFIG: path}
+    for name, entry in schema["properties"].items():
+        entry.pop("anyOf", None)
+        entry.pop("default", None)
+        if name in FIELDS:
+            _, title, setting = FIELDS[name]
+            values[name] = _read(config, setting)
+            entry |= _describe(config, setting) | {"title": title, "default": values[name]}
+        elif name == CONFIG:
+            entry |= {"title": CONFIG_TITLE, "enum": [path], "default": path}
+        elif name == OVERRIDES:
+            items = {"type": "string", "pattern": OVERRIDE}
+            entry |= {"title": OVERRIDES_TITLE, "type": "array", "items": items, "default": []}
+        else:  # a folder, which the flow finds where none is named
+            entry |= {"title": f"{name.capitalize()}: folder", "type": "string"}
+    return values, schema
+
+
+def _read(config: PipelineConfig, setting: str) -> Any:
+    value: Any = config
+    for part in setting.split("."):
+        value = getattr(value, part)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _describe(config: PipelineConfig, setting: str) -> dict[str, Any]:
+    """Return the JSON schema of a setting: its type, its bounds, its description."""
+    *parents, leaf = setting.split(".")
+    section: Settings = config
+    for parent in parents:
+        section = getattr(section, parent)
+    described = type(section).model_json_schema()["properties"][leaf]
+    if setting == FIELDS["kind"][2]:  # which each kind has but for itself
+        described = {"type": "string", "enum": list(TASKS), "description": described["description"]}
+    return {name: value for name, value in described.items() if name not in ("title", "default")}
+
+
+def _document(run: Callable[..., str], names: Sequence[str]) -> str:
+    """Write the docstring of a flow, from which Prefect takes the words of a form where nobody else gives them."""
+    lines = [f"{CONFIG}: {CONFIG_HELP}", f"{OVERRIDES}: {OVERRIDES_HELP}"]
+    lines += [f"{name}: {FIELDS[name][1]}, in place of `{FIELDS[name][2]}`." for name in names]
+    summary, _, own = inspect.getdoc(run).partition("\nArgs:\n")
+    summary, _, returns = summary.partition("\nReturns:\n") if not own else (summary, "", "")
+    arguments = "\n".join(f"    {line}" for line in lines)
+    return f"{summary}\nArgs:\n{arguments}\n" + (own or f"Returns:\n{returns}")

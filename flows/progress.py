@@ -1,0 +1,48 @@
+"""Show on the page of a run how far a stage is: its lines in the log, and the last that counts as a bar that moves."""
+
+import re
+import time
+from collections.abc import Callable
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+from keras_bert_flow.terminal import JOINERS, escape_controls
+
+# As `keras_bert_flow.progress` writes it: "step 1,200 of 5,000: loss 6.913, 0:12:30 left"
+SHARE = re.compile(r"(?P<done>\d[\d,]*) of (?P<total>\d[\d,]*)\b")
+UPDATE_SECONDS = 5.0  # a request each; a page asks for news as rarely
+
+
+def parse_share(line: str) -> float | None:
+    """Return the percentage that a line says is done; None where it says nothing of the kind."""
+    found = SHARE.search(line)
+    if not found:
+        return None
+    done, total = (int(found[name].replace(",", "")) for name in ("done", "total"))
+    return min(100.0, 100 * done / total) if total else None
+
+
+class StageProgress:
+    """A bar on the page of a task's run, from the lines of its stage; each line goes to the log as well."""
+
+    def __init__(self, stage: str, log: Callable[[str], None]):
+        """Show that a stage has begun.
+
+        Args:
+            stage: its name, in the artifact's key.
+        """
+        self._stage, self._log, self._updated_at = stage, log, -UPDATE_SECONDS
+        self._artifact = create_progress_artifact(0.0, key=f"progress-{stage}", description=f"{stage}: started")
+
+    def follow(self, line: str) -> None:
+        self._log(line)
+        share = parse_share(line)
+        if share is not None and time.monotonic() - self._updated_at >= UPDATE_SECONDS:
+            self._updated_at = time.monotonic()
+            self._update(share, escape_controls(line, JOINERS))
+
+    def finish(self) -> None:
+        self._update(100.0, "done")
+
+    def _update(self, share: float, words: str) -> None:
+        update_progress_artifact(self._artifact, share, description=f"{self._stage}: {words}")

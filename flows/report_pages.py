@@ -1,0 +1,51 @@
+"""Serve the reports of finished runs to browsers on this machine, which open no files for a page of Prefect's UI."""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote
+
+REPORT = "report.html"
+HOST = "127.0.0.1"
+REPORTS_URL, REPORTS_FOLDERS = "KBF_REPORTS_URL", "KBF_REPORTS_FOLDERS"  # set by `kbf serve`
+
+
+def find_address(page: Path) -> str | None:
+    """Return where a browser finds a report; None where nobody serves its folder."""
+    url, folders = os.environ.get(REPORTS_URL), os.environ.get(REPORTS_FOLDERS, "").split(os.pathsep)
+    place = page.resolve()
+    if not url or not any(folder and place.is_relative_to(folder) for folder in folders):
+        return None
+    return url + quote(place.as_posix())
+
+
+class ReportHandler(SimpleHTTPRequestHandler):
+    """Serve `report.html` of the folders of results, and nothing else that lies there."""
+
+    def __init__(self, *arguments: object, folders: Sequence[Path], **options: object):
+        self._folders = folders
+        super().__init__(*arguments, directory="/", **options)
+
+    def translate_path(self, path: str) -> str:
+        place = Path(super().translate_path(path)).resolve()
+        is_ours = place.name == REPORT and any(place.is_relative_to(folder) for folder in self._folders)
+        return str(place) if is_ours else os.devnull + "/none"
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing: who reads a report is nobody's business."""
+
+
+@contextmanager
+def serving_reports(port: int, folders: Sequence[Path]) -> Iterator[None]:
+    """Serve reports on this machine within the block."""
+    server = ThreadingHTTPServer((HOST, port), partial(ReportHandler, folders=folders))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

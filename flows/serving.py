@@ -1,0 +1,113 @@
+"""Keep a Prefect server with its UI, a worker and the reports on this machine, until told to stop.
+
+A server or worker that ends is started again: the runs are in the server's database, and the stages in their folders.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from flows.child import ended_on_leaving, start_child, stop_child
+from flows.report_pages import REPORTS_FOLDERS, REPORTS_URL, serving_reports
+from flows.server import check_port, server_command, server_settings, wait_for_server
+from flows.stages import StageError
+from keras_bert_flow.config.loading import load_config
+
+POOL = "local"
+HOST = "127.0.0.1"
+POLL_SECONDS = 1.0
+STOP_SECONDS = 35.0  # Prefect's worker gives a run 30 to write its checkpoint
+MOST_STARTS, WITHIN_SECONDS = 5, 120.0
+AUTHENTICATION = "PREFECT_SERVER_API_AUTH_STRING"
+
+
+class Kept:
+    """A child process that is started again when it ends."""
+
+    def __init__(self, name: str, start: Callable[[], subprocess.Popen], log: Path):
+        self.name, self.child = name, start()
+        self._start, self._log, self._starts = start, log, [time.monotonic()]
+
+    def check(self, on_line: Callable[[str], None]) -> None:
+        """Start the child again if it has ended.
+
+        Raises:
+            StageError: it ends again and again.
+        """
+        status = self.child.poll()
+        if status is None:
+            return
+        self._starts = [start for start in self._starts if time.monotonic() - start < WITHIN_SECONDS]
+        if len(self._starts) >= MOST_STARTS:
+            raise StageError(
+                f"The {self.name} ended {MOST_STARTS} times in {WITHIN_SECONDS:.0f} s. Its log: {self._log}"
+            )
+        on_line(f"The {self.name} ended with status {status}; it is started again. Its log: {self._log}")
+        stop_child(self.child, 0.0)  # whatever is left of its group
+        self._starts.append(time.monotonic())
+        self.child = self._start()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Stop the child at the end of the block, also when a signal ends this process within it."""
+        with ExitStack() as stack:
+            stack.callback(lambda: stop_child(self.child, STOP_SECONDS))
+            stack.enter_context(ended_on_leaving(lambda: self.child, STOP_SECONDS))
+            yield
+
+
+def serve(
+    configs: Sequence[str], home: Path, port: int, parallel: int = 1, on_line: Callable[[str], None] = print
+) -> None:
+    """Start everything, register a deployment for each flow and configuration, and stay until a signal comes.
+
+    Args:
+        configs: files of configurations.
+        home: folder of Prefect's database; the logs of server and worker come to lie there.
+        port: of the server and its UI; the reports are at the next.
+        parallel: runs at a time.
+    Raises:
+        FileNotFoundError, ValueError: a configuration is wrong, or a port is taken; nothing has been started then.
+        StageError: the server does not start.
+    """
+    folders = sorted({Path(load_config(path).runs).resolve() for path in configs})
+    for number in (port, port + 1):
+        check_port(number)
+    address = f"http://{HOST}:{port}/api"
+    os.environ["PREFECT_API_URL"] = address  # which Prefect reads when it is imported
+    os.environ |= {REPORTS_URL: f"http://{HOST}:{port + 1}", REPORTS_FOLDERS: os.pathsep.join(map(str, folders))}
+    if secret := os.environ.get(AUTHENTICATION):
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", secret)
+    home.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(serving_reports(port + 1, folders))
+        settings = server_settings(address)
+        log = home / "server.log"
+        server = Kept("server", partial(start, server_command(port, ui=True), settings, log), log)
+        stack.enter_context(server.kept())
+        wait_for_server(address, server.child, log)
+
+        from flows.deployments import deploy
+
+        names = deploy(configs, POOL, Path.cwd(), parallel)
+        worker_command = (sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL)
+        log = home / "worker.log"
+        worker = Kept("worker", partial(start, worker_command, {}, log), log)
+        stack.enter_context(worker.kept())
+        on_line(f"Prefect's UI: http://{HOST}:{port}, with {len(names)} deployments: {', '.join(names)}")
+        on_line(f"A run from a terminal: PREFECT_API_URL={address} prefect deployment run '{names[0]}' --watch")
+        on_line(f"Reports: http://{HOST}:{port + 1}. Logs: {home}. Ctrl-C ends them all; runs go on from there.")
+        while True:
+            time.sleep(POLL_SECONDS)
+            for kept in (server, worker):
+                kept.check(on_line)
+
+
+def start(command: Sequence[str], settings: dict[str, str], log: Path) -> subprocess.Popen:
+    with open(log, "ab") as file:
+        return start_child(command, settings, file)

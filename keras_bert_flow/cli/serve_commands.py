@@ -1,0 +1,39 @@
+"""The command that keeps Prefect's server, UI and worker on this machine."""
+
+import importlib.util
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.config_commands import find_configs
+from keras_bert_flow.interrupts import ending_with
+from keras_bert_flow.terminal import show
+
+STOPPED = "kbf: stopped; `kbf serve` goes on with the same runs.\n"
+
+
+@app.command()
+def serve(
+    configs: Annotated[
+        list[Path] | None, typer.Argument(help="Configuration files, a form each; default the quickstart's.")
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=1, max=65434, help="Of Prefect's server and UI; reports at the next.")
+    ] = 4200,
+    parallel: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+) -> None:
+    """Keep Prefect's server, its UI and a worker on this machine, with a form for each configuration, until Ctrl-C."""
+    if importlib.util.find_spec("prefect") is None:
+        raise ValueError(
+            "`kbf serve` must have Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'"
+        )
+    from flows.serving import serve as serve_here
+
+    files = [os.path.relpath(path) for path in configs or (find_configs()["quickstart"],)]
+    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    with ending_with(signal.SIGINT, 0, STOPPED), ending_with(signal.SIGTERM, 0, STOPPED):
+        serve_here(files, home, port, parallel, show)

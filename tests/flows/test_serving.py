@@ -1,0 +1,186 @@
+"""`kbf serve`, used from a real browser; its server and worker, killed."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import psutil
+import pytest
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows.server import check_port, find_free_port
+from tests.flows.conftest import ROOT
+from tests.patience import PATIENCE_SECONDS
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+SERVE = (sys.executable, "-m", "keras_bert_flow", "serve")
+
+
+@dataclass(frozen=True)
+class Served:
+    process: subprocess.Popen
+    port: int
+    folder: Path
+    client: SyncPrefectClient
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def find_child(self, words: str) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children()
+        return next(child for child in children if words in " ".join(child.cmdline()))
+
+    def run_states(self) -> dict[str, str]:
+        return {run.name: run.state_name for run in self.client.read_flow_runs()}
+
+
+@pytest.fixture
+def served(tmp_path: Path, tiny_config: Path) -> Iterator[Served]:
+    port = next(port for port in iter(find_free_port, None) if port < 65000 and _is_free(port + 1))
+    settings = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_WORKER_QUERY_SECONDS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")} | settings
+    with open(tmp_path / "serve.log", "wb") as log:
+        command = (*SERVE, "tiny.yaml", "--port", str(port))
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+    try:
+        wait_for(lambda: "Ctrl-C" in (tmp_path / "serve.log").read_text() or process.poll() is not None)
+        assert process.poll() is None, (tmp_path / "serve.log").read_text()
+        with (
+            temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}),
+            get_client(sync_client=True) as client,
+        ):
+            yield Served(process, port, tmp_path, client)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+    assert [found for found in psutil.process_iter() if _lives_in(found, tmp_path)] == []
+
+
+def _is_free(port: int) -> bool:
+    try:
+        check_port(port)
+    except ValueError:
+        return False
+    return True
+
+
+def _lives_in(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.environ().get("PREFECT_HOME") == str(folder / "prefect")
+    except psutil.Error:
+        return False
+
+
+def wait_for(holds: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> object:
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    return found
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    if not BROWSER or not DRIVER:
+        pytest.skip("The packages chromium and chromium-driver are not installed.")
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for option in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "window-size=1400,2000"):
+        options.add_argument(f"--{option}")
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_page_load_timeout(PATIENCE_SECONDS)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def text_of(browser) -> str:
+    return browser.find_element("tag name", "body").text
+
+
+def open_form(browser, served: Served, deployment: str) -> None:
+    found = served.client.read_deployment_by_name(deployment)
+    browser.get(f"{served.url}/deployments/deployment/{found.id}/run")
+    wait_for(lambda: "Budget: steps of pre-training" in text_of(browser))
+
+
+def fill_in(browser, title: str, value: str) -> None:
+    """Put a value in the place of what a field has."""
+    field = f"//label[contains(., '{title}')]/ancestor::div[contains(@class, 'schema-form-property')][1]"
+    entry = browser.find_element("xpath", f"{field}//*[self::input or self::textarea]")
+    entry.send_keys("\ue009a\ue000", value)  # Control and A, then no key held
+
+
+def click(browser, label: str) -> None:
+    wait_for(lambda: browser.find_elements("xpath", f"//button[contains(., '{label}')]"))
+    browser.find_elements("xpath", f"//button[contains(., '{label}')]")[-1].click()
+
+
+@pytest.mark.slow
+def test_run_is_started_watched_and_read_in_a_browser(served: Served, browser):
+    open_form(browser, served, "bert-pipeline/tiny")
+    page = text_of(browser)
+    assert all(title in page for title in ("Text: files, folders and globs", "Kind of task", "Keras backend"))
+    fill_in(browser, "Budget", "0")
+    click(browser, "Submit")
+    wait_for(lambda: "minimum of 1" in text_of(browser))
+    assert served.run_states() == {}
+    fill_in(browser, "Budget", "6")
+    click(browser, "Submit")
+    wait_for(lambda: list(served.run_states().values()) == ["Completed"], 2 * PATIENCE_SECONDS)
+    (run,) = served.client.read_flow_runs()
+    assert run.name == "tiny, tiny, 6 steps, jax"
+    artifacts = {artifact.key: artifact for artifact in served.client.read_artifacts()}
+    assert artifacts.keys() >= {"report", "report-page", "stages", "progress-pretraining"}
+    assert artifacts["progress-pretraining"].data == 100.0
+    browser.get(f"{served.url}/artifacts/artifact/{artifacts['report'].id}")
+    wait_for(lambda: "By macro-F1" in text_of(browser) or "By accuracy" in text_of(browser))
+    image = wait_for(lambda: browser.find_elements("css selector", "img[src^='data:image/svg']"))[0]
+    assert wait_for(lambda: browser.execute_script("return arguments[0].naturalWidth", image)) > 100
+    (report,) = served.folder.glob("runs/evaluation/*/report.html")
+    browser.get(browser.find_element("link text", "The whole report").get_attribute("href"))
+    wait_for(lambda: browser.title == "tiny")
+    for hidden in (report.with_name("metrics.json"), served.folder / "tiny.yaml", Path("/etc/passwd")):
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"http://127.0.0.1:{served.port + 1}{hidden}", timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.slow
+def test_what_is_killed_is_started_again_and_the_run_ends(served: Served):
+    found = served.client.read_deployment_by_name("bert-pipeline/tiny")
+    served.find_child("server start").kill()
+    log = served.folder / "serve.log"
+    wait_for(lambda: "The server ended" in log.read_text())
+    wait_for(lambda: _answers(served.client))
+    served.find_child("worker start").kill()
+    wait_for(lambda: "The worker ended" in log.read_text())
+    served.client.create_flow_run_from_deployment(found.id, parameters={"backend": "torch"})
+    wait_for(lambda: list(served.run_states().values()) == ["Completed"], 2 * PATIENCE_SECONDS)
+
+
+def _answers(client: SyncPrefectClient) -> bool:
+    return client.api_healthcheck() is None
+
+
+def test_taken_port_is_refused_before_anything_starts(tmp_path: Path, tiny_config: Path):
+    port = find_free_port()
+
+    with socket.create_server(("127.0.0.1", port)):
+        command = (*SERVE, "tiny.yaml", "--port", str(port))
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert run.returncode == 2
+    assert run.stderr.startswith(f"kbf: The port must be free. Received: {port}")
