@@ -16,8 +16,9 @@ from prefect.states import Completed, State
 from flows.logs import escape_run_logs
 from flows.stages import StageRun, corpus_stage, run_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.stages.corpus import needs_builtin, resolve_builtin
+from keras_bert_flow.stages.corpus import resolve_builtin
 from keras_bert_flow.stages.distillation import DISTILLATION
+from keras_bert_flow.stages.names import needs_builtin
 from keras_bert_flow.stages.pretraining import PRETRAINING
 
 escape_run_logs()
@@ -105,7 +106,9 @@ def follow(stage: StageRun) -> str | State:
 def perform(step: Task, stage: StageRun, rows: list[dict[str, Any]]) -> Path:
     """Run the task of a stage and add a row to the table of stages; return the stage's folder."""
     log, started = get_run_logger(), time.monotonic()
-    log.info("%s %s: %s", stage.name, stage.key, "is there" if stage.is_finished() else "running")
+    doing = (step.description or "").partition("\n")[0].rstrip(".")
+    how = "is there" if stage.is_finished() else f"running: {doing}"
+    log.info("%s %s: %s, in %s", stage.name, stage.key, how, stage.folder)
     state = step(stage, return_state=True)
     folder = state.result()
     seconds, cached = round(time.monotonic() - started, 1), state.name == CACHED

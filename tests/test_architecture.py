@@ -84,7 +84,8 @@ ALLOWED = {
     "planning": "config models preflight text numpy",
     "os_errors": "terminal",
     "own_packages": "",
-    "__main__": "cli interrupts own_packages terminal",
+    "versions": "",
+    "__main__": "cli interrupts own_packages terminal versions",
     "registration": "",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used
 }
