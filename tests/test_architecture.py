@@ -85,6 +85,7 @@ ALLOWED = {
     "os_errors": "terminal",
     "own_packages": "",
     "versions": "",
+    "lineage": "artifacts config interrupts json_documents locks outputs records stages terminal",
     "__main__": "cli interrupts own_packages terminal versions",
     "registration": "",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used

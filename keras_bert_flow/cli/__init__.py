@@ -25,6 +25,7 @@ COMMANDS = {
     "data_commands": ("corpus", "vocab", "records", "doctor", "inspect"),
     "model_commands": ("pretrain", "distill", "finetune", "evaluate", "report"),
     "question_commands": ("predict", "search"),
+    "store_commands": ("runs", "lineage"),
     "conversion_commands": ("convert",),
     "export_commands": ("export",),
     "hub_commands": ("push",),
