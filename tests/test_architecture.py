@@ -85,6 +85,7 @@ ALLOWED = {
     "os_errors": "terminal",
     "own_packages": "",
     "versions": "",
+    "drafting": "artifacts config doctor models planning tasks terminal text yaml",
     "lineage": "artifacts config interrupts json_documents locks outputs records stages terminal",
     "__main__": "cli interrupts own_packages terminal versions",
     "registration": "",

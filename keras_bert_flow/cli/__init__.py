@@ -20,6 +20,7 @@ from keras_bert_flow.own_packages import check_packages, child_environment
 
 # file of this room → its commands, in the order in which the help lists them
 COMMANDS = {
+    "init_commands": ("init",),
     "config_commands": ("configs",),
     "run_commands": ("run",),
     "data_commands": ("corpus", "vocab", "records", "doctor", "inspect"),
