@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.artifacts import removed_on_leaving, write_atomically
 from keras_bert_flow.interrupts import handling_signals
 from keras_bert_flow.os_errors import explain_os_error
+from keras_bert_flow.progress import working
 
 FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow gives its stage the grace first
 LAST_LINES = 5  # of a flow that died before it could say why
@@ -61,7 +63,10 @@ def run_locally(
     chosen = settings.api.url
     chosen_backend = () if backend is None else (f"backend={backend}",)  # stronger than a setting
     parameters = {"config_path": str(config_path), "overrides": [*overrides, *chosen_backend]}
-    with chosen_server(chosen) if chosen else running_server(settings.home / SERVER_LOG) as address:
+    with ExitStack() as running:
+        with working("Reaching Prefect's server" if chosen else "Starting Prefect's server"):
+            server = chosen_server(chosen) if chosen else running_server(settings.home / SERVER_LOG)
+            address = running.enter_context(server)
         return run_flow(parameters, QUIET | {"PREFECT_API_URL": address}, on_line)
 
 
@@ -91,14 +96,19 @@ def run_flow(parameters: dict, environment: dict[str, str], on_line: Callable[[s
     """Run the flow in a child process and return the path of its report; raise as `run_locally` does."""
     last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
+    waiting = ExitStack()  # for the first line: Prefect takes seconds to be imported
+
     def follow(line: str) -> None:
+        waiting.close()
         last_lines.append(line.strip())
         on_line(line)
 
     with tempfile.TemporaryDirectory(prefix="kbf-") as folder, removed_on_leaving(folder):
         outcome = Path(folder) / "outcome"
         command = (sys.executable, "-m", "flows.local", json.dumps(parameters), str(outcome))
-        status = run_child(command, environment, follow, FLOW_GRACE_SECONDS)
+        with waiting:
+            waiting.enter_context(working("Starting the flow"))
+            status = run_child(command, environment, follow, FLOW_GRACE_SECONDS)
         text = outcome.read_text("utf-8", "surrogatepass") if outcome.is_file() else _last_words(last_lines)
     if status == exit_status.USER_ERROR:
         raise ValueError(text)

@@ -14,10 +14,11 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.planning.workers import describe_workers
 from keras_bert_flow.preflight.stages import check_corpus
-from keras_bert_flow.stages.corpus import corpus_key, needs_builtin, resolve_builtin
+from keras_bert_flow.stages.corpus import corpus_key, resolve_builtin
 from keras_bert_flow.stages.distillation import distillation_key
 from keras_bert_flow.stages.evaluation import evaluation_key
 from keras_bert_flow.stages.finetuning import finetuning_key
+from keras_bert_flow.stages.names import name_stages, needs_builtin
 from keras_bert_flow.stages.pretraining import pretraining_key
 from keras_bert_flow.stages.records import records_key
 from keras_bert_flow.stages.vocabulary import vocabulary_key
@@ -29,6 +30,7 @@ from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files
 
 UNKNOWN = "not yet known"
+DIGESTED_BYTES = 500_000_000  # a second or two; of more the digest is taken once, when the run needs it
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,22 @@ def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: Task
     ]
 
 
+def describe_finished(config: PipelineConfig) -> str:
+    """Return a line on the stages that are finished and those that are to run.
+
+    Args:
+        config: with absolute paths; `check_run` has accepted it.
+    """
+    files = check_corpus(config)
+    remote = any(map(is_remote, config.corpus.input))
+    if remote or sum(Path(path).stat().st_size for path in files) > DIGESTED_BYTES:
+        return "Which stages are finished is told as each comes: the text is not digested twice."
+    stages = list(plan_stages(config))
+    finished = [f"{planned.name} {planned.stage.key}" for planned in stages if planned.folder]
+    to_run = [planned.name for planned in stages if not planned.folder]
+    return f"Finished already: {', '.join(finished) or 'nothing'}. To run: {', '.join(to_run) or 'nothing'}."
+
+
 @contextmanager
 def _builtin_folder(config: PipelineConfig) -> Iterator[Path | None]:
     """Yield a folder with the built-in corpus and task, None where they are not asked for."""
@@ -105,16 +123,17 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     Args:
         builtin: the built-in corpus and task, as files.
     """
+    names = [name for name in name_stages(config) if name != "corpus"]
     if needs_builtin(config):
         corpus = PlannedStage("corpus", _stage(config, "corpus", corpus_key()))
         yield corpus
         folder = corpus.folder or builtin
         if folder is None:
-            yield from (PlannedStage(name, None, "corpus") for name in _names(config))
+            yield from (PlannedStage(name, None, "corpus") for name in names)
             return
         config = resolve_builtin(config, folder)
     if any(map(is_remote, config.corpus.input)):  # its digest needs Beam, and all of the text
-        yield from (PlannedStage(name, None, "the text at another place") for name in _names(config))
+        yield from (PlannedStage(name, None, "the text at another place") for name in names)
         return
     vocabulary = PlannedStage(
         "vocabulary", _stage(config, "vocabulary", vocabulary_key(config.corpus, config.vocabulary))
@@ -161,13 +180,6 @@ def _plan_records(config: PipelineConfig, vocabulary: Path | None) -> PlannedSta
     file = find_tokenizer_file(vocabulary)
     key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed)
     return PlannedStage("records", _stage(config, "records", key))
-
-
-def _names(config: PipelineConfig) -> list[str]:
-    phases = len(config.phases)
-    counts = {"vocabulary": 1, "records": phases, "pretraining": 0 if config.has_own_teacher else phases}
-    counts |= {"distillation": int(config.distillation is not None), "finetuning": 1, "evaluation": 1}
-    return [name for name, count in counts.items() for _ in range(count)]
 
 
 def _stage(config: PipelineConfig, name: str, key: str) -> StageRun:

@@ -30,6 +30,7 @@ from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
 MESSAGE = "kbf: "  # before the message of a command that failed; whoever prints it puts it there again
 MAX_STARTS = 5
+NO_NEXT_STEP = {"KBF_NEXT_STEPS": "off"}  # a command would say what comes after it, which the flow knows
 MODEL = "model"  # the model directory within a folder of pre-training
 
 
@@ -115,7 +116,7 @@ def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Calla
 
 def finetuning_stage(config: PipelineConfig, model: Path) -> StageRun:
     key = finetuning_key(config, model)
-    return _stage(config, FINETUNING, key, "--task", write_config(config), "--model", model)
+    return _stage(config, FINETUNING, key, "--config", write_config(config), "--model", model)
 
 
 def evaluation_stage(config: PipelineConfig, finetuned: Path, phases: Sequence[Path], records: Path) -> StageRun:
@@ -185,7 +186,7 @@ def _run_command(stage: StageRun, on_line: Callable[[str], None]) -> tuple[int, 
         lines.append(line)
         on_line(line)
 
-    status = run_child(stage.command, stage.environment, follow)
+    status = run_child(stage.command, NO_NEXT_STEP | dict(stage.environment), follow)
     return status, lines[-1] if lines else ""
 
 

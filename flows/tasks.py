@@ -21,8 +21,9 @@ from flows.logs import escape_run_logs
 from flows.progress import StageProgress
 from flows.stages import StageRun, corpus_stage, run_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.stages.corpus import needs_builtin, resolve_builtin
+from keras_bert_flow.stages.corpus import resolve_builtin
 from keras_bert_flow.stages.distillation import DISTILLATION
+from keras_bert_flow.stages.names import needs_builtin
 from keras_bert_flow.stages.pretraining import PRETRAINING
 
 escape_run_logs()
@@ -144,11 +145,11 @@ def perform(step: MaterializingTask, stage: StageRun, performed: list[Performed]
     Prefect draws an edge from each stage whose folder the command reads; else from the one before.
     """
     log, started = get_run_logger(), time.monotonic()
-    log.info("%s %s: %s", stage.name, stage.key, "is there" if stage.is_finished() else "running")
-    inputs = [
-        done.state for done in performed if any(word.startswith(str(done.stage.folder)) for word in stage.command)
-    ]
+    doing = (step.description or "").partition("\n")[0].rstrip(".")
+    how = "is there" if stage.is_finished() else f"running: {doing}"
+    log.info("%s %s: %s, in %s", stage.name, stage.key, how, stage.folder)
     asset = Asset(key=name_asset(stage.name, stage.key), properties=AssetProperties(description=str(stage.folder)))
+    inputs = [done.state for done in performed if stage.reads(done.stage.folder)]
     made = step.with_options(assets=[asset])
     state = made(stage, return_state=True, wait_for=inputs or [done.state for done in performed[-1:]])
     folder = state.result()

@@ -17,6 +17,11 @@ def main() -> None:
     """Run the command, with its signals handled until the interpreter has shut down."""
     handle_signals()
     atexit.register(ignore_signals)  # the first to be registered runs last
+    if sys.argv[1:] == ["--version"]:  # before the commands are imported, which takes seconds
+        from keras_bert_flow.versions import describe_versions
+
+        sys.stdout.write(f"{describe_versions()}\n")
+        return
     from keras_bert_flow.terminal import show_exception
 
     sys.excepthook = show_exception

@@ -58,6 +58,19 @@ def locked(path: Path, wait: bool = True, tell: Callable[[str], None] = _logger.
             return
 
 
+def find_holder(path: Path) -> str | None:
+    """Return who holds a lock, in words; None where nobody does. The lock is left as it is."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read_holder(file)
+    except FileNotFoundError:
+        pass
+    return None
+
+
 def _describe_process() -> str:
     program = Path(sys.argv[0] or "python").name
     command = shlex.join(["kbf" if program == "__main__.py" else program, *sys.argv[1:]])

@@ -1,14 +1,25 @@
-"""Show how work goes: a bar on a terminal, of training plain lines elsewhere."""
+"""Show how work goes: a bar on a terminal, plain lines elsewhere, on standard error but for those of training."""
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 
 from keras_bert_flow.terminal import escape_controls, show
@@ -18,6 +29,9 @@ SHOWN = ("loss", "tokens_per_second", "utilisation")  # beside scores on dev, an
 PARTS = {"masked_lm": "masked LM", "words": "bag of words", "soft": "soft targets", "hidden": "hidden states"}
 HELD_OUT = "held_out_"
 LINE_EVERY_SECONDS = 5.0  # so that a log file of a long run stays readable
+STILL_EVERY_SECONDS = 30.0  # the same, of work of which only the time is known
+MEASURE_EVERY_SECONDS = 1.0
+HIDDEN = "KBF_PROGRESS"  # set to `off`, nothing but training is told of
 
 Report = Callable[[Mapping[str, Any]], None]
 
@@ -38,18 +52,106 @@ def training_progress(total_steps: int | None = None) -> Iterator[Report]:
 
 
 @contextmanager
-def counting_progress(total: int | None = None) -> Iterator[Callable[[float], None]]:
-    """Yield what takes how many more are done: a bar on standard error where that is a terminal, else nothing.
+def counting_progress(
+    total: float | None = None, name: str = "", are_bytes: bool = False
+) -> Iterator[Callable[[float], None]]:
+    """Yield what takes how many more are done: on standard error a bar on a terminal, elsewhere a line now and then.
 
     Not on standard output, where the results go.
+
+    Args:
+        total: how many there are; None where that is not known.
+        name: what is done; without one, there is nothing but on a terminal.
+        are_bytes: they are counted as bytes.
     """
-    if not sys.stderr.isatty():
+    if not is_told() or not (sys.stderr.isatty() or name):
         yield lambda count: None
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    if not sys.stderr.isatty():
+        yield _plain_count(total, name, are_bytes)
+        return
+    count = DownloadColumn() if are_bytes else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), count, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
+        task = bar.add_task(escape_controls(name), total=total)
         yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[None]:
+    """Say on standard error what is being done and for how long, where nothing counts it.
+
+    A terminal has a line that goes away; elsewhere there is a line at once and another every half minute.
+
+    Args:
+        measure: returns what has come of it so far, in words, and is called from another thread.
+    """
+    if not is_told():
+        yield
+        return
+    started, ended = time.monotonic(), threading.Event()
+    name, is_terminal = escape_controls(name), sys.stderr.isatty()
+
+    def describe() -> str:
+        made = measure() if measure else ""
+        return f"{name}, {made}" if made else name
+
+    with _spinner(name) if is_terminal else nullcontext() as update:
+
+        def follow() -> None:
+            while not ended.wait(MEASURE_EVERY_SECONDS if is_terminal else STILL_EVERY_SECONDS):
+                with suppress(OSError, ValueError):  # files that come and go; a standard error that was closed
+                    if update is not None:
+                        update(describe())
+                    else:
+                        spent = timedelta(seconds=round(time.monotonic() - started))
+                        show(f"{describe()}, {spent} so far", sys.stderr)
+
+        if not is_terminal:
+            show(name, sys.stderr)
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(MEASURE_EVERY_SECONDS)
+
+
+def is_told() -> bool:
+    """Return whether a command may say on standard error how it goes and what comes next."""
+    return os.environ.get(HIDDEN) != "off"
+
+
+@contextmanager
+def _spinner(name: str) -> Iterator[Callable[[str], None]]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as line:
+        task = line.add_task(name, total=None)
+        yield lambda text: line.update(task, description=text)
+
+
+def _plain_count(total: float | None, name: str, are_bytes: bool) -> Callable[[float], None]:
+    """Return what counts and prints a line at most every `LINE_EVERY_SECONDS`, the first at once."""
+    started = printed_at = time.monotonic()
+    done = 0.0
+
+    def write(count: float) -> str:
+        return f"{count / 1e6:,.1f} MB" if are_bytes else f"{count:,.0f}"
+
+    def advance(count: float) -> None:
+        nonlocal done, printed_at
+        done, now = done + count, time.monotonic()
+        if now - printed_at < LINE_EVERY_SECONDS:
+            return
+        printed_at = now
+        of_total = f" of {write(total)}" if total else ""
+        seconds = (total - done) * (now - started) / done if total and done else None
+        left = "" if seconds is None else f", {timedelta(seconds=max(0, round(seconds)))} left"
+        show(f"{name}: {write(done)}{of_total}{left}", sys.stderr)
+
+    show(f"{name}: {write(total)}" if total else name, sys.stderr)
+    return advance
 
 
 class TimeLeft:

@@ -10,6 +10,7 @@ import signal
 import pytest
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("KBF_PROGRESS", "off")  # which tests of progress and of next steps turn on
 
 # A script starts what it puts in the background with SIGINT ignored, which children inherit; tests of Ctrl-C need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

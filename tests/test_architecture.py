@@ -84,7 +84,10 @@ ALLOWED = {
     "planning": "config models preflight text numpy",
     "os_errors": "terminal",
     "own_packages": "",
-    "__main__": "cli interrupts own_packages terminal",
+    "versions": "",
+    "drafting": "artifacts config doctor models planning tasks terminal text yaml",
+    "lineage": "artifacts config interrupts json_documents locks outputs records stages terminal",
+    "__main__": "cli interrupts own_packages terminal versions",
     "registration": "",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used
 }

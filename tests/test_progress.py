@@ -1,12 +1,14 @@
 """What a person sees of a run: plain lines into a pipe, a bar on a terminal."""
 
 import io
+import threading
 
 from rich.console import Console
 
 from keras_bert_flow import progress
-from keras_bert_flow.progress import TimeLeft, counting_progress, describe_line, training_progress
+from keras_bert_flow.progress import TimeLeft, counting_progress, describe_line, training_progress, working
 from keras_bert_flow.text.objectives.registry import find_objective
+from tests.patience import PATIENCE_SECONDS, wait_until
 
 LINE = {
     "step": 400,
@@ -94,6 +96,7 @@ def test_narrow_terminal_shows_all_in_several_rows(monkeypatch):
 
 
 def test_count_is_shown_on_the_terminal_of_errors_alone(monkeypatch, capsys):
+    monkeypatch.setenv("KBF_PROGRESS", "on")
     with counting_progress(10) as advance:
         advance(4)
     assert capsys.readouterr() == ("", "")
@@ -105,6 +108,56 @@ def test_count_is_shown_on_the_terminal_of_errors_alone(monkeypatch, capsys):
         advance(1.5)
     assert " 4/10" in screen.getvalue()
     assert capsys.readouterr().out == ""
+
+
+def test_count_without_a_terminal_has_lines_now_and_then(monkeypatch, capsys):
+    monkeypatch.setenv("KBF_PROGRESS", "on")
+    clock = iter([0.0, 1.0, 6.0, 7.0, 20.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with counting_progress(40e6, "Examining t.txt", are_bytes=True) as advance:
+        for _ in range(4):
+            advance(5e6)
+    assert capsys.readouterr().err.splitlines() == [
+        "Examining t.txt: 40.0 MB",
+        "Examining t.txt: 10.0 MB of 40.0 MB, 0:00:18 left",
+        "Examining t.txt: 20.0 MB of 40.0 MB, 0:00:20 left",
+    ]
+
+
+def test_work_without_a_count_is_told_at_once_and_from_time_to_time(monkeypatch, capsys):
+    monkeypatch.setenv("KBF_PROGRESS", "on")
+    monkeypatch.setattr(progress, "STILL_EVERY_SECONDS", 0.05)
+    measured = threading.Event()
+
+    def measure():
+        measured.set()
+        return "3.0 MB written"
+
+    with working("Records of \x1b[red]", measure):
+        assert capsys.readouterr().err == "Records of \\x1b[red]\n"
+        assert measured.wait(PATIENCE_SECONDS)
+        wait_until(lambda: "so far" in capsys.readouterr().err)
+    with working("Records"):
+        pass
+    assert capsys.readouterr().out == ""
+
+
+def test_work_on_a_terminal_is_a_line_that_goes_away(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setenv("KBF_PROGRESS", "on")
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=stderr, width=80))
+    with working("Loading Keras [1]"):
+        pass
+    assert "Loading Keras [1]" in screen.getvalue()
+    assert screen.getvalue().rstrip().endswith("\x1b[2K")
+
+
+def test_nothing_is_told_where_that_is_not_wanted(monkeypatch, capsys):
+    monkeypatch.setenv("KBF_PROGRESS", "off")
+    with working("Loading Keras"), counting_progress(10, "Asking") as advance:
+        advance(10)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_names_of_runs_are_text_on_a_terminal(monkeypatch):

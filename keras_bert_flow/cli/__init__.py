@@ -1,31 +1,38 @@
 """The `kbf` command: every step of the walk alone, and all of them at once.
 
-Each command imports what it needs when it runs: `kbf vocab` never loads Keras, and a backend is chosen before Keras is
-imported. A user's mistake is one line and status 2; status 75 says that training stopped at a checkpoint.
+A command's file is imported when it is the one that runs, and imports what it needs when it runs: `kbf vocab` never
+loads Keras, and a backend is chosen before Keras is imported. A user's mistake is one line and status 2; status 75
+says that training stopped at a checkpoint.
 """
 
+import importlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 import typer
 
 from keras_bert_flow import exit_status
-from keras_bert_flow.cli import (  # noqa: F401  each adds its commands
-    config_commands,
-    conversion_commands,
-    data_commands,
-    export_commands,
-    hub_commands,
-    model_commands,
-    question_commands,
-    serve_commands,
-    submission_commands,
-)
-from keras_bert_flow.cli.app import app
 from keras_bert_flow.cli.mistakes import explain
 from keras_bert_flow.interrupts import handling_signals, leave
 from keras_bert_flow.own_packages import check_packages, child_environment
+
+# file of this room → its commands, in the order in which the help lists them
+COMMANDS = {
+    "init_commands": ("init",),
+    "config_commands": ("configs",),
+    "run_commands": ("run",),
+    "serve_commands": ("serve",),
+    "data_commands": ("corpus", "vocab", "records", "doctor", "inspect"),
+    "model_commands": ("pretrain", "distill", "finetune", "evaluate", "report"),
+    "question_commands": ("predict", "search"),
+    "store_commands": ("runs", "lineage"),
+    "conversion_commands": ("convert",),
+    "export_commands": ("export",),
+    "hub_commands": ("push",),
+    "submission_commands": ("glue-zip",),
+}
 
 
 def main() -> None:
@@ -34,10 +41,29 @@ def main() -> None:
         _run()
 
 
+def load_commands(arguments: Sequence[str]) -> typer.Typer:
+    """Return the application with the command that is named first in the arguments, with all where none is."""
+    from keras_bert_flow.cli import application
+
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    chosen = [file for file, commands in COMMANDS.items() if named in commands]
+    for file in chosen or COMMANDS:
+        importlib.import_module(f"{__name__}.{file}")
+    return application.app
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """Load all commands for those who ask for `app`."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return load_commands(())
+
+
 def _run() -> None:
     os.environ.update(child_environment())  # for Beam's workers and other processes that libraries start
     try:
         check_packages()
+        app = load_commands(sys.argv[1:])
         status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
     except typer.Abort:
         status = exit_status.INTERRUPTED

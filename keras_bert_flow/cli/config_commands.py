@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from keras_bert_flow.cli.app import Commands, app
+from keras_bert_flow.cli.application import Commands, app
+from keras_bert_flow.cli.next_steps import say_next
 from keras_bert_flow.outputs import check_place
 from keras_bert_flow.own_packages import ROOT
 from keras_bert_flow.terminal import show
@@ -57,6 +58,8 @@ def copy_config(
             f"The copy must be a new file. Received: {target}, which exists. Choose another name."
         ) from None
     show(target)
+    if chosen != DEPLOYMENTS and not chosen.startswith("tasks/"):  # which need a model
+        say_next("run", target, "--plan")
 
 
 def find_configs() -> dict[str, Path]:

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
-from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.application import app
+from keras_bert_flow.cli.work_measure import written_to
 from keras_bert_flow.outputs import check_place, existing_output
+from keras_bert_flow.progress import working
 from keras_bert_flow.terminal import show
 
 
@@ -65,7 +67,8 @@ def convert(
         raise ValueError(
             f"It must be said what {source} is to become. Received: no --format, and no --dtype. Give one."
         )
-    done = run(source, output, target or HUGGING_FACE, name, dtype, cased, dry_run, **changes)
+    with working(f"Conversion of {source}: reading, writing and reading back", written_to(output)):
+        done = run(source, output, target or HUGGING_FACE, name, dtype, cased, dry_run, **changes)
     show(f"{done.source} → {done.target}: {done.architecture}, {done.tensors} tensors, {done.parameters:,} parameters.")
     for remark in done.remarks:
         show(f"  {remark}")

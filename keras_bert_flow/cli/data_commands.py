@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow import exit_status
-from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.builtin_files import fill_builtin_corpus
+from keras_bert_flow.cli.next_steps import beside, carry, carry_to_training, inside, say_next
 from keras_bert_flow.cli.options import (
     ConfigFile,
     Inputs,
@@ -19,9 +20,12 @@ from keras_bert_flow.cli.options import (
     SkipBadInputs,
     load,
 )
+from keras_bert_flow.cli.work_measure import written_to
+from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.outputs import check_output
 from keras_bert_flow.planning.workers import worker_options
 from keras_bert_flow.preflight.stages import check_importing, check_records_stage, check_vocabulary_stage
+from keras_bert_flow.progress import counting_progress, working
 from keras_bert_flow.terminal import show, show_json
 from keras_bert_flow.text.corpus.storage import is_remote
 
@@ -49,24 +53,31 @@ def vocab(
         "corpus.skip_bad_inputs": skip_bad_inputs,
         "corpus.max_rejected_share": max_rejected_share,
     }
-    settings = load(config, set, flags, input)
-    check_vocabulary_stage(settings, output)
-    options = (*settings.beam, *context.args)
-    from beam_jobs.build_vocabulary import build_vocabulary
-    from beam_jobs.publishing import check_remote_output
-    from beam_jobs.runners import check_reach
-    from beam_jobs.running import check_options
-    from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
+    with working("Vocabulary: checking the text and loading Apache Beam"):
+        settings = load(config, set, flags, input)
+        check_vocabulary_stage(settings, output)
+        options = (*settings.beam, *context.args)
+        from beam_jobs.build_vocabulary import build_vocabulary
+        from beam_jobs.publishing import check_remote_output
+        from beam_jobs.runners import check_reach
+        from beam_jobs.running import check_options
+        from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
-    check_options(options)
-    check_reach(output, options)
-    if is_remote(output):
-        check_remote_output(output, options)
-    settings = fill_builtin_corpus(settings, output)
-    if settings.vocabulary.file is None:
-        options = worker_options(settings.corpus, None, options)
-    folder = build_vocabulary(settings.corpus, settings.vocabulary, output, options)
-    show(folder if is_remote(output) else find_tokenizer_file(folder))
+        check_options(options)
+        check_reach(output, options)
+        if is_remote(output):
+            check_remote_output(output, options)
+        settings = fill_builtin_corpus(settings, output)
+        if settings.vocabulary.file is None:
+            options = worker_options(settings.corpus, None, options)
+    with working(f"Vocabulary: counting words for {settings.vocabulary.size:,} pieces", written_to(output)):
+        folder = build_vocabulary(settings.corpus, settings.vocabulary, output, options)
+    file = find_tokenizer_file(folder) if not is_remote(output) else None
+    show(file or folder)
+    kept = flags | {"vocabulary.size": None}
+    given = [option for pattern in input or () for option in ("--input", pattern)] + carry(config, set, kept)
+    vocabulary = str(file or inside(output, "vocab.txt"))
+    say_next("records", *given, "--vocab", vocabulary, "--output", beside(output, "records"), *context.args)
 
 
 @app.command(context_settings=PASS_TO_BEAM)
@@ -120,35 +131,49 @@ def records(
         from keras_bert_flow.doctor.importing import import_records
 
         cased = settings.vocabulary.cased
-        show(import_records(imported, settings.records, vocab, cased, output, held_out or []))
+        with working("Records: examining and copying what others made", written_to(output)):
+            made = import_records(imported, settings.records, vocab, cased, output, held_out or [])
+        show(made)
+        _say_training(output, config, set, flags)
         return
-    check_records_stage(settings, vocab, output)
-    options = (*settings.beam, *context.args)
-    from beam_jobs.build_records import build_records
-    from beam_jobs.publishing import check_remote_output
-    from beam_jobs.runners import check_reach
-    from beam_jobs.running import check_options
+    with working("Records: checking the text and loading Apache Beam"):
+        check_records_stage(settings, vocab, output)
+        options = (*settings.beam, *context.args)
+        from beam_jobs.build_records import build_records
+        from beam_jobs.publishing import check_remote_output
+        from beam_jobs.runners import check_reach
+        from beam_jobs.running import check_options
 
-    check_options(options)
-    check_reach(output, options)
-    if is_remote(output):
-        check_remote_output(output, options)
-    settings = fill_builtin_corpus(settings, output)
-    options = worker_options(settings.corpus, settings.records, options)
-    show(
-        build_records(
-            settings.corpus, settings.records, vocab, settings.vocabulary.cased, output, settings.seed, options
-        )
-    )
+        check_options(options)
+        check_reach(output, options)
+        if is_remote(output):
+            check_remote_output(output, options)
+        settings = fill_builtin_corpus(settings, output)
+        options = worker_options(settings.corpus, settings.records, options)
+    cased, seed = settings.vocabulary.cased, settings.seed
+    with working(f"Records: masking {settings.records.sequence_length} tokens an instance", written_to(output)):
+        made = build_records(settings.corpus, settings.records, vocab, cased, output, seed, options)
+    show(made)
+    _say_training(output, config, set, flags)
+
+
+def _say_training(records: str, config: Path | None, overrides: list[str] | None, flags: dict) -> None:
+    given = carry_to_training(config, overrides, flags)
+    place = find_address(records) or records
+    say_next("pretrain", "--records", place, "--output", beside(records, "pretrained"), *given)
 
 
 @app.command()
 def corpus(output: Output) -> None:
     """Write out the built-in corpus and task: the docstrings of the packages installed here."""
     check_output(output)
-    from keras_bert_flow.builtin import publish_builtin
+    with working("Corpus: reading the docstrings of the packages installed here", written_to(output)):
+        from keras_bert_flow.builtin import publish_builtin
 
-    show(publish_builtin(output))
+        made = publish_builtin(output)
+    show(made)
+    place = beside(output, "vocabulary")
+    say_next("vocab", "--input", inside(output, "corpus.txt"), "--size", "4000", "--output", place)
 
 
 @app.command()
@@ -163,11 +188,16 @@ def doctor(
 ) -> None:
     """Examine a corpus, a vocabulary or records: a verdict a line, with the remedy. Status 1 says: errors found."""
     settings = load(config, set)
-    from keras_bert_flow.doctor.diagnose import diagnose
+    from keras_bert_flow.doctor.diagnose import diagnose, find_kind
     from keras_bert_flow.doctor.findings import as_json, as_text
+    from keras_bert_flow.planning.corpus_sample import measure_bytes
     from keras_bert_flow.stores.fetching import fetch
+    from keras_bert_flow.text.corpus.inputs import find_inputs
 
-    diagnosis = diagnose(str(fetch(path)) if is_remote(path) else path, settings.corpus, vocab, cased, sample)
+    place = str(fetch(path)) if is_remote(path) else path
+    total = measure_bytes(settings.corpus, find_inputs([place])) if find_kind(place)[0] == "corpus" else None
+    with counting_progress(total, f"Examining {path}", are_bytes=True) as advance:
+        diagnosis = diagnose(place, settings.corpus, vocab, cased, sample, advance)
     if json:
         show_json(as_json(diagnosis))
     else:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.application import app
+from keras_bert_flow.progress import working
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.terminal import show
 
@@ -34,4 +35,6 @@ def push(
     if dry_run:
         show(f"Nothing was sent to {name}@{branch}.")
     else:
-        show(push_to_hub(model, address, license, private, message))
+        with working(f"Sending {model} to {name}@{branch}"):
+            sent = push_to_hub(model, address, license, private, message)
+        show(sent)

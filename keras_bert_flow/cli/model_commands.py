@@ -1,4 +1,4 @@
-"""Commands from records to the report, and the one that runs the whole walk."""
+"""Commands from records to the report."""
 
 from json import dumps
 from pathlib import Path
@@ -6,16 +6,29 @@ from typing import Annotated
 
 import typer
 
-from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.builtin_files import fill_builtin_task
+from keras_bert_flow.cli.next_steps import (
+    ask_finetuned,
+    ask_pretrained,
+    beside,
+    carry,
+    find_finetuned,
+    inside,
+    say_next,
+)
 from keras_bert_flow.cli.options import (
     ChosenBackend,
     ConfigFile,
+    ConfigOrTask,
+    OldTask,
     OutputAnywhere,
     Overrides,
     choose_backend,
+    choose_file,
     load,
     name_output,
+    require_file,
     stopping_for_later,
 )
 from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
@@ -23,11 +36,12 @@ from keras_bert_flow.evaluation.questions import read_pairs, read_questions
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.distillation import check_distillation_stage
 from keras_bert_flow.preflight.models import check_asked_model
-from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
-from keras_bert_flow.progress import counting_progress
+from keras_bert_flow.progress import counting_progress, training_progress, working
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.terminal import show, show_json
+
+MODEL = "model"  # the model directory within a folder of pre-training
 
 
 @app.command()
@@ -47,14 +61,17 @@ def pretrain(
         settings = choose_backend(load(config, set), backend)
         initial_model = initial_model or (settings.initial_model and Path(settings.initial_model))
         check_pretraining_stage(settings, records, initial_model, place)
-        from keras_bert_flow.backends.memory import keep_freed_memory
-        from keras_bert_flow.progress import training_progress
-        from keras_bert_flow.training.pretraining.pretrain import pretrain as run
+        steps = settings.pretraining.total_steps
+        with working(f"Pre-training for {steps:,} steps: loading Keras on {settings.backend}"):
+            from keras_bert_flow.backends.memory import keep_freed_memory
+            from keras_bert_flow.training.pretraining.pretrain import pretrain as run
 
         keep_freed_memory()
-        with training_progress(settings.pretraining.total_steps) as report:
+        with training_progress(steps) as report:
             run(settings, records, place, report, initial_model=initial_model)
+        asking = ask_pretrained(place / MODEL, inside(output, MODEL))
     show(name_output(output))
+    _say_finetuning(output, asking, config, set, backend)
 
 
 @app.command()
@@ -70,21 +87,25 @@ def distill(
     with stopping_for_later(), made_at(output) as place:
         settings = choose_backend(load(config, set), backend)
         check_distillation_stage(settings, records, teacher, place)
-        from keras_bert_flow.backends.memory import keep_freed_memory
-        from keras_bert_flow.progress import training_progress
-        from keras_bert_flow.training.distillation.distill import distill as run
+        steps = settings.distillation.total_steps
+        with working(f"Distillation in {steps:,} steps: loading Keras on {settings.backend}"):
+            from keras_bert_flow.backends.memory import keep_freed_memory
+            from keras_bert_flow.training.distillation.distill import distill as run
 
         keep_freed_memory()
-        with training_progress(settings.distillation.total_steps) as report:
+        with training_progress(steps) as report:
             run(settings, records, teacher, place, report)
+        asking = ask_pretrained(place / MODEL, inside(output, MODEL))
     show(name_output(output))
+    _say_finetuning(output, asking, config, set, backend)
 
 
 @app.command()
 def finetune(
     model: Annotated[Path, typer.Option(help="Model directory, ours or Hugging Face's.")],
-    task: Annotated[Path, typer.Option(help="Configuration file with the sections `task` and `finetuning`.")],
     output: OutputAnywhere,
+    config: ConfigOrTask = None,
+    task: OldTask = None,
     grid: Annotated[
         bool, typer.Option("--grid", help="Choose rate, epochs and batch size by the dev score: `finetuning.grid`.")
     ] = False,
@@ -95,29 +116,32 @@ def finetune(
     backend: ChosenBackend = None,
 ) -> None:
     """Fine-tune a model on a task once per seed, and the same architecture from random weights for comparison."""
+    config = require_file(config, task)
     with stopping_for_later(), made_at(output) as place:
-        settings = choose_backend(load(task, set, {"finetuning.new_head": new_head or None}), backend)
+        settings = choose_backend(load(config, set, {"finetuning.new_head": new_head or None}), backend)
         data = check_finetuning_stage(settings, model, place)
         settings = fill_builtin_task(settings)
         if grid:
             settings = with_grid(settings)
-        from keras_bert_flow.backends.memory import keep_freed_memory
-        from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
-        from keras_bert_flow.progress import training_progress
-        from keras_bert_flow.training.finetuning.finetune import finetune as run
+        with working(f"Fine-tuning on {settings.task.name}: loading Keras on {settings.backend}"):
+            from keras_bert_flow.backends.memory import keep_freed_memory
+            from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
+            from keras_bert_flow.training.finetuning.finetune import finetune as run
 
         keep_freed_memory()
-
         with training_progress() as report:
             run(settings, model, place, report, data=data)
         if table := read_grid(place):
             show(grid_text(table), keep="\n")
+        model = find_finetuned(place)
     show(name_output(output))
+    if model:
+        say_next("evaluate", *carry(config, set, None, backend), "--model", inside(output, model))
 
 
 @app.command()
 def evaluate(
-    task: Annotated[Path | None, typer.Option(help="Configuration file with the section `task`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration file with the section `task`.")] = None,
     model: Annotated[Path | None, typer.Option(help="A model directory: fine-tuned, or a masked LM.")] = None,
     predictions: Annotated[
         Path | None, typer.Option(help="File of predictions to score instead, in the task's official format or .jsonl.")
@@ -132,13 +156,15 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     set: Overrides = None,
     backend: ChosenBackend = None,
+    task: OldTask = None,
 ) -> None:
     """Score one fine-tuned model, or a file of predictions, on the task's dev table; or a masked LM on minimal pairs.
 
     A minimal pair is an acceptable and an unacceptable sentence. The accuracy is how often the first has the higher
     pseudo-log-likelihood.
     """
-    _check_scored(task, model, predictions, minimal_pairs, limit, set)
+    config = choose_file(config, task)
+    _check_scored(config, model, predictions, minimal_pairs, limit, set)
     if minimal_pairs is not None:
         choose_backend(PipelineConfig(), backend)
         _print_pairs(model, minimal_pairs, limit, json)
@@ -146,15 +172,18 @@ def evaluate(
     if predictions is not None:
         from keras_bert_flow.evaluation.prediction_files import score_predictions
 
-        print_scores(score_predictions(fill_builtin_task(load(task, set)), predictions), json)
+        print_scores(score_predictions(fill_builtin_task(load(config, set)), predictions), json)
         return
-    settings = choose_backend(load(task, set), backend)
+    settings = choose_backend(load(config, set), backend)
     check_asked_model(model, FINE_TUNED, {}, [], None)
     settings = fill_builtin_task(settings)
     questions = read_questions(settings, model)
-    from keras_bert_flow.evaluation.evaluate import evaluate_model
+    with working(f"Scoring {model} on {settings.task.dev}"):
+        from keras_bert_flow.evaluation.evaluate import evaluate_model
 
-    print_scores(evaluate_model(settings, model, questions), json)
+        scores = evaluate_model(settings, model, questions)
+    print_scores(scores, json)
+    say_next(*ask_finetuned(str(model), settings.task.dev), *carry(backend=backend))
 
 
 def print_scores(scores: dict[str, float], as_json: bool = False) -> None:
@@ -166,7 +195,7 @@ def print_scores(scores: dict[str, float], as_json: bool = False) -> None:
 
 
 def _check_scored(
-    task: Path | None,
+    config: Path | None,
     model: Path | None,
     predictions: Path | None,
     minimal_pairs: Path | None,
@@ -175,7 +204,7 @@ def _check_scored(
 ) -> None:
     """Raise ValueError unless the options of `kbf evaluate` go together."""
     if minimal_pairs is not None:
-        others = {"--task": task, "--predictions": predictions, "--set": overrides}
+        others = {"--config": config, "--predictions": predictions, "--set": overrides}
         given = [name for name, value in others.items() if value]
         if given or model is None:
             raise ValueError(
@@ -183,8 +212,8 @@ def _check_scored(
                 f"{', '.join(given) or 'no --model'}. {'Leave it out.' if given else 'Name a masked LM.'}"
             )
         return
-    if task is None:
-        raise ValueError("There must be something to score on. Received: neither --task nor --minimal-pairs. Give one.")
+    if config is None:
+        raise ValueError("There must be a task to score on. Received: neither --config nor --minimal-pairs. Give one.")
     if limit is not None:
         raise ValueError(f"--limit must come with --minimal-pairs. Received: --limit {limit} without. Leave it out.")
     if (model is None) == (predictions is None):
@@ -196,7 +225,7 @@ def _print_pairs(model: Path, path: Path, limit: int | None, as_json: bool) -> N
     from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs
     from keras_bert_flow.evaluation.pair_tables import pairs_text
 
-    with counting_progress(count_masked_copies(encoded)) as advance:
+    with counting_progress(count_masked_copies(encoded), "Sentences with a mask") as advance:
         results = evaluate_minimal_pairs(model, path, limit, advance=advance, encoded=encoded)
     if as_json:
         show_json(dumps(results, indent=1))
@@ -223,35 +252,22 @@ def report(
         settings = choose_backend(load(config, set), backend)
         files = check_report_stage(settings, finetuned, pretrained, records, earlier or (), place)
         settings = fill_builtin_task(settings)
-        from keras_bert_flow.evaluation.evaluate import write_evaluation
+        with working(f"Report of {settings.name}: measuring the models of {finetuned}"):
+            from keras_bert_flow.evaluation.evaluate import write_evaluation
 
-        write_evaluation(settings, finetuned, pretrained, records, place, earlier or (), files)
+            write_evaluation(settings, finetuned, pretrained, records, place, earlier or (), files)
     show(f"{name_output(output)}/report.html")
+    if model := find_finetuned(finetuned):
+        say_next(*ask_finetuned(inside(finetuned, model), settings.task.dev), *carry(backend=backend))
 
 
-@app.command()
-def run(
-    config: Annotated[Path, typer.Argument(help="Configuration file; see `kbf configs list`.")],
-    set: Overrides = None,
-    backend: ChosenBackend = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print stages, keys and estimates, and run nothing.")] = False,
+def _say_finetuning(
+    output: str, asking: list[str], config: Path | None, overrides: list[str] | None, backend: str | None
 ) -> None:
-    """Run the whole pipeline, from text to report, as the Prefect flow; finished stages are not run again."""
-    settings = choose_backend(load(config, set), backend)
-    task = check_run(settings, packages=["prefect"])
-    if settings.beam:
-        from beam_jobs.running import check_options
-
-        check_options(settings.beam)
-    if plan:
-        from flows.plan import describe_plan
-        from flows.settling import make_paths_absolute
-
-        show(describe_plan(make_paths_absolute(settings), task), keep="\n")
-        return
-    chosen = settings.backend
-    from flows.local import run_locally
-
-    path = run_locally(config, set or (), chosen, show)
-    show((path.parent / "report.md").read_text(encoding="utf-8"), keep="\n")
-    show(f"Report: {path}")
+    """Name the command after pre-training: without a configuration there is no task to fine-tune on."""
+    given = carry(config, overrides, None, backend)
+    if config is None:
+        say_next(*asking, *carry(backend=backend))
+    else:
+        place = beside(output, "finetuned")
+        say_next("finetune", *given, "--model", inside(output, MODEL), "--output", place)

@@ -20,6 +20,11 @@ from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.precision_choice import SECTIONS, resolve_precision
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
+ConfigOrTask = Annotated[
+    Path | None,
+    typer.Option("--config", help="Configuration file with the section `task`; see `kbf configs list`. Required."),
+]
+OldTask = Annotated[Path | None, typer.Option("--task", hidden=True, help="Old name of --config.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Replace a setting: key.sub=value. May be repeated.")
 ]
@@ -54,6 +59,35 @@ def load(
     from keras_bert_flow.preflight.initial_model import settle_initial_model
 
     return settle_initial_model(settings)
+
+
+def choose_file(config: Path | None, old: Path | None, old_name: str = "--task") -> Path | None:
+    """Return the configuration file that was given under one of two names.
+
+    Raises:
+        ValueError: it was given under both.
+    """
+    if config is not None and old is not None:
+        raise ValueError(
+            f"The configuration file must be given once. Received: --config {config} and {old_name} {old}. "
+            f"Leave out {old_name}."
+        )
+    return config if old is None else old
+
+
+def require_file(config: Path | None, old: Path | None) -> Path:
+    """Return the configuration file as `choose_file` does.
+
+    Raises:
+        ValueError: there is none, or two.
+    """
+    chosen = choose_file(config, old)
+    if chosen is None:
+        raise ValueError(
+            "There must be a configuration file with the section `task`. Received: no --config. `kbf configs list` "
+            "shows some."
+        )
+    return chosen
 
 
 def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineConfig:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.options import ChosenBackend, choose_backend
 from keras_bert_flow.cli.task_files import change_task
 from keras_bert_flow.config.pipeline import PipelineConfig
@@ -16,7 +16,7 @@ from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.prediction.lines import read_items, read_waiting_items, read_waiting_texts, write_lines
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.models import check_asked_model, check_search
-from keras_bert_flow.progress import counting_progress
+from keras_bert_flow.progress import counting_progress, working
 from keras_bert_flow.tasks.formats.official import check_format, write_official
 
 JSONL = "jsonl"
@@ -66,7 +66,8 @@ def predict(
     from keras_bert_flow.prediction.asked_model import AT_ONCE
     from keras_bert_flow.prediction.load import load
 
-    asked = load(model, asked_as, **options)
+    with working(f"Loading {model}"):
+        asked = load(model, asked_as, **options)
     if set:
         asked.task = task
     if format != JSONL:
@@ -75,7 +76,11 @@ def predict(
         examples = asked.read(input) if examples is None else examples
         total = len(examples) if isinstance(examples, Sequence) else None
         # No bar between lines of answers on the same terminal.
-        with nullcontext(_ignore) if output is None and sys.stdout.isatty() else counting_progress(total) as advance:
+        with (
+            nullcontext(_ignore)
+            if output is None and sys.stdout.isatty()
+            else counting_progress(total, "Asking") as advance
+        ):
             _write(asked.answer_blocks(examples, advance), output)
     elif texts:
         _write(asked.predict_chunks([read_items(texts, "Text")]), output)
@@ -103,7 +108,8 @@ def search(
     from keras_bert_flow.prediction.asked_model import AT_ONCE
     from keras_bert_flow.prediction.search import SemanticSearch
 
-    found = SemanticSearch(model, lines, index)
+    with working(f"Reading the vectors of {lines}, or making them"):
+        found = SemanticSearch(model, lines, index)
     if queries:
         write_lines([found.search(queries, top)], output)
     else:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.config_commands import find_configs
 from keras_bert_flow.interrupts import ending_with
 from keras_bert_flow.terminal import show

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from keras_bert_flow.cli.app import app
+from keras_bert_flow.cli.application import app
 from keras_bert_flow.outputs import check_output_file
 from keras_bert_flow.terminal import show
 

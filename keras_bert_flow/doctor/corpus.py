@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.doctor.findings import Diagnosis, Finding, Verdict, grade, judge, percent, share
@@ -20,6 +20,7 @@ HISTOGRAMS = {
 }
 LONG_SENTENCE_WORDS = 128  # with its word pieces more than a usual instance holds
 LONG_LINE_BYTES = 100_000
+TOLD_BYTES = 100_000
 _ONE_MORE_DOCUMENT = "Put blank lines between documents, or give more text: a random next sentence needs another one."
 # Controls other than tab and line ends, and U+FFFD, which decoders put where they could not read.
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
@@ -68,7 +69,11 @@ class CorpusCounts:
 
 
 def examine_corpus(
-    path: str, corpus: CorpusConfig, cased: bool = False, tokenizer: Tokenizer | None = None
+    path: str,
+    corpus: CorpusConfig,
+    cased: bool = False,
+    tokenizer: Tokenizer | None = None,
+    advance: Callable[[float], None] | None = None,
 ) -> Diagnosis:
     """Read all of a corpus once.
 
@@ -77,6 +82,7 @@ def examine_corpus(
         corpus: how its lines are read; its `input` and `strict` do not count.
         cased: how words are counted where there is no tokenizer.
         tokenizer: also count tokens and unknown ones.
+        advance: takes how many more bytes were read, unpacked, after each document.
     Raises:
         FileNotFoundError: nothing is there.
         ValueError: a file is of a kind that no corpus has.
@@ -88,10 +94,12 @@ def examine_corpus(
     rule = ReadingRule(corpus.text_field, split_lines=False, max_line_bytes=corpus.max_line_bytes)
     unreadable, empty = [], []
     for name in paths:
-        before = counts.totals["documents"]
+        before, told = counts.totals["documents"], counts.totals["bytes_read"]
         try:
             for document in read_documents(name, rule, counts.totals):
                 counts.add_document(document.sentences, split_lines)
+                if advance is not None:
+                    told = _tell(advance, counts.totals["bytes_read"], told)
         except (OSError, ValueError) as error:
             unreadable.append(f"{name}: {error}")
         else:
@@ -104,6 +112,14 @@ def examine_corpus(
         *_judge_tokens(counts, tokenizer),
     )
     return Diagnosis(str(path), "corpus", findings, _numbers(paths, counts, tokenizer), HISTOGRAMS)
+
+
+def _tell(advance: Callable[[float], None], bytes_read: int, told: int) -> int:
+    """Tell of bytes when there are some more, and return those that were told of."""
+    if bytes_read - told < TOLD_BYTES:
+        return told
+    advance(bytes_read - told)
+    return bytes_read
 
 
 def _judge_files(paths: Sequence[str], unreadable: Sequence[str], empty: Sequence[str]) -> Finding:

@@ -1,5 +1,6 @@
 """Find out what a path holds and examine it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from keras_bert_flow.config.corpus import CorpusConfig
@@ -24,6 +25,7 @@ def diagnose(
     vocabulary_file: str | Path | None = None,
     cased: bool | None = None,
     sample: int = SAMPLE,
+    advance: Callable[[float], None] | None = None,
 ) -> Diagnosis:
     """Examine a corpus (file, folder or glob), a vocabulary (file or folder) or a folder of records.
 
@@ -33,6 +35,7 @@ def diagnose(
         vocabulary_file: for the tokens of a corpus, or for records in whose folder there is none.
         cased: the vocabulary keeps case; None: as its folder says, else a guess for a vocabulary, else uncased.
         sample: most records to read.
+        advance: takes how many more bytes of a corpus were read, now and then.
     Raises:
         FileNotFoundError: nothing is there.
         ValueError: it is none of these, the vocabulary given is unusable, or a corpus or vocabulary is not as the
@@ -45,7 +48,7 @@ def diagnose(
     if kind == "vocabulary":
         return examine_vocabulary(place, read_case(Path(place).parent) if cased is None else cased)
     tokenizer = read_tokenizer_file(vocabulary_file, cased) if vocabulary_file else None
-    return examine_corpus(place, corpus, bool(cased), tokenizer)
+    return examine_corpus(place, corpus, bool(cased), tokenizer, advance)
 
 
 def find_kind(path: str) -> tuple[str, str]:

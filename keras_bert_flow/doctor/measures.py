@@ -4,7 +4,6 @@ import hashlib
 from collections import Counter
 
 import numpy as np
-from scipy.stats import binom, norm
 
 SIGMAS = 5.0  # a range is left by chance once in 1.7 million
 MOST_REMEMBERED = 500_000  # digests, some 60 MB
@@ -72,6 +71,8 @@ def chance_range(probability: float, draws: float) -> tuple[float, float]:
     draws = round(draws)
     if not draws:
         return 0.0, 1.0
+    from scipy.stats import binom, norm  # half of the time in which any command starts
+
     tail = norm.sf(SIGMAS)
     low, high = binom.ppf(tail, draws, probability), binom.isf(tail, draws, probability)
     return max(0.0, float(low)) / draws, float(high) / draws  # a quantile of probability 0 is -1

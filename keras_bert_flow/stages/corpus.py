@@ -25,7 +25,3 @@ def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConf
         files = {"train": str(corpus_folder / "train.tsv"), "dev": str(corpus_folder / "dev.tsv")}
         task = task.model_copy(update=files | {"header": True, "text": "text", "text_pair": None, "label": "label"})
     return config.model_copy(update={"corpus": corpus, "task": task})
-
-
-def needs_builtin(config: PipelineConfig) -> bool:
-    return BUILTIN in config.corpus.input or config.task.train == BUILTIN

@@ -80,7 +80,7 @@ def test_changed_setting_runs_only_what_depends_on_it(runs: Path):
     bert_pipeline("tiny.yaml", overrides=["finetuning.grid={epochs: [5]}"])
     assert calls(runs) == [*STAGES, *["finetune", "report"] * 2]
     given = options_of((runs / "arguments.txt").read_text().splitlines()[-2].split())
-    assert load_config(given["--task"]).finetuning.grid.epochs == (5,)
+    assert load_config(given["--config"]).finetuning.grid.epochs == (5,)
 
 
 def test_second_phase_goes_on_from_the_first(runs: Path):

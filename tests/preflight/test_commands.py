@@ -116,7 +116,7 @@ WRONG_COMMANDS = {
     "run run.yaml --backend theano": "The backend must be one of",
     "run run.yaml --set nothing": "must read key=value",
     "run run.yaml --set sead=1": "is no known setting",
-    "run": "Missing argument",
+    "run": "must have a configuration file",
     "records": "Missing option",
     "run run.yaml --nope": "No such option",
     "inspect records -n many": "Invalid value for '-n'",

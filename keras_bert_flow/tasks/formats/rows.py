@@ -10,6 +10,7 @@ from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.tasks.formats.bounded_reading import GZIP, read_byte_lines
 
 JSON_LINES = ".jsonl"
+TABLES = (".tsv", ".csv", JSON_LINES)
 Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
 
 
@@ -26,11 +27,25 @@ def read_rows(path: str | Path, columns: list[str], header: bool, num_labels: in
         FileNotFoundError: there is no such file.
         ValueError: the file is not of its format, or lacks a column.
     """
-    kind = require_ending(path, (".tsv", ".csv", ".jsonl"))
+    kind = require_ending(path, TABLES)
     path = str(path)
-    if kind == ".jsonl":
+    if kind == JSON_LINES:
         return _parse_jsonl(path, columns, len(columns) - num_labels)
     return _pick_columns(path, _parse_tsv(path) if kind == ".tsv" else _parse_csv(path), columns, header)
+
+
+def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[str, Any]]]:
+    """Yield line, from 1, and all values of each row as they stand: the first line is a row like any other.
+
+    Raises:
+        FileNotFoundError, ValueError: as of `read_rows`.
+    """
+    kind = require_ending(path, TABLES)
+    path = str(path)
+    if kind == JSON_LINES:
+        yield from read_objects(path)
+    else:
+        yield from _parse_tsv(path) if kind == ".tsv" else _parse_csv(path)
 
 
 def read_objects(path: str | Path, packed_as: Sequence[str] = GZIP) -> Iterator[tuple[int, dict]]:

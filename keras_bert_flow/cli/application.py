@@ -10,7 +10,8 @@ import typer
 from typer.models import OptionInfo
 
 from keras_bert_flow.cli.inputs import settle_paths
-from keras_bert_flow.terminal import EscapingFormatter
+from keras_bert_flow.terminal import EscapingFormatter, show
+from keras_bert_flow.versions import describe_versions
 
 
 class Commands(typer.Typer):
@@ -49,13 +50,25 @@ app = Commands(
     name="kbf",
     help="From raw text to an evaluated BERT, on whichever Keras backend you run.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
+def show_versions(is_asked: bool) -> None:
+    """Print the versions and end the command, where they are asked for beside other options."""
+    if is_asked:
+        show(describe_versions(), keep="\n")
+        raise typer.Exit
+
+
 @app.callback()
-def set_up(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+def set_up(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the versions of this, Keras and its backends.", callback=show_versions),
+    ] = False,
+) -> None:
     """From raw text to an evaluated BERT, on whichever Keras backend you run."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's remarks on the machine
     handler = logging.StreamHandler()

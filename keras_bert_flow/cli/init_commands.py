@@ -1,0 +1,93 @@
+"""The command that drafts a configuration for a user's own text and task."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow.cli.application import app
+from keras_bert_flow.cli.next_steps import say_next
+from keras_bert_flow.extras import BACKENDS
+from keras_bert_flow.outputs import check_place
+from keras_bert_flow.progress import working
+from keras_bert_flow.terminal import show
+
+
+@app.command()
+def init(
+    text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files, folders or globs of text.")],
+    task: Annotated[Path, typer.Option(help="Table of texts and labels: .tsv, .csv, .jsonl; or words with tags.")],
+    output: Annotated[Path, typer.Option(help="New file for the configuration.")],
+    dev: Annotated[
+        Path | None,
+        typer.Option(help="Table to measure on; default the one beside --task, dev for train, else a tenth of it."),
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=1, max=100_000, help="Time of the whole run, on this machine.")] = 30.0,
+    name: Annotated[str | None, typer.Option(help="Of the run, shown in its report; default that of the file.")] = None,
+) -> None:
+    """Look at a corpus and a task, and write a commented configuration for `kbf run`. Nothing is overwritten.
+
+    It says which column it took for what, and how that can be changed in the file.
+    """
+    _check_new(output)
+    with working("Looking at the text and the table, and measuring this processor"):
+        from keras_bert_flow.drafting.budget import choose_budget
+        from keras_bert_flow.drafting.splitting import count_rows, name_parts, split_table
+        from keras_bert_flow.drafting.task import draft_task, find_dev
+        from keras_bert_flow.drafting.text import look_at_corpus
+        from keras_bert_flow.drafting.writing import Draft, describe_draft, write_draft
+        from keras_bert_flow.planning.estimates import measure_rate
+        from keras_bert_flow.tasks.registry import make_task
+        from keras_bert_flow.text.corpus.inputs import check_inputs
+
+        look = look_at_corpus(check_inputs(text))
+        drafted = draft_task(task)
+        header = bool(drafted.settings.get("header", False))
+        make_task(drafted.kind, **drafted.settings).read(task)
+        dev = dev or find_dev(task)
+        parts = None if dev else name_parts(task, output)
+        examples = count_rows(task, header)
+        if dev is not None:
+            make_task(drafted.kind, **drafted.settings).read(dev)
+        budget = choose_budget(minutes, look, drafted, examples, measure_rate())
+        train, measured = parts or (task, dev)
+        draft = Draft(
+            name or output.stem, text, str(train), str(measured), minutes, _choose_backend(), look, drafted, examples,
+            budget,
+        )  # fmt: skip
+        content = write_draft(draft, str(output))
+        if parts:
+            split_table(task, parts, header)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(output, "x", encoding="utf-8") as file:
+            file.write(content)
+    except FileExistsError:
+        raise _existing(output) from None
+    for line in describe_draft(draft):
+        show(line, sys.stderr)
+    if parts:
+        show(f"The table is divided: {parts[0]}, and every tenth row in {parts[1]}.", sys.stderr)
+    show(output)
+    say_next("run", output, "--plan")
+
+
+def _check_new(output: Path) -> None:
+    check_place(output)
+    if output.exists():
+        raise _existing(output)
+
+
+def _existing(output: Path) -> FileExistsError:
+    return FileExistsError(f"The configuration must be a new file. Received: {output}, which exists. Choose another.")
+
+
+def _choose_backend() -> str:
+    """Return the backend that a run would use: $KERAS_BACKEND, else the first that is installed."""
+    chosen = os.environ.get("KERAS_BACKEND")
+    if chosen in BACKENDS:
+        return chosen
+    return next((name for name in BACKENDS if importlib.util.find_spec(name)), BACKENDS[0])

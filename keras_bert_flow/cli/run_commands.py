@@ -1,0 +1,93 @@
+"""The command that runs the whole walk.
+
+Its first line comes before anything heavy is imported.
+"""
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow.cli.application import app
+from keras_bert_flow.cli.next_steps import ask_finetuned, carry, find_finetuned, inside, say_next
+from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_backend, choose_file, load
+from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.progress import is_told, working
+from keras_bert_flow.stages.names import name_stages
+from keras_bert_flow.terminal import show
+
+
+@app.command()
+def run(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="Configuration file; see `kbf configs list`.")
+    ] = None,
+    config: ConfigFile = None,
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Print stages, keys and estimates, and run nothing.")] = False,
+) -> None:
+    """Run the whole pipeline, from text to report, as the Prefect flow; finished stages are not run again."""
+    config = choose_file(config, file, "the argument")
+    if config is None:
+        raise ValueError(
+            "A run must have a configuration file. Received: none. Try kbf configs copy quickstart, then kbf run "
+            "quickstart.yaml"
+        )
+    opening = load_config(config, set or ())
+    if is_told() and not plan:
+        show(f"Run of {opening.name}: {', '.join(name_stages(opening))}. Results in {opening.runs}.", sys.stderr)
+    with working("Checking the configuration and its files"):
+        settings = choose_backend(load(config, set), backend)
+        from keras_bert_flow.preflight.run import check_run
+
+        task = check_run(settings, packages=["prefect"])
+        if settings.beam:
+            from beam_jobs.running import check_options
+
+            check_options(settings.beam)
+    if plan:
+        from flows.plan import describe_plan
+        from flows.settling import make_paths_absolute
+
+        with working("Reading the corpus and what is finished"):
+            text = describe_plan(make_paths_absolute(settings), task)
+        show(text, keep="\n")
+        command = [option for change in set or () for option in ("--set", change)]
+        say_next("run", config, *command, *(["--backend", backend] if backend else []))
+        return
+    chosen = settings.backend
+    _say_finished(settings)
+    from flows.local import run_locally
+
+    path = run_locally(config, set or (), chosen, show)
+    show((path.parent / "report.md").read_text(encoding="utf-8"), keep="\n")
+    show(f"Report: {path}")
+    _say_asking(settings, path.parent)
+
+
+def _say_finished(settings: PipelineConfig) -> None:
+    """Say which stages are finished, where that is quickly known."""
+    if not is_told():
+        return
+    from flows.plan import describe_finished
+    from flows.settling import make_paths_absolute
+
+    with suppress(OSError, ValueError):  # what is damaged is said, and made again, when its stage comes
+        show(describe_finished(make_paths_absolute(settings)), sys.stderr)
+
+
+def _say_asking(settings: PipelineConfig, evaluation: Path) -> None:
+    """Name the command that asks the model which a report is of."""
+    from keras_bert_flow.lineage.links import find_source
+    from keras_bert_flow.stages.corpus import CORPUS, corpus_key, resolve_builtin
+
+    corpus = Path(settings.runs).absolute() / CORPUS.name / corpus_key()
+    task = resolve_builtin(settings, corpus).task
+    finetuned = find_source(evaluation, "finetuned")
+    model = finetuned and find_finetuned(finetuned)
+    if model:
+        say_next(*ask_finetuned(inside(finetuned, model), task.dev), *carry(backend=settings.backend))

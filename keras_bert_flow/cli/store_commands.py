@@ -1,0 +1,192 @@
+"""Commands that look at the store of results, and tidy it."""
+
+import sys
+import time
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow.cli.application import Commands, app
+from keras_bert_flow.terminal import JOINERS, escape_controls, show, show_json
+
+runs = Commands(help="List, show, compare and remove the results of stages.", no_args_is_help=True)
+app.add_typer(runs, name="runs")
+
+Store = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of results: `runs` of a configuration.")]
+StoreOption = Annotated[Path, typer.Option("--runs", help="Folder of results: `runs` of a configuration.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RUNS = Path("runs")
+
+
+@runs.command("list")
+def list_runs(folder: Store = RUNS, json: AsJson = False) -> None:
+    """List the results in a folder: stage, key, size, age, what made each, what was made from it, and its state."""
+    from keras_bert_flow.lineage.describing import HEADINGS, align, as_row, as_values
+    from keras_bert_flow.lineage.links import list_uses
+    from keras_bert_flow.lineage.results import find_results
+
+    results, now = find_results(folder), time.time()
+    uses = list_uses(results)
+    if json:
+        show_json(dumps([as_values(result, uses[result.folder], now) for result in results], indent=1))
+    elif results:
+        show(align([HEADINGS, *(as_row(result, uses[result.folder], now) for result in results)]), keep="\n")
+    else:
+        show(f"There are no results in {folder}.", sys.stderr)
+
+
+@runs.command("show")
+def show_run(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Its key or the beginning of one, or its folder.")],
+    folder: StoreOption = RUNS,
+    json: AsJson = False,
+) -> None:
+    """Show a result: settings, scores, files, what it was made from, and what was made from it."""
+    from keras_bert_flow.lineage.choosing import find_one
+    from keras_bert_flow.lineage.describing import as_values, describe_source
+    from keras_bert_flow.lineage.links import list_sources, list_uses
+    from keras_bert_flow.lineage.settings import as_yaml, read_scores, read_settings
+
+    result, results = find_one(key, folder)
+    uses, now = list_uses(results).get(result.folder, []), time.time()
+    sources, settings, scores = list_sources(result, results), read_settings(result), read_scores(result)
+    files = result.manifest.files if result.manifest else ()
+    values = as_values(result, uses, now)
+    if json:
+        values |= {"settings": settings, "scores": scores, "files": {file.name: file.file_bytes for file in files}}
+        values["inputs"] = {
+            source.name: {"content": source.digest, "made_by": [held.key for held in source.results]}
+            for source in sources
+        }
+        show_json(dumps(values, indent=1))
+        return
+    sections = {
+        "made from": {source.name: describe_source(source) for source in sources},
+        "needed by": {f"{other.stage} {other.key}": str(other.folder) for other in uses},
+        "settings": {name: as_yaml(value) for name, value in settings.items()},
+        "scores": {name: as_yaml(value) for name, value in scores.items()},
+        "files": {file.name: f"{file.file_bytes:,} bytes" for file in files},
+    }
+    lines = [f"{name}: {value}" for name, value in values.items() if name != "needed_by" and value not in ("", None)]
+    for title, entries in sections.items():
+        lines += ["", f"{title}:" if entries else f"{title}: nothing", *(f"  {a}: {b}" for a, b in entries.items())]
+    show("\n".join(escape_controls(line, JOINERS) for line in lines), keep="\n")
+
+
+@runs.command("compare")
+def compare_runs(
+    first: Annotated[str, typer.Argument(metavar="A", help="A key or the beginning of one, or a folder.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    folder: StoreOption = RUNS,
+    json: AsJson = False,
+) -> None:
+    """Show the inputs, settings and scores in which two results differ, beside each other."""
+    from keras_bert_flow.lineage.choosing import find_one
+    from keras_bert_flow.lineage.describing import align
+    from keras_bert_flow.lineage.settings import as_yaml, list_differences, read_scores, read_settings
+
+    pair = [find_one(key, folder)[0] for key in (first, second)]
+    inputs = [dict(result.manifest.inputs) if result.manifest else {} for result in pair]
+    found = {
+        "inputs": list_differences(*inputs),
+        "settings": list_differences(*map(read_settings, pair)),
+        "scores": list_differences(*map(read_scores, pair)),
+    }
+    if json:
+        differences = {title: {name: [a, b] for name, a, b in rows} for title, rows in found.items()}
+        show_json(dumps({"keys": [result.key for result in pair]} | differences, indent=1))
+        return
+    rows = [["", *(f"{result.stage} {result.key}" for result in pair)]]
+    for title, differences in found.items():
+        rows.append([f"{title}:" if differences else f"{title}: the same", "", ""])
+        rows += [[f"  {name}", *("-" if value is None else as_yaml(value) for value in both)]
+                 for name, *both in differences]  # fmt: skip
+    show(align(rows), keep="\n")
+
+
+@runs.command("gc")
+def collect(
+    folder: Store = RUNS,
+    older_than: Annotated[str | None, typer.Option(help="Keep what is younger: 30d, 12h, 45m.")] = None,
+    keep_last: Annotated[
+        int | None, typer.Option(min=0, help="Keep so many results of each stage, the newest.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Remove results that nothing kept was made from, and what dead processes left.
+
+    What a process has locked, what it may be reading, and what is damaged stays. A result is used from outside the
+    folder too where its path was given to a command: such uses are not seen.
+    """
+    from keras_bert_flow.lineage.collection import choose, read_age, remove_results
+    from keras_bert_flow.lineage.results import Result, find_results
+
+    if older_than is None and keep_last is None:
+        raise ValueError(
+            "It must be said what to keep. Received: neither --older-than nor --keep-last. Try --older-than 30d "
+            "--dry-run."
+        )
+    age = None if older_than is None else read_age(older_than)
+
+    def choose_now(results: list[Result]):
+        return choose(results, time.time(), age, keep_last)
+
+    choices = choose_now(find_results(folder))
+    going = [choice for choice in choices if not choice.is_kept]
+    size = sum(choice.result.file_bytes for choice in going)
+    if not json:
+        for choice in choices:
+            what = "keep  " if choice.is_kept else "remove"
+            show(f"{what}  {choice.result.stage} {choice.result.key}: {choice.reason}")
+        show(f"{len(going)} of {len(choices)} to remove, {size / 1e6:,.1f} MB.")
+    is_sure = not dry_run and bool(going) and _confirm(yes, len(going), size)
+    # In the order of making, backwards: what is left after a kill is whole, and has what it was made from.
+    chosen = [choice.result for choice in reversed(going)] if is_sure else []
+    removed, kept = remove_results(folder, chosen, choose_now)
+    if json:
+        rows = [
+            {"key": choice.result.key, "stage": choice.result.stage, "folder": str(choice.result.folder)}
+            | {"bytes": choice.result.file_bytes, "keep": choice.is_kept, "reason": choice.reason}
+            | {"removed": choice.result in removed}
+            for choice in choices
+        ]
+        show_json(dumps(rows, indent=1))
+        return
+    for choice in kept:
+        show(f"kept    {choice.result.stage} {choice.result.key} after all: {choice.reason}")
+    if is_sure:
+        show(f"{len(removed)} removed, {sum(result.file_bytes for result in removed) / 1e6:,.1f} MB.")
+    elif going:
+        show("Nothing was removed.")
+
+
+def _confirm(yes: bool, count: int, size: int) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ValueError("A removal must be confirmed. Received: no --yes, and nobody to ask. Add --yes or --dry-run.")
+    return typer.confirm(f"Remove {count} results, {size / 1e6:,.1f} MB?", err=True)
+
+
+@app.command()
+def lineage(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A result: what a stage published.")],
+    store: Annotated[
+        Path | None, typer.Option("--runs", help="Folder of the results that it was made from; default: around DIR.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Draw what a result was made from, down to the text, with the commands that make it again."""
+    from keras_bert_flow.lineage.choosing import list_chain, read_given
+    from keras_bert_flow.lineage.describing import draw_tree, list_commands
+
+    result, results = read_given(folder, store)
+    if json:
+        show_json(dumps(list_chain(result, results), indent=1))
+        return
+    lines = [*draw_tree(result, results), "", "Commands:", *map(escape_controls, list_commands(result, results))]
+    show("\n".join(lines), keep="\n" + JOINERS)

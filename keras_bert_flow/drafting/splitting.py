@@ -1,0 +1,80 @@
+"""Divide one table into one to learn from and one to be measured on."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.tasks.formats.bounded_reading import read_whole
+from keras_bert_flow.tasks.formats.rows import TABLES, read_lines, read_whole_rows
+
+EVERY = 10  # row goes to the second table
+LEAST_ROWS = 20
+
+
+def name_parts(table: Path, output: Path) -> tuple[Path, Path]:
+    """Return the paths of both parts, beside the configuration.
+
+    Raises:
+        ValueError: the file cannot be divided by rows.
+    """
+    ending = Path(table.name.removesuffix(".gz")).suffix
+    if ending not in TABLES:
+        raise ValueError(
+            f"There must be a file to measure on. Received: {table} alone, which is not divided by rows. Give --dev."
+        )
+    return output.with_name(f"{output.stem}-train{ending}"), output.with_name(f"{output.stem}-dev{ending}")
+
+
+def split_table(table: Path, parts: Sequence[Path], header: bool) -> tuple[int, int]:
+    """Write every tenth row to the second part and the others to the first; return how many rows each has.
+
+    Raises:
+        FileExistsError: a part is there already.
+        ValueError: the table has too few rows.
+    """
+    for part in parts:
+        if part.exists():
+            raise FileExistsError(
+                f"A part of the table must be a new file. Received: {part}, which exists. Give --dev."
+            )
+    lines = _read_csv(table) if parts[0].suffix == ".csv" else _read_plain(table)
+    first = lines[:1] if header else []
+    rows = lines[len(first) :]
+    if len(rows) < LEAST_ROWS:
+        raise ValueError(
+            f"A table that is to be divided must have at least {LEAST_ROWS} rows. Received: {table}, with {len(rows)}. "
+            "Give --dev, or more rows."
+        )
+    dev = rows[EVERY - 1 :: EVERY]
+    train = [row for number, row in enumerate(rows, 1) if number % EVERY]
+    for part, chosen in zip(parts, (train, dev), strict=True):
+        write_atomically(part, "".join([*first, *chosen]).encode())
+    return len(train), len(dev)
+
+
+def count_rows(table: Path, header: bool) -> int:
+    """Return the rows of a table, of other files their lines that are not empty."""
+    if table.name.removesuffix(".gz").endswith(TABLES):
+        return max(0, sum(1 for _ in read_whole_rows(table)) - header)
+    if table.name.removesuffix(".gz").endswith(".json"):  # of SQuAD, whose questions have an id each
+        return read_whole(str(table)).count(b'"question"')
+    return sum(1 for _, line in read_lines(table) if not line.strip())
+
+
+def _read_plain(table: Path) -> list[str]:
+    return [f"{line}\n" for _, line in read_lines(table) if line.strip(" ")]
+
+
+def _read_csv(table: Path) -> list[str]:
+    """Return rows quoted anew: a row may run over several lines."""
+    written: list[str] = []
+
+    class Lines:
+        def write(self, text: str) -> None:
+            written.append(text)
+
+    writer = csv.writer(Lines(), lineterminator="\n")
+    for _, row in read_whole_rows(table):
+        writer.writerow(row)
+    return written

@@ -1,0 +1,111 @@
+"""Look at a corpus: how much there is, in which script, and how it is cut into lines and documents."""
+
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.doctor.corpus import CorpusCounts
+from keras_bert_flow.planning.corpus_sample import read_sample
+from keras_bert_flow.tasks.formats.rows import read_objects
+from keras_bert_flow.text.corpus.sentences import split_sentences
+
+JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
+SENTENCES_OF_A_PARAGRAPH = 1.3  # mean of a line from which on lines are paragraphs
+SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+
+
+@dataclass(frozen=True)
+class CorpusLook:
+    """What a sample of a corpus tells.
+
+    Attributes:
+        files: how many.
+        file_bytes: of all of them, as they lie.
+        total_bytes: unpacked.
+        documents: of all, told by the sample.
+        line_words: mean words of a line of the sample.
+        document_lines: mean lines of a document.
+        characters: different ones in the sample.
+        scripts: (name, share of the letters), the commonest first.
+        lines: `paragraphs` or `sentences`.
+        text_field: field of the text in .jsonl.
+        counts: what the doctor counts, of the sample.
+    """
+
+    files: int
+    file_bytes: int
+    total_bytes: float
+    documents: float
+    line_words: float
+    document_lines: float
+    characters: int
+    scripts: tuple[tuple[str, float], ...]
+    lines: str
+    text_field: str
+    counts: CorpusCounts
+
+    @property
+    def has_spaces(self) -> bool:
+        """Whether words are divided by spaces in most of the text."""
+        return sum(share for name, share in self.scripts if name in SCRIPTS_WITHOUT_SPACES) < 0.5
+
+
+def look_at_corpus(files: Sequence[str]) -> CorpusLook:
+    """Read a sample of files of text.
+
+    Raises:
+        ValueError: the sample holds no document.
+    """
+    field = _find_field(files)
+    sample = read_sample(CorpusConfig(input=tuple(files), lines="sentences", text_field=field), files)
+    documents = sample.documents  # whose sentences are the lines as they stand
+    if not documents:
+        raise ValueError(
+            f"A corpus must hold documents. Received: {files[0]}{' and others' * (len(files) > 1)}, in the first "
+            "megabyte of which there is none. `kbf doctor` says what is wrong."
+        )
+    lines = [line for document in documents for line in document.sentences]
+    letters = Counter(character for line in lines for character in line if character.isalpha())
+    sentences = sum(len(split_sentences(line)) for line in lines)
+    counts = CorpusCounts(cased=False)
+    is_cut = sentences < SENTENCES_OF_A_PARAGRAPH * len(lines)
+    for document in documents:
+        counts.add_document(document.sentences, split_lines=not is_cut)
+    return CorpusLook(
+        files=len(files),
+        file_bytes=sum(os.path.getsize(path) for path in files),
+        total_bytes=sample.total_bytes,
+        documents=len(documents) * sample.total_bytes / max(1, sample.read_bytes),
+        line_words=counts.words.total / len(lines),
+        document_lines=len(lines) / len(documents),
+        characters=len({character for line in lines for character in line}),
+        scripts=_name_scripts(letters),
+        lines="sentences" if is_cut else "paragraphs",
+        text_field=field,
+        counts=counts,
+    )
+
+
+def _find_field(files: Sequence[str]) -> str:
+    """Return the field that holds the text of .jsonl: `text`, else the one whose first values are longest."""
+    path = next((path for path in files if path.endswith(JSON_SUFFIXES)), None)
+    if path is None:
+        return "text"
+    lengths: Counter = Counter()
+    for _, fields in islice(read_objects(Path(path)), 100):
+        lengths.update({name: len(value) for name, value in fields.items() if isinstance(value, str)})
+    return "text" if "text" in lengths or not lengths else lengths.most_common(1)[0][0]
+
+
+def _name_scripts(letters: Counter) -> tuple[tuple[str, float], ...]:
+    """Return the scripts of letters by the first words of their names in Unicode, with their shares."""
+    scripts: Counter = Counter()
+    for character, count in letters.items():
+        scripts[unicodedata.name(character, "?").split()[0]] += count
+    total = scripts.total()
+    return tuple((name, count / total) for name, count in scripts.most_common(3))

@@ -1,0 +1,152 @@
+"""Choose what of a store nothing needs any more, and remove it.
+
+A result is kept for its age, its place among the newest of its stage, a lock, or because a result that is kept was made
+from it. What may go is renamed before it is emptied, so that no half of it ever looks like a result.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_bert_flow.lineage.links import list_sources
+from keras_bert_flow.lineage.results import REMOVED_SUFFIX, Result, find_results
+from keras_bert_flow.locks import locked
+from keras_bert_flow.stages.registry import STAGES
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # seconds
+LEFTOVER_SECONDS = 86400.0  # for which a stopped training is kept where no age is given
+LEFTOVERS = ("unfinished", "set aside", "removed")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What becomes of a result, and why.
+
+    Attributes:
+        is_kept: False where it may be removed.
+        reason: in words.
+    """
+
+    result: Result
+    is_kept: bool
+    reason: str
+
+
+def read_age(text: str) -> float:
+    """Return the seconds of an age such as 30d.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text)
+    if not match:
+        raise ValueError(f"An age must be a number with s, m, h, d or w. Received: {text}. Try 30d, thirty days.")
+    return int(match[1]) * float(UNITS[match[2]])
+
+
+def choose(results: Sequence[Result], now: float, older_than: float | None, keep_last: int | None) -> list[Choice]:
+    """Say of each result whether it may be removed.
+
+    Args:
+        results: all of a store.
+        now: seconds since 1970.
+        older_than: seconds; what is younger is kept.
+        keep_last: so many whole results of each stage are kept, the newest.
+    """
+    reasons: dict[Path, str] = {}
+    for result in results:
+        if reason := _find_reason(result, results, now, older_than, keep_last):
+            reasons[result.folder] = reason
+    for result in results:
+        if result.state == "unfinished" and result.folder in reasons:
+            _keep_earlier(result, results, reasons)
+    waiting = [result for result in results if result.folder in reasons]
+    while waiting:
+        needing = waiting.pop()
+        for needed in (held for source in list_sources(needing, results) for held in source.results):
+            if needed.folder not in reasons:
+                reasons[needed.folder] = f"{needing.stage} {needing.key} was made from it"
+                waiting.append(needed)
+    return [
+        Choice(result, result.folder in reasons, reasons.get(result.folder) or _describe_removal(result))
+        for result in results
+    ]
+
+
+def remove_results(
+    folder: Path, chosen: Sequence[Result], choose_again: Callable[[Sequence[Result]], list[Choice]]
+) -> tuple[list[Result], list[Choice]]:
+    """Remove results, each only if a second look still finds that it may go.
+
+    Args:
+        folder: the store.
+        chosen: those to remove.
+        choose_again: makes the choices for a list of results.
+    Returns:
+        Those that were removed, and for the others why they were not.
+    """
+    removed, kept = [], []
+    for result in chosen:
+        # What began meanwhile may need it: a lock that was taken since is seen here.
+        again = {choice.result.folder: choice for choice in choose_again(find_results(folder))}
+        choice = again.get(result.folder)
+        if choice is None:
+            continue  # somebody else removed or published it
+        if choice.is_kept:
+            kept.append(choice)
+            continue
+        try:
+            with locked(result.lock, wait=False):
+                _remove(result)
+            removed.append(result)
+        except BlockingIOError:
+            kept.append(Choice(result, True, "a process has locked it"))
+    return removed, kept
+
+
+def _find_reason(
+    result: Result, results: Sequence[Result], now: float, older_than: float | None, keep_last: int | None
+) -> str:
+    """Return why a result is kept for itself; nothing where it is not."""
+    if result.owner:
+        return f"held by {result.owner}"
+    if result.state == "removed":
+        return ""
+    if result.state == "damaged":
+        return "damaged: it cannot be told what it is; remove it by hand"
+    age = now - result.changed_at
+    if older_than is None and result.state in LEFTOVERS and age < LEFTOVER_SECONDS:
+        return "left within the last day: the same command may go on with it"
+    if older_than is not None and age < older_than:
+        return "younger"
+    if result.state in LEFTOVERS or keep_last is None:
+        return ""
+    newest = sorted(
+        (other for other in results if other.stage == result.stage and other.state == "whole"),
+        key=lambda other: (-other.changed_at, other.key),
+    )
+    return f"among the last {keep_last} of {result.stage}" if result in newest[:keep_last] else ""
+
+
+def _keep_earlier(unfinished: Result, results: Sequence[Result], reasons: dict[Path, str]) -> None:
+    """Keep what an unfinished result may be made from: it has no manifest that says so."""
+    order = {stage: number for number, stage in enumerate(STAGES)}
+    place = order.get(unfinished.stage, len(order))
+    for result in results:
+        if result.state == "whole" and order.get(result.stage, 0) <= place:
+            reasons.setdefault(result.folder, f"{unfinished.stage} {unfinished.key}, unfinished, may need it")
+
+
+def _describe_removal(result: Result) -> str:
+    return "nothing kept needs it" if result.state == "whole" else f"{result.state}, and no process works on it"
+
+
+def _remove(result: Result) -> None:
+    aside = result.folder.with_name(f".{result.output.name}{REMOVED_SUFFIX}")
+    if result.state != "removed":
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(result.folder, aside)
+    shutil.rmtree(aside)

@@ -1,0 +1,157 @@
+"""Find the results in a folder: whole, damaged, or left by a run that did not end."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from keras_bert_flow.locks import find_holder
+from keras_bert_flow.outputs import MANIFEST
+from keras_bert_flow.records.manifest import Manifest, check_folder, read_manifest
+from keras_bert_flow.stages.registry import STAGES
+
+State = Literal["whole", "damaged", "unfinished", "set aside", "removed"]
+UNKNOWN = "?"
+REMOVED_SUFFIX = ".removed"  # of a folder on its way out; see `lineage.collection`
+_HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<kind>work|removed)")
+_SET_ASIDE = re.compile(r"(?P<name>.+)\.damaged-[0-9]+")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A folder that a stage published, or one that it was working in.
+
+    Attributes:
+        folder: where it is.
+        stage: as the manifest says; without one, the name of the folder above where that is a stage, else `?`.
+        key: content key; without a manifest, the name of the folder.
+        state: `set aside` is a damaged folder that `kbf run` renamed, `removed` one whose removal was interrupted.
+        fault: what is wrong with it, in words.
+        manifest: None where there is none, or none that can be read.
+        file_bytes: of all files in it.
+        changed_at: when it was published, seconds since 1970; of others, when a file in it last changed.
+        owner: the process that is making it, in words; None where there is none.
+    """
+
+    folder: Path
+    stage: str
+    key: str
+    state: State
+    fault: str
+    manifest: Manifest | None
+    file_bytes: int
+    changed_at: float
+    owner: str | None
+
+    @property
+    def name(self) -> str:
+        """The name of the run or of the task that the manifest has, else nothing."""
+        config = self.manifest.config if self.manifest else {}
+        task = config.get("task")
+        found = config.get("name") or (task.get("name") if isinstance(task, dict) else None)
+        return found if isinstance(found, str) else ""
+
+    @property
+    def output(self) -> Path:
+        """The path that the folder has, or is to have, when it is published."""
+        match = _HIDDEN.fullmatch(self.folder.name)
+        return self.folder.with_name(match["name"]) if match else self.folder
+
+    @property
+    def lock(self) -> Path:
+        """The file that is locked while the folder is made; see `artifacts.publishing`."""
+        return self.output.with_name(f".{self.output.name}.lock")
+
+
+def find_results(folder: str | Path) -> list[Result]:
+    """Return the results in a folder and in the folders in it, by stage and then by age, the oldest first.
+
+    Links are not followed.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it is a result itself.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"Results must be in a folder, such as `runs` of a configuration. Received: {folder}. Check the path."
+        )
+    if (folder / MANIFEST).is_file():
+        raise ValueError(
+            f"A folder of results must hold results, and be none. Received: {folder}, with {MANIFEST}. "
+            f"Give {store_of(folder)}"
+        )
+    order = {name: number for number, name in enumerate(STAGES)}
+    found = [read_result(path) for path in _list_places(folder)]
+    return sorted(found, key=lambda result: (order.get(result.stage, len(order)), result.changed_at, result.key))
+
+
+def store_of(result: Path) -> Path:
+    """Return the folder that a result is looked for in, together with what it was made from."""
+    parent = result.absolute().parent
+    return parent.parent if parent.name in STAGES else parent
+
+
+def read_result(folder: Path) -> Result:
+    """Look at one folder of results: its manifest, and whether every file of it is there with its size."""
+    hidden, aside = _HIDDEN.fullmatch(folder.name), _SET_ASIDE.fullmatch(folder.name)
+    manifest, fault = _read_manifest(folder)
+    state: State = "whole"
+    if hidden:
+        state = "unfinished" if hidden["kind"] == "work" else "removed"
+        fault = "" if state == "removed" else "not finished"
+    elif aside:
+        state = "set aside"
+    elif fault:
+        state = "damaged"
+    name = (hidden or aside)["name"] if hidden or aside else folder.name
+    files = list(_list_files(folder))
+    changed_at = max((status.st_mtime for _, status in files), default=folder.lstat().st_mtime)
+    if state == "whole":
+        changed_at = (folder / MANIFEST).stat().st_mtime
+    stage = manifest.stage if manifest else folder.parent.name if folder.parent.name in STAGES else UNKNOWN
+    size = sum(status.st_size for _, status in files)
+    owner = find_holder(folder.with_name(f".{name}.lock"))
+    return Result(folder, stage, manifest.key if manifest else name, state, fault, manifest, size, changed_at, owner)
+
+
+def _list_places(folder: Path) -> Iterator[Path]:
+    """Yield the folders that are, or are to become, results: those in a folder and in the folders in it."""
+    for child in _list_folders(folder):
+        if _is_result(child):
+            yield child
+        elif not child.name.startswith("."):
+            inner = _list_folders(child)
+            yield from (place for place in inner if _is_result(place) or child.name in STAGES)
+
+
+def _is_result(folder: Path) -> bool:
+    is_named = _HIDDEN.fullmatch(folder.name) or _SET_ASIDE.fullmatch(folder.name)
+    return bool(is_named) or os.path.lexists(folder / MANIFEST)
+
+
+def _list_folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _read_manifest(folder: Path) -> tuple[Manifest | None, str]:
+    """Return the manifest, None where it cannot be read, and what is wrong with the folder, in words."""
+    manifest = None
+    try:
+        manifest = read_manifest(folder)
+        check_folder(folder, digests=False)
+    except (OSError, ValueError) as error:
+        return manifest, str(error).partition("Received: ")[2].partition(". ")[0] or str(error)
+    return manifest, ""
+
+
+def _list_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                yield name, os.lstat(os.path.join(place, name))
+            except OSError:  # gone meanwhile
+                continue

@@ -1,0 +1,79 @@
+"""Settings and scores of results as flat names with values, beside each other, and as options of a command."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.json_documents import read_json
+from keras_bert_flow.lineage.results import Result
+
+SCORES = "metrics.json"  # of pre-training, distillation and evaluation
+RUNS = "run.json"  # of each model of a fine-tuning
+MOVED = {"cased": "vocabulary.cased", "seed": "seed"}  # in the manifest of records, from another section
+NOT_SETTINGS = {"name", "runs", "vocabulary.vocabulary_size", "records.vocabulary_size"}
+TIMINGS = ("seconds", "tokens_per_second")
+Flat = dict[str, Any]
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Flat:
+    """Return nested values by dotted names; lists are values."""
+    flat: Flat = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def read_settings(result: Result) -> Flat:
+    """Return the settings in a manifest under the names that a configuration has."""
+    config = result.manifest.config if result.manifest else {}
+    if result.stage not in PipelineConfig.model_fields or result.stage in config:
+        return flatten(config)
+    own = {name: value for name, value in config.items() if name not in MOVED or name in _fields(result.stage)}
+    moved = {MOVED[name]: value for name, value in config.items() if name not in own}
+    return flatten({result.stage: own}) | moved
+
+
+def read_scores(result: Result) -> Flat:
+    """Return the scores in the files of a result, and the counts of its manifest; without those of time.
+
+    Raises:
+        OSError, ValueError: a file that the manifest lists cannot be read.
+    """
+    if result.manifest is None:
+        return {}
+    scores = flatten(result.manifest.counters)
+    for file in result.manifest.files:
+        name = file.name.rpartition("/")[2]
+        if file.name == SCORES:
+            scores |= flatten(read_json(result.folder / file.name))
+        elif name == RUNS:
+            score = read_json(result.folder / file.name).get("score")
+            scores |= {} if score is None else {f"{file.name.removesuffix(f'/{RUNS}')} score": score}
+    return {name: value for name, value in scores.items() if not name.endswith(TIMINGS)}
+
+
+def list_changed(result: Result) -> Flat:
+    """Return the settings that are not those of an empty configuration, which an option `--set` would take."""
+    defaults = flatten(PipelineConfig().model_dump(mode="json"))
+    settings = read_settings(result)
+    known = {name: value for name, value in settings.items() if name.split(".")[0] in PipelineConfig.model_fields}
+    return {name: value for name, value in known.items() if name not in NOT_SETTINGS and defaults.get(name) != value}
+
+
+def list_differences(first: Flat, second: Flat) -> list[tuple[str, Any, Any]]:
+    """Return (name, value of the first, value of the second) where these differ; None stands for one without."""
+    names = sorted(first.keys() | second.keys())
+    return [(name, first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)]
+
+
+def as_yaml(value: Any) -> str:
+    """Write a value as `--set` takes it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _fields(section: str) -> set[str]:
+    return {*PipelineConfig.model_fields[section].annotation.model_fields}

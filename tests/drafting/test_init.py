@@ -1,0 +1,104 @@
+"""Drafts of configurations as `kbf init` writes them, which `kbf run --plan` takes as they are."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.drafting.budget import choose_budget, choose_vocabulary
+from keras_bert_flow.drafting.task import DraftedTask
+from keras_bert_flow.drafting.text import look_at_corpus
+from tests.commands import assert_refused, kbf
+from tests.test_cli import TEXT
+
+DATA = os.environ.get("KBF_TEST_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA names no folder of public data")
+TEXTS = ("wiki_en_dev.txt", "wiki_zh.txt")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT.replace("night. It", "night.\nIt"), encoding="utf-8")
+    return path
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("table", "kind", "settings"),
+    [
+        ("sst2/train.tsv", "classification", {"header": False, "text": "0", "label": "1"}),
+        ("cola/train.tsv", "classification", {"header": False, "text": "3", "label": "1"}),
+        ("stsb/train.tsv", "regression", {"text": "sentence1", "text_pair": "sentence2", "label": "score"}),
+        ("conll2002_ned/train.txt", "token_classification", {"tag_column": "last"}),
+        pytest.param("squad/train-small.json", "question_answering", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_public_tables_are_told_and_planned(tmp_path, table, kind, settings):
+    output = tmp_path / "mine.yaml"
+    dev = ("--dev", f"{DATA}/squad/dev-v1.1.json") if kind == "question_answering" else ()
+    text = Path(DATA, "corpus", TEXTS[kind == "regression"])
+    status, printed, error = kbf("init", text, "--task", f"{DATA}/{table}", "--output", output, *dev)
+    assert (status, printed) == (0, f"{output}\n"), error
+    config = load_config(output)
+    assert config.task.kind == kind
+    assert {name: getattr(config.task, name) for name in settings} == settings
+    assert Path(config.task.dev).parent == Path(DATA, table).parent
+    status, printed, error = kbf("run", output, "--plan", "--set", f"runs={tmp_path / 'runs'}")
+    assert status == 0, error
+    assert printed.startswith("Plan of mine: ") and not (tmp_path / "runs").exists()
+
+
+def test_one_odd_table_is_divided_and_planned(tmp_path, corpus):
+    """A .csv with quotes, line ends in cells, a label that YAML would take for a boolean, and an odd name."""
+    table, output = tmp_path / "# my: table.csv", tmp_path / "a: b.yaml"
+    rows = [f'"the film, said ""{n}"",\nis good",{"yes" if n % 2 else "no"},{n}' for n in range(40)]
+    table.write_text("remark,is it: good?,id\n" + "\n".join(rows) + "\n")
+    arguments = ("init", corpus, "--task", table, "--output", output, "--minutes", "5")
+    status, printed, error = kbf(*arguments)
+    assert (status, printed) == (0, f"{output}\n"), error
+    assert "is it: good? (2 values that repeat" in error and "every tenth row" in error
+    config = load_config(output)
+    assert (config.task.text, config.task.label, config.task.header) == ("remark", "is it: good?", True)
+    assert config.corpus.lines == "sentences"
+
+    status, printed, error = kbf("run", output, "--plan", "--set", f"runs={tmp_path / 'runs'}")
+    assert status == 0 and "Fine-tuning: 36 examples" in printed, error
+    before = output.read_bytes()
+    assert_refused(kbf(*arguments), "must be a new file", str(output))
+    assert output.read_bytes() == before
+
+
+def test_what_cannot_be_drafted_is_refused(tmp_path, corpus):
+    output = ("--output", tmp_path / "mine.yaml")
+    (tmp_path / "t.tsv").write_text("a\tb\n")
+    (tmp_path / "q.json").write_text("{}")
+    assert_refused(kbf("init", corpus, "--task", tmp_path / "none.tsv", *output), "A task must be a file")
+    assert_refused(kbf("init", tmp_path / "none.txt", "--task", tmp_path / "t.tsv", *output), "none.txt")
+    assert_refused(kbf("init", corpus, "--task", corpus, *output), "must be a table")
+    assert_refused(kbf("init", corpus, "--task", tmp_path / "q.json", *output), "q.json")
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_corpus_is_told_by_its_lines_and_letters(tmp_path, corpus):
+    look = look_at_corpus([str(corpus)])
+    assert (look.files, look.lines, look.text_field, look.scripts[0]) == (1, "sentences", "text", ("LATIN", 1.0))
+    assert look.documents == 8 and look.has_spaces
+    chinese = tmp_path / "zh.jsonl"
+    chinese.write_text('{"id": "a", "body": "我们去看电影。很好看。我喜欢。"}\n' * 30, encoding="utf-8")
+    look = look_at_corpus([str(chinese)])
+    assert (look.text_field, look.lines, look.has_spaces) == ("body", "paragraphs", False)
+    assert choose_vocabulary(look) == 21128
+
+
+def test_budget_grows_with_the_time(corpus):
+    look = look_at_corpus([str(corpus)])
+    large = type(look)(**vars(look) | {"total_bytes": 5e9})
+    task = DraftedTask("classification", {}, {}, lengths=(10,) * 95 + (300,) * 5)
+    short, day = (choose_budget(minutes, large, task, 100_000, 1e11) for minutes in (5, 2880))
+    assert short.size == "tiny" and day.size != "tiny"
+    assert day.tokens > short.tokens and (short.sequence_length, day.sequence_length) == (64, 128)
+    assert short.text_length == 32
+    assert short.max_train_examples is not None and short.seeds == (1,)
+    assert choose_budget(5, look, task, 100, 1e11).steps * 32 * 64 <= 40 * look.total_bytes  # few passes over few bytes
