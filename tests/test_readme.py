@@ -1,4 +1,4 @@
-"""What README promises: its script runs as it stands, and the places it names exist."""
+"""What README and CONTRIBUTING promise: the script runs as it stands, and the places they name exist."""
 
 import os
 import re
@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_readme_script_runs(tmp_path):
-    (script,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    _, script = re.findall(r"```python\n(.*?)```", README, re.DOTALL)  # the first shows a part of it
     backend = os.environ.get("KERAS_BACKEND", "jax")
     script = script.replace('"jax"', repr(backend)).replace("total_steps=100", "total_steps=4")
     script = script.replace("steps_per_epoch=100", "steps_per_epoch=4").replace("batch_size=32", "batch_size=4")
@@ -35,8 +35,9 @@ def test_readme_script_runs(tmp_path):
     assert done.stdout.strip().endswith("[True, True]")
 
 
-def test_readme_names_places_that_exist():
-    places = re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.(?:py|yaml))`", README)
+def test_places_that_are_named_exist():
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    places = re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.(?:py|yaml))`", README + contributing)
     assert len(places) > 10
     for place in places:
         assert (ROOT / place).is_file() or (ROOT / "keras_bert_flow" / place).is_file(), place
