@@ -8,6 +8,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+import psutil
 import pytest
 
 from keras_bert_flow.cli import COMMANDS, app, load_commands, next_steps
@@ -126,7 +127,7 @@ def test_next_step_is_not_told_where_it_is_not_wanted(monkeypatch, capsys, name)
 
 @pytest.mark.slow
 def test_run_tells_at_once_what_it_will_do(tmp_path):
-    """The time is that of a process of its own, from its start to its first line."""
+    """The time is that of a process of its own, from its start to its first line: of a processor, and on the clock."""
     (tmp_path / "mine.yaml").write_text("name: mine\ncorpus: {input: [none.txt]}\n")
     started = time.monotonic()
     run = subprocess.Popen(
@@ -139,10 +140,12 @@ def test_run_tells_at_once_what_it_will_do(tmp_path):
     )
     first = run.stderr.readline()
     seconds = time.monotonic() - started
+    worked = sum(psutil.Process(run.pid).cpu_times()[:2])
     rest = run.stderr.read()
     run.communicate(timeout=PATIENCE_SECONDS)
     assert first == (
         "Run of mine: corpus, vocabulary, records, pretraining, finetuning, evaluation. Results in runs.\n"
     )
     assert "none.txt" in rest.splitlines()[-1] and run.returncode == 2
-    assert seconds < 15, seconds  # under 2 on an idle core; tests run on busy ones
+    assert worked < 2, worked  # 0.8
+    assert seconds < 30, seconds  # 1 on an idle core; tests run on busy ones

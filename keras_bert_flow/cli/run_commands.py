@@ -15,6 +15,7 @@ from keras_bert_flow.cli.next_steps import ask_finetuned, carry, find_finetuned,
 from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_backend, choose_file, load
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.settings import BUILTIN
 from keras_bert_flow.progress import is_told, working
 from keras_bert_flow.stages.names import name_stages
 from keras_bert_flow.terminal import show
@@ -77,7 +78,9 @@ def _say_finished(settings: PipelineConfig) -> None:
     from flows.settling import make_paths_absolute
 
     with suppress(OSError, ValueError):  # what is damaged is said, and made again, when its stage comes
-        show(describe_finished(make_paths_absolute(settings)), sys.stderr)
+        with working("Looking for what is finished"):
+            finished = describe_finished(make_paths_absolute(settings))
+        show(finished, sys.stderr)
 
 
 def _say_asking(settings: PipelineConfig, evaluation: Path) -> None:
@@ -85,9 +88,11 @@ def _say_asking(settings: PipelineConfig, evaluation: Path) -> None:
     from keras_bert_flow.lineage.links import find_source
     from keras_bert_flow.stages.corpus import CORPUS, corpus_key, resolve_builtin
 
-    corpus = Path(settings.runs).absolute() / CORPUS.name / corpus_key()
-    task = resolve_builtin(settings, corpus).task
-    finetuned = find_source(evaluation, "finetuned")
-    model = finetuned and find_finetuned(finetuned)
-    if model:
-        say_next(*ask_finetuned(inside(finetuned, model), task.dev), *carry(backend=settings.backend))
+    with suppress(OSError, ValueError):  # the run has ended well, whatever else lies there
+        finetuned = find_source(evaluation, "finetuned")
+        model = finetuned and find_finetuned(finetuned)
+        if model is None:
+            return
+        if settings.task.dev == BUILTIN:
+            settings = resolve_builtin(settings, Path(settings.runs).absolute() / CORPUS.name / corpus_key())
+        say_next(*ask_finetuned(inside(finetuned, model), settings.task.dev), *carry(backend=settings.backend))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.json_documents import read_json
+from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.lineage.results import Result
 
 SCORES = "metrics.json"  # of pre-training, distillation and evaluation
@@ -38,20 +38,20 @@ def read_settings(result: Result) -> Flat:
 
 
 def read_scores(result: Result) -> Flat:
-    """Return the scores in the files of a result, and the counts of its manifest; without those of time.
+    """Return the scores in the files of a whole result, and the counts of its manifest; without those of time.
 
     Raises:
         OSError, ValueError: a file that the manifest lists cannot be read.
     """
-    if result.manifest is None:
+    if result.manifest is None or result.state != "whole":
         return {}
     scores = flatten(result.manifest.counters)
     for file in result.manifest.files:
         name = file.name.rpartition("/")[2]
         if file.name == SCORES:
-            scores |= flatten(read_json(result.folder / file.name))
+            scores |= flatten(read_json_object(result.folder / file.name))
         elif name == RUNS:
-            score = read_json(result.folder / file.name).get("score")
+            score = read_json_object(result.folder / file.name).get("score")
             scores |= {} if score is None else {f"{file.name.removesuffix(f'/{RUNS}')} score": score}
     return {name: value for name, value in scores.items() if not name.endswith(TIMINGS)}
 
