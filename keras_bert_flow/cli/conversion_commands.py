@@ -23,6 +23,9 @@ def convert(
     source_format: Annotated[
         str | None, typer.Option("--from-format", help="That of FROM; default by the names of its files.")
     ] = None,
+    base: Annotated[
+        Path | None, typer.Option(help="The model that an adapter is of; default the one that the adapter names.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32, or rounded: float16 or bfloat16.")] = "float32",
     cased: Annotated[
         bool | None, typer.Option("--cased/--uncased", help="Whether the vocabulary keeps case, where FROM is silent.")
@@ -47,7 +50,7 @@ def convert(
     """Write a model in another format or shape, read it back and compare; say what was renamed and left out.
 
     The formats: huggingface (config.json and safetensors), tensorflow (checkpoints of google-research/bert) and
-    kerashub (presets of KerasHub, the successor of keras-nlp).
+    kerashub (presets of KerasHub, the successor of keras-nlp). An adapter of LoRA is merged into its base.
     """
     from keras_bert_flow.conversion.convert import HUGGING_FACE
     from keras_bert_flow.conversion.convert import convert as run
@@ -68,7 +71,7 @@ def convert(
             f"It must be said what {source} is to become. Received: no --format, and no --dtype. Give one."
         )
     with working(f"Conversion of {source}: reading, writing and reading back", written_to(output)):
-        done = run(source, output, target or HUGGING_FACE, name, dtype, cased, dry_run, **changes)
+        done = run(source, output, target or HUGGING_FACE, name, dtype, cased, dry_run, base=base, **changes)
     show(f"{done.source} → {done.target}: {done.architecture}, {done.tensors} tensors, {done.parameters:,} parameters.")
     for remark in done.remarks:
         show(f"  {remark}")

@@ -7,7 +7,7 @@ from typing import Any
 from keras_bert_flow.local_paths import check_local, find_address
 
 # What each command calls by these names may be at another place, such as s3://bucket/x.
-MODELS = ("model", "teacher", "initial_model")
+MODELS = ("model", "teacher", "initial_model", "base")
 LISTS = ("earlier",)
 FOLDERS = ("records", "vocab", "finetuned", "pretrained", "earlier", "source", *MODELS)
 

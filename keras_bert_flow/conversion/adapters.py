@@ -24,7 +24,7 @@ PREFIX = "base_model.model."  # of each tensor
 FIRST, SECOND = ".lora_A.weight", ".lora_B.weight"  # (rank, inputs) and (outputs, rank)
 BASE = "base_model_name_or_path"
 _CACHED = "models--"
-_TASK_TYPES = {
+TASK_TYPES = {  # architecture → what peft calls its task
     "ForSequenceClassification": "SEQ_CLS",
     "ForTokenClassification": "TOKEN_CLS",
     "ForQuestionAnswering": "QUESTION_ANS",
@@ -62,8 +62,8 @@ def check_whole(folder: Path) -> None:
     """Raise ValueError if a folder holds an adapter, which training does not begin from: its model may change."""
     if is_adapter(folder):
         raise ValueError(
-            f"Training must begin from a whole model. Received: {folder}, an adapter. Merge it in Python: "
-            "Model.from_preset(adapter).save_to_preset(folder), where Model is the class of its task."
+            f"Training must begin from a whole model. Received: {folder}, an adapter. Merge it with its base: "
+            "`kbf convert ADAPTER MODEL`."
         )
 
 
@@ -108,7 +108,7 @@ def describe_adapter(
     return {
         **base,
         "peft_type": "LORA",
-        "task_type": _TASK_TYPES.get(architecture),
+        "task_type": TASK_TYPES.get(architecture),
         "inference_mode": True,
         "r": rank,
         "lora_alpha": alpha,
@@ -127,6 +127,9 @@ class AdaptedTensors(TensorMapping):
         base: of the model, by names without a prefix.
         adapter: of the adapter, by the same.
         scale: what the product of its matrices is multiplied by.
+    Attributes:
+        merged: names of the weights that matrices are added to.
+        whole: names of the tensors that the adapter has in place of the model's, or beside them.
     Raises:
         ValueError: a matrix is alone, is of no tensor of the model, or does not fit it.
     """
@@ -137,8 +140,8 @@ class AdaptedTensors(TensorMapping):
         whole = {name: shape for name, shape in adapter.shapes.items() if ".lora_" not in name}
         super().__init__(base.shapes | whole, adapter.path)
         self._adapted = {f"{module}.weight": (module + FIRST, module + SECOND) for module in modules}
-        self._whole = {*whole}
-        known = {name for pair in self._adapted.values() for name in pair} | self._whole
+        self.merged, self.whole = sorted(self._adapted), {*whole}
+        known = {name for pair in self._adapted.values() for name in pair} | self.whole
         for name in adapter:
             if name not in known:
                 self._refuse(name, "of a kind that is not read here")
@@ -160,7 +163,7 @@ class AdaptedTensors(TensorMapping):
         )
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name in self._whole:
+        if name in self.whole:
             return self._adapter[name]
         if name not in self._adapted:
             return self._base[name]
@@ -173,15 +176,28 @@ class AdaptedTensors(TensorMapping):
         self._adapter.check_finite()
 
 
-def find_base(folder: Path) -> Path:
+def find_base(folder: Path, told: str | Path | None = None) -> Path:
     """Return the folder of the model that an adapter is of, fetched where it is elsewhere.
 
+    Args:
+        told: the model, where it is not the one that `adapter_config.json` names.
     Raises:
         FileNotFoundError: it is not there.
-        ValueError: `adapter_config.json` is of no plain LoRA.
+        ValueError: `adapter_config.json` is of no plain LoRA, or names no model and none is told.
     """
     config = read_adapter_config(folder)
-    base, revision = config[BASE], config.get("revision")
+    if told is not None:
+        here = fetch(told)
+        if not here.is_dir():
+            raise FileNotFoundError(f"The base of an adapter must be a model directory. Received: {told}. Check it.")
+        verify(here)
+        return here
+    base, revision = config.get(BASE), config.get("revision")
+    if not isinstance(base, str) or not base:
+        raise ValueError(
+            f"{folder / ADAPTER_CONFIG}: must have {BASE}. Received: {abridge(repr(base))}. Name the model there, or "
+            "merge the adapter with `kbf convert --base MODEL`."
+        )
     here = Path(base)
     if here.is_dir():
         verify(here)
@@ -189,7 +205,7 @@ def find_base(folder: Path) -> Path:
     if "://" not in base and (here.is_absolute() or base.count("/") != 1):
         raise FileNotFoundError(
             f"An adapter must be read with its model. Received: {folder / ADAPTER_CONFIG}, of {abridge(base)}, "
-            f"which is not there. Set its {BASE} to where the model is now."
+            f"which is not there. Set its {BASE} to where the model is now, or use `kbf convert --base MODEL`."
         )
     return fetch(base if "://" in base else f"hf://{base}" + (f"@{revision}" if revision else ""))
 
@@ -210,10 +226,10 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
             )
     rank, alpha = config.get("r"), config.get("lora_alpha")
     are_numbers = all(isinstance(value, int | float) and 0 < value < 1 << 31 for value in (rank, alpha))
-    if not are_numbers or not isinstance(config.get(BASE), str) or not config[BASE]:
+    if not are_numbers:
         raise ValueError(
-            f"{path}: must have {BASE}, and `r` and `lora_alpha` above 0. Received: "
-            f"{abridge(repr([config.get(BASE), rank, alpha]))}. Save the adapter again."
+            f"{path}: must have `r` and `lora_alpha` above 0. Received: {abridge(repr([rank, alpha]))}. "
+            "Save the adapter again."
         )
     return config
 

@@ -12,6 +12,7 @@ from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.conversion.arithmetic import set_gelu, set_mlm_epsilon, set_mlm_gelu
 from keras_bert_flow.conversion.checkpoint import Checkpoint
 from keras_bert_flow.conversion.codecs.safetensors_file import find_dtype
+from keras_bert_flow.conversion.formats.adapter import Adapter
 from keras_bert_flow.conversion.formats.registry import find_format, recognise
 from keras_bert_flow.conversion.surgery import keep_layers, set_positions, set_tied, set_vocabulary
 
@@ -53,6 +54,7 @@ def convert(
     gelu: str | None = None,
     mlm_gelu: str | None = None,
     mlm_epsilon: float | None = None,
+    base: str | Path | None = None,
 ) -> Conversion:
     """Write a model in another format; nothing is written where something cannot be.
 
@@ -66,6 +68,7 @@ def convert(
         dry_run: read and check everything, and write nothing.
         positions, layers, vocabulary, tied: of the result, where they are to be others; see `surgery`.
         gelu, mlm_gelu, mlm_epsilon: what the result is to compute, where it is something else; see `arithmetic`.
+        base: the model of an adapter, where it is not the one that the adapter names.
     Raises:
         FileNotFoundError: a file is missing.
         FileExistsError: `output` is there.
@@ -75,7 +78,7 @@ def convert(
     known = find_format(target)
     if dtype not in known.dtypes:
         raise ValueError(f"Numbers of {known.title} must be {' or '.join(known.dtypes)}. Received: dtype={dtype}.")
-    checkpoint = find_format(name).read(path, cased)
+    checkpoint = _read(path, name, cased, base)
     if vocabulary is not None:
         is_cased = checkpoint.keeps_case() if cased is None else cased
         checkpoint = set_vocabulary(checkpoint, vocabulary, is_cased)
@@ -101,6 +104,16 @@ def convert(
     architecture = (checkpoint.config.get("architectures") or ["?"])[0]
     parameters = sum(math.prod(shape) for shape in checkpoint.tensors.shapes.values())
     return Conversion(name, target, architecture, len(checkpoint.tensors), parameters, remarks)
+
+
+def _read(path: Path, name: str, cased: bool | None, base: str | Path | None) -> Checkpoint:
+    """Read a model of a format; an adapter together with its base."""
+    source = find_format(name)
+    if base is None:
+        return source.read(path, cased)
+    if not isinstance(source, Adapter):
+        raise ValueError(f"`base` must go with an adapter. Received: {path}, of the format {name}. Leave it out.")
+    return source.read(path, cased, base)
 
 
 def _walk(checkpoint: Checkpoint, dtype: str) -> Iterator[tuple[str, np.ndarray]]:

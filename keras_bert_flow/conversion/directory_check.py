@@ -70,21 +70,26 @@ def check_masked_lm(folder: str | Path) -> dict[str, Any]:
     return read_hf_config(config, source)
 
 
-def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors | AdaptedTensors]:
+def open_directory(
+    folder: Path, base: str | Path | None = None
+) -> tuple[dict[str, Any], StoredTensors | AdaptedTensors]:
     """Return the content of `config.json` and the tensors by their names of today, none of which is read yet.
 
     Of an adapter these are the tensors of its model, with what it adds; without a `config.json` it has that model's.
 
+    Args:
+        base: the model of an adapter, where it is not the one that the adapter names.
     Raises:
         FileNotFoundError: the folder, its config.json or its model.safetensors is missing, or the model of an adapter.
         ValueError: a file is damaged, does not fit the others or is of no family that we know; the message names it.
     """
-    base = find_base(folder) if is_adapter(folder) else folder
+    base = find_base(folder, base) if is_adapter(folder) else folder
     path = (folder if (folder / "config.json").is_file() else base) / "config.json"
     config, source = read_json(path), str(path)
     shape, table = read_shape(config, source), find_table_of(config, source)
     tensors = open_model_tensors(base).rename(table.normalise_name)
     if base != folder:
+        _check_base(config, path, base / "config.json")
         tensors = open_adapted(folder, tensors, table)
     check_sizes(shape, table, tensors)
     check_memory(tensors)
@@ -93,6 +98,22 @@ def open_directory(folder: Path) -> tuple[dict[str, Any], StoredTensors | Adapte
     elif (folder / "tokenizer.json").is_file():
         check_fast_tokenizer(folder / "tokenizer.json", shape.vocabulary_size)
     return config, tensors
+
+
+def _check_base(config: dict[str, Any], source: Path, base: Path) -> None:
+    """Raise ValueError unless the model of an adapter has the sizes of the encoder that the adapter was made on.
+
+    Args:
+        config: content of `source`, the `config.json` of the adapter.
+        base: `config.json` of the model.
+    """
+    found = read_hf_config(read_json(base), str(base))
+    for name, value in read_hf_config(config, str(source)).items():
+        if isinstance(value, int | str) and found.get(name) != value:
+            raise ValueError(
+                f"{source}: `{name}` must be that of the base of the adapter. Received: {name}={value}, and "
+                f"{found.get(name)} in {base}. Name the model that it was trained on."
+            )
 
 
 def check_sizes(shape: EncoderShape, table: FamilyTable, tensors: TensorMapping) -> None:

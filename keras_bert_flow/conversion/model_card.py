@@ -14,6 +14,7 @@ from pathlib import Path
 import keras
 
 from keras_bert_flow.artifacts import package_version
+from keras_bert_flow.conversion.card_loading import PEFT, SENTENCES, find_library, show_loading
 from keras_bert_flow.markdown import as_markdown, escape_markdown
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, POOLING, SavedAs
@@ -28,7 +29,6 @@ PIPELINES = {
     "ForMultipleChoice": "multiple-choice",
 }
 ENCODING = "feature-extraction"  # of others
-SENTENCES = "sentence-similarity"
 CPU_INFO = Path("/proc/cpuinfo")
 Section = tuple[str, Sequence[Sequence[str]]]  # heading, rows of a name and a value
 
@@ -71,7 +71,7 @@ def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str, b
         f"A {find_family(backbone.family).title}, `{architecture}`, made with keras-bert-flow {package_version()}.",
         *(_write_section(heading, rows) for heading, rows in (("Model", shape), *card.sections) if rows),
         "## Loading",
-        _show_loading(type(model).__name__, architecture, base, getattr(model, "num_classes", None)),
+        show_loading(type(model).__name__, architecture, base, getattr(model, "num_classes", None)),
         "The license is for the author to name, in the first lines of this file.",
     ]
     return "\n\n".join(parts) + "\n"
@@ -106,30 +106,11 @@ def _front_matter(saved: SavedAs, base: str | None) -> str:
         pipeline = SENTENCES
     elif not {*saved.head} >= {*MASKED_LM_HEAD} and pipeline == "fill-mask":  # ELECTRA's discriminator guesses nothing
         pipeline = ENCODING
-    library = "sentence-transformers" if pipeline == SENTENCES else "transformers"
     of_adapter = [] if base is None else [f"base_model: {json.dumps(base)}"]
-    library = library if base is None else "peft"
+    library = PEFT if base is not None else find_library(pipeline)
     lines = ["license: unknown", f"library_name: {library}", f"pipeline_tag: {pipeline}", *of_adapter]
     return "\n".join(["---", *lines, "tags:", "- keras", "- keras-bert-flow", "---"])
 
 
 def _write_section(heading: str, rows: Sequence[Sequence[str]]) -> str:
     return f"## {heading}\n\n{as_markdown([['', ''], *rows], ['---', '---'])}"
-
-
-def _show_loading(ours: str, theirs: str, base: str | None, num_classes: int | None) -> str:
-    if base is None:
-        modules, reference = "keras_bert_flow, transformers", f'transformers.{theirs}.from_pretrained("this folder")'
-    else:
-        classes = f", num_labels={num_classes}" if num_classes else ""
-        modules = "keras_bert_flow, peft, transformers"
-        reference = f"transformers.{theirs}.from_pretrained({json.dumps(base)}{classes})"
-        reference = f'peft.PeftModel.from_pretrained({reference}, "this folder")'
-    lines = [
-        f"import {modules}",
-        "",
-        f'keras_bert_flow.{ours}.from_preset("this folder")  # on TensorFlow, JAX or PyTorch',
-        reference,
-        'transformers.AutoTokenizer.from_pretrained("this folder")',
-    ]
-    return "\n".join(["```python", *lines, "```"])

@@ -10,7 +10,7 @@ from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.models.teacher_fit import check_start, check_teacher
 from keras_bert_flow.outputs import check_output
-from keras_bert_flow.preflight.models import check_model_directory
+from keras_bert_flow.preflight.models import check_initial_model
 from keras_bert_flow.preflight.stages import check_model
 from keras_bert_flow.records.checking import check_positions, check_records
 from keras_bert_flow.text.cutting import check_cutting
@@ -56,7 +56,7 @@ def check_distillation(config: PipelineConfig) -> None:
 
 def check_teacher_directory(config: PipelineConfig, teacher: Path) -> None:
     """Check that a model directory can teach the student of a configuration."""
-    check_model_directory(teacher)
+    check_initial_model(teacher)
     found = dict(check_masked_lm(teacher))
     _check_student(config, find_family(found.pop("family")).shape(**found), found["vocabulary_size"])
 

@@ -10,7 +10,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.sizes import get_size
-from keras_bert_flow.preflight.models import check_model_directory
+from keras_bert_flow.preflight.models import check_initial_model
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 from keras_bert_flow.training.pretraining.initial_shape import FREE
@@ -27,7 +27,7 @@ def settle_initial_model(config: PipelineConfig) -> PipelineConfig:
     if config.initial_model is None:
         return config
     folder = fetch(config.initial_model).absolute()
-    found = check_model_directory(folder)
+    found = check_initial_model(folder)
     file, given = find_tokenizer_file(folder), config.vocabulary.file
     if given is not None and Path(given).resolve() != file.resolve():
         raise ValueError(

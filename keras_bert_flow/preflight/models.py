@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_check import check_directory
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.outputs import check_output_file
@@ -28,6 +29,15 @@ def check_model_directory(folder: Path) -> dict[str, Any]:
     settings = check_directory(folder)
     read_tokenizer(folder)
     return settings
+
+
+def check_initial_model(folder: Path) -> dict[str, Any]:
+    """Check a model directory that training begins from or learns from: as `check_model_directory`, and no adapter.
+
+    The model of an adapter lies elsewhere and may change, and no content key knows it.
+    """
+    check_whole(folder)
+    return check_model_directory(folder)
 
 
 def check_asked_model(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
-from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_check import check_words_head
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
@@ -20,7 +19,7 @@ from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.os_errors import shorten_path
 from keras_bert_flow.outputs import check_output
 from keras_bert_flow.preflight.corpus import check_columns, check_text
-from keras_bert_flow.preflight.models import check_model_directory
+from keras_bert_flow.preflight.models import check_initial_model
 from keras_bert_flow.records.checking import check_positions, check_records
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.verification import verify
@@ -166,7 +165,7 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
         check_positions(length, config.model.max_positions)
     vocabulary = initial_model and find_tokenizer_file(initial_model)
     if initial_model is not None:
-        check_shape(check_model_directory(initial_model), config.model, initial_model)
+        check_shape(check_initial_model(initial_model), config.model, initial_model)
     if isinstance(made.get("vocabulary_size"), int):
         check_record_vocabulary(find_tokenizer_file(records), made["vocabulary_size"], vocabulary)
         check_padding(config.model, read_tokenizer_file(find_tokenizer_file(records)))
@@ -175,8 +174,7 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
 def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) -> TaskData | None:
     """Check what `kbf finetune` is given, and return the task as the model reads it; None of the built-in task."""
     check_output(output)
-    check_whole(model)
-    settings = check_model_directory(model)
+    settings = check_initial_model(model)
     check_task_length(config.finetuning.sequence_length, settings["max_positions"])
     check_trained_part(config, find_family(settings.pop("family")).shape(**settings))
     if config.finetuning.pooling == BAG_OF_WORDS:

@@ -1,6 +1,5 @@
 """Adapters: `peft` on `transformers` computes what our model does, and each reads what the other has written."""
 
-import json
 from pathlib import Path
 
 import keras
@@ -8,11 +7,10 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.conversion.adapters import ADAPTER_CONFIG, ADAPTER_FILE, name_base
+from keras_bert_flow.conversion.adapters import ADAPTER_FILE, name_base
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.models.lora import TARGETS
 from tests.oracles import numpy_bert
-from tests.oracles.small_bert import SMALL, make_inputs
+from tests.oracles.adapters import ask, ask_reference, edit_config, make_ids, save_adapter, save_base
 from tests.oracles.task_models import CASES
 
 torch = pytest.importorskip("torch", reason="the reference needs torch")
@@ -21,48 +19,6 @@ peft = pytest.importorskip("peft", reason="the reference needs peft")
 
 FAMILIES = {"bert": "Bert", "albert": "Albert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
 TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of up to 40 terms
-
-
-def make_ids():
-    """Return inputs of one segment in which 0 is the padding alone: `transformers` counts positions by it."""
-    inputs = make_inputs()
-    ids = np.where(inputs["padding_mask"] == 1, 1 + inputs["token_ids"] % 49, 0)
-    return inputs | {"token_ids": ids.astype("int32"), "segment_ids": np.zeros_like(ids, "int32")}
-
-
-def ask(model):
-    return keras.ops.convert_to_numpy(model(make_ids(), training=False))
-
-
-def ask_reference(model):
-    inputs = make_ids()
-    ids, mask = (torch.tensor(inputs[name]).long() for name in ("token_ids", "padding_mask"))
-    with torch.no_grad():
-        return model.eval()(input_ids=ids, attention_mask=mask).logits.numpy()
-
-
-def save_base(folder, family="bert", **settings):
-    backbone = kbf.Backbone(family, **SMALL | settings)
-    numpy_bert.randomise_weights(backbone, seed=1)
-    backbone.save_to_preset(folder)
-    return folder
-
-
-def save_adapter(base, folder, kind="classification", targets=TARGETS, **changes):
-    """Write an adapter of a model, all whose matrices and head are random; return the model."""
-    labels = {"labels": ["a", "b", "c"]} if kind in ("classification", "token_classification") else {}
-    model = load_task_model(kind, base, **labels)
-    model.backbone.enable_lora(2, 5.0, targets)
-    rng = np.random.default_rng(3)
-    for variable in model.trainable_variables:
-        variable.assign(rng.normal(0, 0.3, variable.shape).astype("float32"))
-    model.save_to_preset(folder, adapter_of=base, **changes)
-    return model
-
-
-def edit_config(folder, **fields):
-    path = folder / ADAPTER_CONFIG
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 @pytest.mark.parametrize("kind", ["classification", "token_classification"])

@@ -1,11 +1,13 @@
 """A configuration that goes on from a model has its shape and its tokenizer, or is refused in one line."""
 
 import json
+from functools import partial
 
 import pytest
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.models.sizes import resolve_shape
+from keras_bert_flow.preflight.distillation import check_teacher_directory
 from keras_bert_flow.preflight.initial_model import settle_initial_model
 from tests.oracles.tiny_model import INTERMEDIATE, PIECES, TINY_SHAPE, write_tiny_model
 
@@ -50,6 +52,13 @@ def test_nothing_changes_without_a_model():
 def test_what_contradicts_the_model_is_refused(model, sections, words):
     with pytest.raises(ValueError, match=words):
         settle(model, **sections)
+
+
+@pytest.mark.parametrize("check", [settle, partial(check_teacher_directory, None)])
+def test_adapter_is_no_model_to_begin_from_or_learn_from(tmp_path, check):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="Training must begin from a whole model.*`kbf convert ADAPTER MODEL`"):
+        check(tmp_path)
 
 
 def test_model_that_is_not_whole_is_refused(model):

@@ -8,7 +8,9 @@ from sklearn.dummy import DummyClassifier
 
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.training.finetuning.finetune import finetune
+from keras_bert_flow.training.finetuning.task_data import read_task_files
 from keras_bert_flow.training.state.logs import read_log
 from tests.training.separable_task import RUNS, make_task_config, weights_of
 
@@ -61,7 +63,7 @@ def test_finetuned_models_score_as_their_logs_say(place, finished):
 
 
 @pytest.mark.any_backend
-def test_card_says_what_the_model_scores_and_what_the_commonest_answer_does(place, finished):
+def test_card_says_what_the_model_scores_and_what_its_baselines_do(place, finished):
     rows = [(place / name).read_text().splitlines()[1:] for name in ("train.tsv", "dev.tsv")]
     train, dev = ([row.split("\t")[1] for row in table] for table in rows)
     guess = DummyClassifier(strategy="most_frequent").fit([[0]] * len(train), train).score([[0]] * len(dev), dev)
@@ -69,6 +71,27 @@ def test_card_says_what_the_model_scores_and_what_the_commonest_answer_does(plac
         card = (finished / run / "model" / "README.md").read_text()
         assert "| accuracy | 1.0000 |" in card
         assert f"| of the commonest answer to the training table | {guess:.4f} |" in card
+        assert "| of TF-IDF with logistic regression, fitted on the same labels | 1.0000 |" in card
+
+
+@pytest.mark.any_backend
+def test_word_baseline_of_the_card_is_that_of_the_report(place, tmp_path):
+    rng = np.random.default_rng(4)
+    for name, rows in (("train", 60), ("dev", 41)):  # most labels by the first word, the others at random
+        words = rng.integers(0, 9, rows)
+        labels = np.where(rng.random(rows) < 0.7, words % 2, rng.integers(0, 2, rows))
+        lines = [f"word{words[row]} word{rng.integers(9, 20)}\t{('no', 'yes')[labels[row]]}" for row in range(rows)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    tables = {name: str(tmp_path / f"{name}.tsv") for name in ("train", "dev")}
+    config = make_task_config(place, epochs=1, seeds=(1,), compare_random=False, max_train_examples=50)
+    config = config.model_copy(update={"task": config.task.model_copy(update=tables), "seed": 3})
+    output = finetune(config, place / "model", tmp_path / "out", lambda line: None)
+    files = read_task_files(config)
+    words = answer_from_words(files.task, files.training, {"dev": files.dev}, seed=3).predictions["dev"]
+    wanted = files.task.score(files.dev, words)["accuracy"]
+    assert 0.5 < wanted < 1
+    row = f"| of TF-IDF with logistic regression, fitted on the same labels | {wanted:.4f} |"
+    assert row in (output / RUNS[0] / "model" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("bert_adam", marks=pytest.mark.any_backend)])

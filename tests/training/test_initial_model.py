@@ -118,3 +118,9 @@ def test_model_that_does_not_fit_is_refused(records, first, tmp_path):
         pretrain(make_tiny_config(shape), records, tmp_path / "out", initial_model=first)
     with pytest.raises(FileNotFoundError):
         pretrain(make_tiny_config(), records, tmp_path / "out", initial_model=tmp_path / "absent")
+
+
+def test_adapter_is_no_model_to_begin_from(records, tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="Training must begin from a whole model"):
+        pretrain(make_tiny_config(), records, tmp_path / "out", initial_model=tmp_path)

@@ -82,15 +82,22 @@ def name_tensors(config: dict[str, Any], checkpoint: Checkpoint) -> dict[str, np
     """Return the tensors by the names that `transformers` gives them: with a prefix where there is a head."""
     table = find_table_of(config, CONFIG)
     architecture = (config.get("architectures") or [""])[0].removeprefix(table.class_prefix)
-    is_bare = architecture == "Model"
+    roots = list_roots(table, architecture)
+    prefix = "" if architecture == "Model" else table.prefix
+    return {(prefix if find_root(name) in roots else "") + name: value for name, value in checkpoint.tensors.items()}
+
+
+def list_roots(table: FamilyTable, architecture: str = "") -> set[str]:
+    """Return the first parts of the names of an encoder's tensors, by which they are told from those of a head."""
     # A dense layer that an architecture counts to its head has no prefix there: `pre_classifier` of DistilBERT.
     pooler = {} if POOLER in table.heads.get(architecture, {}) else table.pooler
     parts = (*table.embeddings.values(), *pooler.values())
-    first = {tensors.name.partition(".")[0] for tensors in parts} | {table.block_name.partition(".")[0]}
-    prefix = "" if is_bare else table.prefix
-    return {
-        (prefix if name.partition(".")[0] in first else "") + name: value for name, value in checkpoint.tensors.items()
-    }
+    return {find_root(tensors.name) for tensors in parts} | {find_root(table.block_name)}
+
+
+def find_root(name: str) -> str:
+    """Return the first part of the name of a tensor."""
+    return name.partition(".")[0]
 
 
 def copy_files(files: Mapping[str, Path | bytes], folder: Path) -> None:

@@ -10,6 +10,7 @@ FORMATS = {
     "huggingface": "keras_bert_flow.conversion.formats.huggingface:HuggingFace",
     "tensorflow": "keras_bert_flow.conversion.formats.tensorflow:TensorFlow",
     "kerashub": "keras_bert_flow.conversion.formats.keras_hub.preset:KerasHub",
+    "adapter": "keras_bert_flow.conversion.formats.adapter:Adapter",
 }
 
 

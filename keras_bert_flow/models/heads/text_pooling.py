@@ -22,6 +22,10 @@ def pool_text(backbone, inputs, pooling):
             the last hidden states of the real tokens. [CLS] takes part in no objective without sentence pairs, and
             what it holds after such pre-training has to be learnt from the labels. `bag_of_words`: that mean through
             the layers by which pre-training with a bag of words predicts words from it; see `transform_mean`.
+
+    In RoBERTa and ELECTRA `transformers` has dropout before the dense layer of this head, too. Here that layer is the
+    pooler of the backbone, which heads for multiple choice share, and those have no such dropout there; so none has it.
+
     Raises:
         ValueError: `pooling` is none of these, or the backbone has a pooler that it does not need, or lacks one.
     """

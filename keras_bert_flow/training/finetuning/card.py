@@ -12,7 +12,7 @@ PARTIAL = ("frozen_layers", "lora_rank", "lora_alpha", "lora_targets")  # of a r
 
 
 def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any]) -> Card:
-    """Return what the card of a fine-tuned model says; what other runs and the baselines score is in the report.
+    """Return what the card of a fine-tuned model says; what other runs score is in the report.
 
     Args:
         config: of the run, with a task.
@@ -33,6 +33,8 @@ def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any])
     score = [[task.main_metric.replace("_", " "), f"{run['score']:.4f}"]]
     if data.guess_score is not None:
         score.append(["of the commonest answer to the training table", f"{data.guess_score:.4f}"])
+    if data.word_score is not None:
+        score.append([f"of {task.word_baseline}, fitted on the same labels", f"{data.word_score:.4f}"])
     sections = (("Task", facts), ("Training", recipe), ("Score on the dev table", score))
     return Card(config.task.name, (*sections, describe_machine(run["seconds"])))
 

@@ -3,6 +3,7 @@
 import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.training.finetuning.grid import search_grid
 from keras_bert_flow.training.finetuning.label_counts import train_label_counts
 from keras_bert_flow.training.finetuning.random_weights import with_random_training
-from keras_bert_flow.training.finetuning.task_data import TaskData, read_task_data, write_unreachable
+from keras_bert_flow.training.finetuning.task_data import (
+    TaskData,
+    read_task_data,
+    score_word_baseline,
+    write_unreachable,
+)
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, TaskRuns
 from keras_bert_flow.training.finetuning.trained_part import check_trained_part
 from keras_bert_flow.training.precision import arithmetic
@@ -73,10 +79,12 @@ def finetune(
     tokenizer = read_tokenizer(model)
     data = data or read_task_data(config, tokenizer)
 
-    def make_runs(settings: PipelineConfig, data: TaskData = data) -> TaskRuns:
-        return TaskRuns(settings, model, tokenizer, data, report, callbacks)
-
     def build(work: Path) -> Contents:
+        scored = replace(data, word_score=score_word_baseline(config, data))
+
+        def make_runs(settings: PipelineConfig, data: TaskData = scored) -> TaskRuns:
+            return TaskRuns(settings, model, tokenizer, data, report, callbacks)
+
         settled = {}
         for start, settings in list_starts(config):
             if settings.finetuning.grid is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
@@ -113,6 +114,8 @@ def publish_run(
     A run that was killed goes on from its newest checkpoint, to the same weights, bit for bit. See `pretrain.pretrain`.
     """
     config, length = recipe.config, recipe.config.pretraining.sequence_length
+    if recipe.source is not None:
+        check_whole(recipe.source)
     recipe.find_key(())  # says what is wrong with the inputs before anything is looked at
     cluster = SINGLE  # skips device set-up if the output exists
     if not Path(output).exists():

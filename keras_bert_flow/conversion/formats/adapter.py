@@ -1,0 +1,120 @@
+"""Adapters as `peft` writes them: read merged into the models that they are of."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.conversion.adapters import (
+    TASK_TYPES,
+    AdaptedTensors,
+    find_base,
+    is_adapter,
+    read_adapter_config,
+)
+from keras_bert_flow.conversion.card_loading import describe_merged
+from keras_bert_flow.conversion.checkpoint import Checkpoint, Tensors
+from keras_bert_flow.conversion.directory_check import open_directory
+from keras_bert_flow.conversion.formats.format import Format
+from keras_bert_flow.conversion.formats.huggingface import (
+    COMPANIONS,
+    CONFIG,
+    TOKENIZER,
+    HuggingFace,
+    find_root,
+    list_roots,
+)
+from keras_bert_flow.conversion.hf_config import make_label_fields, number_labels
+from keras_bert_flow.conversion.tables.registry import find_table_of
+from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD
+from keras_bert_flow.terminal import abridge
+from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+
+CARD = "README.md"
+BARE = "Model"  # architecture without a head
+
+
+class Adapter(Format):
+    """Adapters of LoRA, which are read and not written: training makes them."""
+
+    title = "an adapter"
+
+    def recognise(self, path: Path) -> bool:
+        return is_adapter(path)
+
+    def read(self, path: Path, cased: bool | None, told: str | Path | None = None) -> Checkpoint:
+        """Read an adapter and its model as the whole model that they make.
+
+        Args:
+            told: the model, where it is not the one that `adapter_config.json` names.
+        """
+        base, settings = find_base(path, told), read_adapter_config(path)
+        model, (config, tensors) = HuggingFace().read(base, cased), open_directory(path, base)
+        table, has_config = find_table_of(config, str(base / CONFIG)), (path / CONFIG).is_file()
+        if not has_config:
+            config = _describe_head(config, settings.get("task_type"), table, tensors)
+        is_same = config.get("architectures") == model.config.get("architectures")
+        encoder = list_roots(table)
+        left_out = [] if is_same else [name for name in model.tensors if find_root(name) not in encoder]
+        kept = [name for name in tensors if name in tensors.whole or name in model.tensors and name not in left_out]
+        companions = dict(model.companions) if is_same and not has_config else {}
+        companions |= {name: path / name for name in COMPANIONS if (path / name).is_file()}
+        companions.pop(CARD, None)
+        card = (path / CARD).read_text(encoding="utf-8", errors="replace") if (path / CARD).is_file() else ""
+        merged_card = describe_merged(card)
+        remarks = _describe_merge(settings, base, table, tensors)
+        if heads := {find_root(name) for name in left_out if name not in tensors.whole}:
+            remarks.append(f"{_join(heads)} left out, of the head of the base")
+        if card and merged_card is None:
+            remarks.append(f"{CARD} left out, which is of the adapter alone")
+        tokenizer = {name: path / name for name in TOKENIZER if (path / name).is_file()}
+        return Checkpoint(
+            config,
+            Tensors.select(tensors, {name: name for name in kept}),
+            tokenizer if {VOCABULARY_FILE, FAST_TOKENIZER} & tokenizer.keys() else model.tokenizer,
+            companions | ({CARD: merged_card.encode()} if merged_card else {}),
+            (*remarks, *model.remarks),
+        )
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        raise ValueError(
+            "A format to write must hold a whole model. Received: adapter. `finetuning.lora_output: adapter` makes one."
+        )
+
+    def write(self, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[str, ...]:
+        self.check(checkpoint)
+        return ()
+
+
+def _describe_head(
+    config: dict[str, Any], task_type: str | None, table: FamilyTable, tensors: AdaptedTensors
+) -> dict[str, Any]:
+    """Return `config.json` of an adapter without one: that of its model, with the head that the adapter brings."""
+    architectures = {theirs: ours for ours, theirs in TASK_TYPES.items()}
+    heads = {find_root(name) for name in tensors.whole} - list_roots(table)
+    if task_type not in architectures or not (heads or architectures[task_type] == BARE):
+        return config
+    described = config | {"architectures": [table.class_prefix + architectures[task_type]]}
+    kernel = f"{table.name_heads(CLASSIFIER_HEAD, architectures[task_type])['classifier']}.weight"
+    count = tensors.shapes[kernel][0] if kernel in tensors.whole else None
+    if count is None or len(config.get("id2label") or ()) == count:
+        return described
+    return described | make_label_fields(number_labels(count))
+
+
+def _describe_merge(settings: Mapping[str, Any], base: Path, table: FamilyTable, tensors: AdaptedTensors) -> list[str]:
+    """Say what was merged, a clause each."""
+    block = re.compile(re.escape(table.block_name).replace(r"\{\}", r"\d+"))
+    layers = {block.sub("", name).removesuffix(".weight") for name in tensors.merged}
+    rank, alpha = settings["r"], settings["lora_alpha"]
+    how = f"{len(tensors.merged)} weights, rank {rank}, scaling {alpha / rank:g}"
+    remarks = [f"merged into {base}: {_join(layers)}; {how}"]
+    if tensors.whole:
+        remarks.append(f"{_join(name.rpartition('.')[0] for name in tensors.whole)} taken whole from the adapter")
+    return remarks
+
+
+def _join(names: Iterable[str]) -> str:
+    return abridge(", ".join(sorted({*names})))
