@@ -13,6 +13,7 @@ from keras_bert_flow.config.pipeline import Backend, PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.preflight.initial_model import settle_initial_model
+from keras_bert_flow.preflight.inputs_elsewhere import fetch_inputs
 
 DEFAULT_CONFIG = "configs/quickstart.yaml"
 DIGEST_LENGTH = 16  # hexadecimal digits, as in content keys
@@ -24,8 +25,8 @@ def settle_config(
     config: PipelineConfig | None = None,
     backend: Backend | None = None,
 ) -> PipelineConfig:
-    """Load and check the configuration of a run, its paths made absolute, its initial model fetched, and `precision:
-    auto` resolved.
+    """Load and check the configuration of a run, its paths made absolute, its tables and models fetched, and
+    `precision: auto` resolved.
 
     Args:
         overrides: `key.sub=value` settings, the strongest but for `backend`.
@@ -37,7 +38,7 @@ def settle_config(
     path = config_path if config is None else write_config(config)
     chosen = () if backend is None else (f"backend={backend}",)
     loaded = make_paths_absolute(load_config(path, (*overrides, *chosen)))
-    return resolve_precision(settle_initial_model(loaded))
+    return resolve_precision(settle_initial_model(fetch_inputs(loaded)))
 
 
 def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:

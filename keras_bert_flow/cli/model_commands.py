@@ -22,12 +22,14 @@ from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.distillation import check_distillation_stage
+from keras_bert_flow.preflight.inputs_elsewhere import fetch_inputs
 from keras_bert_flow.preflight.models import check_asked_model
 from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
 from keras_bert_flow.progress import counting_progress
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.terminal import show, show_json
+from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 
 
 @app.command()
@@ -96,7 +98,8 @@ def finetune(
 ) -> None:
     """Fine-tune a model on a task once per seed, and the same architecture from random weights for comparison."""
     with stopping_for_later(), made_at(output) as place:
-        settings = choose_backend(load(task, set, {"finetuning.new_head": new_head or None}), backend)
+        settings = load(task, set, {"finetuning.new_head": new_head or None})
+        settings = fetch_tables(choose_backend(settings, backend))
         data = check_finetuning_stage(settings, model, place)
         settings = fill_builtin_task(settings)
         if grid:
@@ -220,7 +223,7 @@ def report(
 ) -> None:
     """Measure every fine-tuned model and write metrics.json and report.html."""
     with made_at(output) as place:
-        settings = choose_backend(load(config, set), backend)
+        settings = fetch_tables(choose_backend(load(config, set), backend))
         files = check_report_stage(settings, finetuned, pretrained, records, earlier or (), place)
         settings = fill_builtin_task(settings)
         from keras_bert_flow.evaluation.evaluate import write_evaluation
@@ -237,7 +240,7 @@ def run(
     plan: Annotated[bool, typer.Option("--plan", help="Print stages, keys and estimates, and run nothing.")] = False,
 ) -> None:
     """Run the whole pipeline, from text to report, as the Prefect flow; finished stages are not run again."""
-    settings = choose_backend(load(config, set), backend)
+    settings = fetch_inputs(choose_backend(load(config, set), backend))
     task = check_run(settings, packages=["prefect"])
     if settings.beam:
         from beam_jobs.running import check_options
