@@ -26,7 +26,7 @@ from beam_jobs.runners import check_reach
 from beam_jobs.running import job_folder
 from beam_jobs.storage import check_reachable
 from keras_bert_flow.artifacts import removed_on_leaving
-from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.local_paths import check_local, check_result_place
 from keras_bert_flow.records.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.corpus.storage import is_remote
@@ -100,6 +100,7 @@ def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
 
     Where something is published already, nothing is written: `publish_result` looks at what it is.
     """
+    check_result_place(output)
     FileSystems.set_options(PipelineOptions(list(options)))
     check_reachable(output)
     names = _names(output)

@@ -73,7 +73,12 @@ def check_reachable(path: str) -> None:
         )
     try:
         FileSystems.get_filesystem(path)
-    except (ValueError, BeamIOError):
+    except (ValueError, BeamIOError) as error:
+        if scheme == "hdfs":
+            raise ValueError(
+                f"A path at hdfs:// must come with Apache Beam's options for it. Received: {path}: {error}. Give "
+                "--hdfs_host, --hdfs_port (of WebHDFS) and --hdfs_user."
+            ) from None
         raise ValueError(
             f"A path must be local or one of {', '.join(f'{name}://' for name in _EXTRAS)}. Received: {path}."
         ) from None

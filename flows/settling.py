@@ -13,14 +13,15 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.preflight.initial_model import settle_initial_model
+from keras_bert_flow.preflight.inputs_elsewhere import fetch_inputs
 
 DEFAULT_CONFIG = "configs/quickstart.yaml"
 DIGEST_LENGTH = 16  # hexadecimal digits, as in content keys
 
 
 def settle_config(config_path: str, overrides: Sequence[str] = ()) -> PipelineConfig:
-    """Load and check the configuration of a run, its paths made absolute, its initial model fetched, and `precision:
-    auto` resolved.
+    """Load and check the configuration of a run, its paths made absolute, its tables and models fetched, and
+    `precision: auto` resolved.
 
     Args:
         overrides: `key.sub=value` settings; the last of a key counts.
@@ -28,7 +29,8 @@ def settle_config(config_path: str, overrides: Sequence[str] = ()) -> PipelineCo
         FileNotFoundError: there is no such file.
         ValueError: what is wrong with which setting.
     """
-    return resolve_precision(settle_initial_model(make_paths_absolute(load_config(config_path, overrides))))
+    loaded = fetch_inputs(make_paths_absolute(load_config(config_path, overrides)))
+    return resolve_precision(settle_initial_model(loaded))
 
 
 def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:

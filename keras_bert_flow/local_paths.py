@@ -14,6 +14,18 @@ def find_address(path: str | Path) -> str | None:
     return None
 
 
+def check_result_place(address: str) -> None:
+    """Raise ValueError for an address at which no result is published.
+
+    HDFS shows a file before it is whole, and Beam and fsspec take the same address for different paths of it.
+    """
+    if address.lower().startswith("hdfs:"):
+        raise ValueError(
+            f"A result must be on a disk or at s3:// or gs://. Received: {address}. Make it on a disk that the workers "
+            "share, and copy it with hdfs dfs -put."
+        )
+
+
 def check_local(path: str | Path, name: str = "The output") -> Path:
     """Return a path on the disks of this machine.
 

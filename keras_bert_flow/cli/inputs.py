@@ -8,8 +8,8 @@ from keras_bert_flow.local_paths import check_local, find_address
 
 # What each command calls by these names may be at another place, such as s3://bucket/x.
 MODELS = ("model", "teacher", "initial_model", "base")
-LISTS = ("earlier",)
-FOLDERS = ("records", "vocab", "finetuned", "pretrained", "earlier", "source", *MODELS)
+FILES = ("input", "predictions", "minimal_pairs", "lines")
+ANYWHERE = ("records", "vocab", "finetuned", "pretrained", "earlier", "source", *FILES, *MODELS)
 
 
 def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
@@ -26,15 +26,17 @@ def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[
     """
     paths = list(_find_paths(values))
     for name, path in paths:
-        if name not in FOLDERS:
+        if name not in ANYWHERE:
             check_local(path, options[name])
     settled = dict(values)
     for name, path in paths:
-        if name in FOLDERS and find_address(path):
+        if name in ANYWHERE and find_address(path):
             from keras_bert_flow.stores.fetching import fetch
 
             fetched = fetch(path, wait=name != "records")
-            settled[name] = [fetched if one == path else one for one in settled[name]] if name in LISTS else fetched
+            given = settled[name]
+            is_list = isinstance(given, list | tuple)
+            settled[name] = [fetched if one == path else one for one in given] if is_list else fetched
         if name in MODELS:
             check_model(settled[name])
     return settled

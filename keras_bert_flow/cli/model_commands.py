@@ -40,6 +40,7 @@ from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretr
 from keras_bert_flow.progress import counting_progress, training_progress, working
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.terminal import show, show_json
+from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 
 MODEL = "model"  # the model directory within a folder of pre-training
 
@@ -118,7 +119,8 @@ def finetune(
     """Fine-tune a model on a task once per seed, and the same architecture from random weights for comparison."""
     config = require_file(config, task)
     with stopping_for_later(), made_at(output) as place:
-        settings = choose_backend(load(config, set, {"finetuning.new_head": new_head or None}), backend)
+        settings = load(config, set, {"finetuning.new_head": new_head or None})
+        settings = fetch_tables(choose_backend(settings, backend))
         data = check_finetuning_stage(settings, model, place)
         settings = fill_builtin_task(settings)
         if grid:
@@ -249,7 +251,7 @@ def report(
 ) -> None:
     """Measure every fine-tuned model and write metrics.json and report.html."""
     with made_at(output) as place:
-        settings = choose_backend(load(config, set), backend)
+        settings = fetch_tables(choose_backend(load(config, set), backend))
         files = check_report_stage(settings, finetuned, pretrained, records, earlier or (), place)
         settings = fill_builtin_task(settings)
         with working(f"Report of {settings.name}: measuring the models of {finetuned}"):

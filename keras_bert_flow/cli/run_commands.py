@@ -42,9 +42,10 @@ def run(
     if is_told() and not plan:
         show(f"Run of {opening.name}: {', '.join(name_stages(opening))}. Results in {opening.runs}.", sys.stderr)
     with working("Checking the configuration and its files"):
-        settings = choose_backend(load(config, set), backend)
+        from keras_bert_flow.preflight.inputs_elsewhere import fetch_inputs
         from keras_bert_flow.preflight.run import check_run
 
+        settings = fetch_inputs(choose_backend(load(config, set), backend))
         task = check_run(settings, packages=["prefect"])
         if settings.beam:
             from beam_jobs.running import check_options

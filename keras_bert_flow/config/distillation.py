@@ -8,7 +8,7 @@ from keras_bert_flow.config.limits import MOST_STEPS
 from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.config.optimization import AccumulateBatches, BatchSize, LearningRate, WarmupSteps
 from keras_bert_flow.config.pretraining import check_steps
-from keras_bert_flow.config.settings import LocalPath, Settings
+from keras_bert_flow.config.settings import Settings
 
 
 class DistillationConfig(Settings):
@@ -17,7 +17,7 @@ class DistillationConfig(Settings):
     Defaults: Sanh et al. 2019 (DistilBERT), section 3, and the weights of the losses in their training script.
     """
 
-    teacher: LocalPath | None = Field(
+    teacher: str | None = Field(
         None,
         description="Model directory with a masked-LM head, of the vocabulary of the records. Default: the model that "
         "this configuration pre-trains.",

@@ -3,13 +3,13 @@
 from pydantic import Field
 
 from keras_bert_flow.config.limits import MOST_EXAMPLES
-from keras_bert_flow.config.settings import LocalPath, Settings
+from keras_bert_flow.config.settings import Settings
 
 
 class EvaluationConfig(Settings):
     """What the report measures beside the task."""
 
-    minimal_pairs: LocalPath | None = Field(
+    minimal_pairs: str | None = Field(
         None,
         description="File of minimal pairs in the format of BLiMP, .jsonl, also .gz, .bz2, .xz and .zst, on which the "
         "pre-trained model is scored; left out, it is not.",

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Discriminator, Field, Tag, create_model, model_validator
 
-from keras_bert_flow.config.settings import BUILTIN, LocalPath, Settings
+from keras_bert_flow.config.settings import BUILTIN, Settings
 from keras_bert_flow.tasks.answering.settings import QuestionAnsweringSettings
 from keras_bert_flow.tasks.choice.settings import MultipleChoiceSettings
 from keras_bert_flow.tasks.classification.settings import (
@@ -25,9 +25,9 @@ class TaskConfig(Settings):
     """What every kind of task has."""
 
     name: str = Field(BUILTIN, description="Name shown in the report; `builtin` is the docstring task.")
-    train: LocalPath = Field(BUILTIN, description="File to learn from, or `builtin`.")
-    dev: LocalPath = Field(BUILTIN, description="File to be measured on, in the same format; or `builtin`.")
-    extra_dev: dict[str, LocalPath] = Field(
+    train: str = Field(BUILTIN, description="File to learn from, here or at s3:// and the like; or `builtin`.")
+    dev: str = Field(BUILTIN, description="File to be measured on, in the same format; or `builtin`.")
+    extra_dev: dict[str, str] = Field(
         {}, description="Name → file to be measured on as well, at the end; `dev` alone chooses among models."
     )
 

@@ -45,6 +45,7 @@ from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.task import Prediction, Task
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files, read_unreachable
+from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 from keras_bert_flow.training.finetuning.trained_part import COSTS
 from keras_bert_flow.training.state.logs import read_log
 
@@ -102,7 +103,7 @@ def write_evaluation(
     finetuned, pretrained, records = map(Path, (finetuned, pretrained, records))
     phases = [*map(Path, earlier), pretrained]
 
-    config = resolve_precision(config)
+    config = fetch_tables(resolve_precision(config))
     key = evaluation_key(config, finetuned, records, phases)
 
     def build(work: Path) -> Contents:

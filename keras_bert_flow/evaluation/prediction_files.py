@@ -5,6 +5,7 @@ from pathlib import Path
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 
 
 def score_predictions(config: PipelineConfig, path: str | Path) -> dict[str, float]:
@@ -21,6 +22,7 @@ def score_predictions(config: PipelineConfig, path: str | Path) -> dict[str, flo
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"Predictions must be in a file. Received: {path}, which is none. Check the path.")
+    config = fetch_tables(config)
     verify(path, config.task.train, config.task.dev)
     task = make_task(**config.task.arguments)
     examples = task.read(config.task.dev)

@@ -14,6 +14,7 @@ from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.minimal_pairs import EncodedPairs, encode_pairs, read_minimal_pairs
 from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.training.finetuning.task_tables import fetch_table
 
 DEV = "dev"
 
@@ -39,9 +40,10 @@ def read_questions(config: PipelineConfig, model: str | Path) -> dict[str, Quest
     task, sequence_length = find_task(model)
     as_configured = make_task(**config.task.arguments)
     require_kind(as_configured, task, model)
-    verify(model, config.task.dev, *config.task.extra_dev.values())
+    tables = {name: fetch_table(path) for name, path in ({DEV: config.task.dev} | config.task.extra_dev).items()}
+    verify(model, *tables.values())
     tokenizer, found = read_tokenizer(Path(model)), {}
-    for name, path in ({DEV: config.task.dev} | config.task.extra_dev).items():
+    for name, path in tables.items():
         examples = as_configured.read(path)
         found[name] = Questions(examples, task.encode(tokenizer, examples, sequence_length))
     return found

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from keras_bert_flow.artifacts import work_folder, write_atomically
-from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.local_paths import check_result_place, find_address
 from keras_bert_flow.locks import locked
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.stores.cache import outputs_root
@@ -41,6 +41,7 @@ def made_at(output: str | Path) -> Iterator[Path]:
     if address is None:
         yield Path(output)
         return
+    check_result_place(address)
     store = Store(address)
     names = _list_names(store)
     if MANIFEST in names:

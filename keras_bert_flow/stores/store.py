@@ -17,6 +17,9 @@ PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hdfs": 
 UPLOADS_ARE_ATOMIC = ("s3", "s3a", "gs", "gcs")  # an object is there once its last byte came
 UNFINISHED_SUFFIX = ".unfinished"
 _FINAL = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
+# Of botocore, aiohttp and the system, where no connection is made; each library has tried several times by then
+_UNREACHED = ("EndpointConnectionError", "ConnectTimeoutError", "ClientConnectorError", "ClientConnectorDNSError")
+_answered: set[str] = set()  # schemes whose store has answered this process: it is there, and may come back
 
 _logger = logging.getLogger(__name__)
 
@@ -34,7 +37,7 @@ class Store:
 
     def __init__(self, address: str):
         self.address = address.rstrip("/")
-        scheme = address.partition("://")[0].lower()
+        self._scheme = scheme = address.partition("://")[0].lower()
         if scheme in PACKAGES:
             check_installed([PACKAGES[scheme]])
         import fsspec
@@ -112,16 +115,20 @@ class Store:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _attempt(self, name: str, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call what may fail for a moment, at most `ATTEMPTS` times."""
+        """Call what may fail for a moment, at most `ATTEMPTS` times; once where no store has answered at all."""
         place = f"{self.address}/{name}".rstrip("/")
         for attempt in range(ATTEMPTS):
             try:
-                return operation(*arguments, **options)
+                result = operation(*arguments, **options)
+                _answered.add(self._scheme)
+                return result
             except FileNotFoundError:
+                _answered.add(self._scheme)
                 raise FileNotFoundError(f"A path must exist. Received: {place}, missing. Check it.") from None
             except Exception as error:  # each store's library has errors of its own
                 reason = abridge(escape_controls(" ".join(f"{type(error).__name__}: {error}".split())))
                 is_final = isinstance(error, _FINAL) or "Credential" in type(error).__name__
+                is_final |= self._scheme not in _answered and type(error).__name__ in _UNREACHED
                 if is_final or attempt == ATTEMPTS - 1:
                     kind = PermissionError if isinstance(error, PermissionError) else OSError
                     raise kind(

@@ -30,6 +30,7 @@ from keras_bert_flow.training.finetuning.task_data import (
     write_unreachable,
 )
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, TaskRuns
+from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 from keras_bert_flow.training.finetuning.trained_part import check_trained_part
 from keras_bert_flow.training.precision import arithmetic
 
@@ -67,7 +68,7 @@ def finetune(
         Interrupted: SIGTERM or SIGINT came; run again to go on.
     """
     check_local(output)
-    config = resolve_precision(config, keras.backend.backend())
+    config = fetch_tables(resolve_precision(config, keras.backend.backend()))
     if config.distribution.kind not in ("auto", "single"):
         _logger.warning(
             "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind
