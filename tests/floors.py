@@ -1,6 +1,6 @@
 """Install the oldest releases that `pyproject.toml` allows, an extra at a time, and run its tests with them.
 
-    python -m tests.floors            # all of `TESTS`; or some: python -m tests.floors hub beam
+    python -m tests.floors            # all of `TRIALS`; or some: python -m tests.floors hub beam
 
 Each extra gets an environment of its own, which is removed: the core and the extra at their floors, and what its tests
 need besides. `make test-floors` takes an hour and several gigabytes of downloads.
@@ -14,22 +14,45 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-MODELS = ("tests/models/test_backbone.py", "tests/training/test_pretrain.py", "tests/data/test_pretraining.py")
-# Extra → what its tests are, and which packages they need besides
-TESTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "jax": (MODELS, ()),
-    "tensorflow": (MODELS, ()),
-    "torch": (MODELS, ()),
-    "beam": (("tests/beam_jobs/test_build_vocabulary.py", "tests/beam_jobs/test_build_records.py"), ()),
-    "flows": (("tests/flows/test_pipeline.py",), ("apache-beam",)),
-    "s3": (("tests/stores/test_fetching.py",), ("moto[s3,server]",)),
-    "gcs": (("tests/stores/test_google_storage.py",), ("gcp-storage-emulator", "apache-beam")),
-    "hub": (("tests/stores/test_hub.py", "tests/stores/test_hub_upload.py"), ()),
-    "plots": (("tests/evaluation/test_report.py",), ()),
-}
 BACKENDS = ("jax", "tensorflow", "torch")
+MODELS = ("tests/models/test_backbone.py", "tests/training/test_pretrain.py", "tests/data/test_pretraining.py")
+
+KERAS_HUB = ("tests/conversion/test_keras_hub_models.py", "tests/conversion/test_keras_hub_presets.py")
+
+
+class Trial(NamedTuple):
+    """How an extra is tested.
+
+    Attributes:
+        tests: files.
+        besides: packages that they need besides.
+        backends: those to install, at their floors as well, and to test one after another.
+        raised: what the oldest release of the extra asks for above the floors of the core and of the backends.
+    """
+
+    tests: tuple[str, ...]
+    besides: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ("jax",)
+    raised: tuple[str, ...] = ()
+
+
+TRIALS = {
+    **{name: Trial(MODELS, backends=(name,)) for name in BACKENDS},
+    "beam": Trial(("tests/beam_jobs/test_build_vocabulary.py", "tests/beam_jobs/test_build_records.py")),
+    "flows": Trial(("tests/flows/test_pipeline.py",), ("apache-beam",)),
+    "s3": Trial(("tests/stores/test_fetching.py",), ("moto[s3,server]",)),
+    "gcs": Trial(("tests/stores/test_google_storage.py",), ("gcp-storage-emulator", "apache-beam")),
+    "hub": Trial(("tests/stores/test_hub.py", "tests/stores/test_hub_upload.py")),
+    # keras-hub 0.32 asks for tensorflow-text 2.20.1, and that for this TensorFlow.
+    "keras-hub": Trial(KERAS_HUB, backends=("tensorflow",), raised=("tensorflow==2.20.0", "ml-dtypes==0.5.1")),
+    # The reference is `transformers`, which needs PyTorch.
+    "export": Trial(("tests/conversion/test_exported_formats.py",), ("transformers",), ("torch", "tensorflow")),
+    "strings": Trial(("tests/conversion/test_exported_strings.py",), ("transformers",), ("tensorflow",)),
+    "plots": Trial(("tests/evaluation/test_report.py",)),
+}
 FLOOR = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*>=\s*([0-9.]+)")
 
 
@@ -41,34 +64,31 @@ def list_floors(extras: list[str]) -> list[str]:
 
 
 def test_extra(extra: str) -> int:
-    """Run the tests of an extra at its floors, and return their status."""
-    backend = extra if extra in BACKENDS else "jax"
-    extras = sorted({extra, backend})
-    tests, besides = TESTS[extra]
+    """Run the tests of an extra at its floors, and return the first status that is not 0."""
+    trial = TRIALS[extra]
+    extras = sorted({extra, *trial.backends})
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder) / "bin" / "python"
         constraints = Path(folder) / "floors.txt"
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        constraints.write_text("\n".join(list_floors(extras)) + "\n")
-        install = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--constraint",
-            constraints,
-        ]
-        packages = ["--editable", f"{ROOT}[{','.join(extras)}]", "pytest>=8.3", "pytest-timeout>=2.3", *besides]
-        subprocess.run([*install, *packages], check=True)
-        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow or any_backend", *tests]
-        return subprocess.run(command, cwd=ROOT, env=os.environ | {"KERAS_BACKEND": backend}, check=False).returncode
+        floors = dict(floor.split("==") for floor in (*list_floors(extras), *trial.raised))
+        constraints.write_text("".join(f"{package}=={release}\n" for package, release in floors.items()))
+        pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--constraint", constraints]
+        packages = ["--editable", f"{ROOT}[{','.join(extras)}]", "pytest>=8.3", "pytest-timeout>=2.3", *trial.besides]
+        if status := subprocess.run([*pip, *packages], check=False).returncode:
+            return status
+        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow or any_backend"]
+        for backend in trial.backends:
+            print(f"{extra}, {backend}", flush=True)
+            environment = os.environ | {"KERAS_BACKEND": backend}
+            if status := subprocess.run([*command, *trial.tests], cwd=ROOT, env=environment, check=False).returncode:
+                return status
+        return 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("extras", nargs="*", default=list(TESTS), choices=TESTS)
+    parser.add_argument("extras", nargs="*", default=list(TRIALS), choices=TRIALS)
     statuses = {}
     for extra in parser.parse_args().extras:
         print(f"{extra}: {', '.join(list_floors([extra]))}", flush=True)
