@@ -215,7 +215,9 @@ def _check_scored(
             )
         return
     if config is None:
-        raise ValueError("There must be a task to score on. Received: neither --config nor --minimal-pairs. Give one.")
+        raise ValueError(
+            "There must be something to score on. Received: neither --config nor --minimal-pairs. Give one."
+        )
     if limit is not None:
         raise ValueError(f"--limit must come with --minimal-pairs. Received: --limit {limit} without. Leave it out.")
     if (model is None) == (predictions is None):

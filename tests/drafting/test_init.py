@@ -96,9 +96,9 @@ def test_budget_grows_with_the_time(corpus):
     look = look_at_corpus([str(corpus)])
     large = type(look)(**vars(look) | {"total_bytes": 5e9})
     task = DraftedTask("classification", {}, {}, lengths=(10,) * 95 + (300,) * 5)
-    short, day = (choose_budget(minutes, large, task, 100_000, 1e11) for minutes in (5, 2880))
-    assert short.size == "tiny" and day.size != "tiny"
-    assert day.tokens > short.tokens and (short.sequence_length, day.sequence_length) == (64, 128)
+    short, weeks = (choose_budget(minutes, large, task, 100_000, 1e11) for minutes in (5, 20_160))
+    assert short.size == "tiny" and weeks.size != "tiny"
+    assert weeks.tokens > short.tokens and (short.sequence_length, weeks.sequence_length) == (64, 128)
     assert short.text_length == 32
     assert short.max_train_examples is not None and short.seeds == (1,)
     assert choose_budget(5, look, task, 100, 1e11).steps * 32 * 64 <= 40 * look.total_bytes  # few passes over few bytes
