@@ -1,16 +1,16 @@
 """The flow from fine-tuned models to the report."""
 
-from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from flows.finished import find_finetuned, find_pretrained, find_records
 from flows.report import REPORT, show_report, show_stages
-from flows.settling import DEFAULT_CONFIG, settle_config
+from flows.settling import DEFAULT_CONFIG, settle_config, settle_folder
 from flows.stages import evaluation_stage
 from flows.tasks import evaluate_model, fill_builtin, perform
 from keras_bert_flow.config.pipeline import Backend, PipelineConfig
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
 
 
@@ -41,11 +41,11 @@ def evaluate(
     settled = settle_config(config_path, overrides, config, backend)
     check_run(settled, ("evaluation",))
     settled = fill_builtin(settled, rows)
-    folders = [Path(records).absolute()] if records else find_records(settled)
-    phases = [Path(pretrained).absolute()] if pretrained else find_pretrained(settled, folders)
-    finetuned_folder = Path(finetuned).absolute() if finetuned else find_finetuned(settled, phases[-1])
+    folders = [settle_folder(records)] if records else find_records(settled)
+    phases = [settle_folder(pretrained)] if pretrained else find_pretrained(settled, folders)
+    finetuned_folder = settle_folder(finetuned) if finetuned else find_finetuned(settled, phases[-1])
     stage = evaluation_stage(settled, finetuned_folder, phases, folders[-1])
     evaluation = perform(evaluate_model, stage, rows)
     show_stages(rows)
     show_report(evaluation)
-    return str(evaluation / REPORT)
+    return name_path(evaluation / REPORT)

@@ -1,16 +1,16 @@
 """The flow from a pre-trained model to models of a task."""
 
-from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from flows.finished import find_pretrained, find_records
 from flows.report import show_stages
-from flows.settling import DEFAULT_CONFIG, settle_config
+from flows.settling import DEFAULT_CONFIG, settle_config, settle_folder
 from flows.stages import MODEL, finetuning_stage
 from flows.tasks import fill_builtin, finetune_model, perform
 from keras_bert_flow.config.pipeline import Backend, PipelineConfig
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
 
 
@@ -37,7 +37,7 @@ def finetune(
     settled = settle_config(config_path, overrides, config, backend)
     check_run(settled, ("finetuning",))
     settled = fill_builtin(settled, rows)
-    folder = Path(model).absolute() if model else find_pretrained(settled, find_records(settled))[-1] / MODEL
+    folder = settle_folder(model) if model else find_pretrained(settled, find_records(settled))[-1] / MODEL
     finetuned = perform(finetune_model, finetuning_stage(settled, folder), rows)
     show_stages(rows)
-    return str(finetuned)
+    return name_path(finetuned)

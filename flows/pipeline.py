@@ -15,8 +15,10 @@ from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import MODEL, evaluation_stage, finetuning_stage, make_pretrained
 from flows.tasks import TRAINING, evaluate_model, fill_builtin, finetune_model, perform
 from keras_bert_flow.config.pipeline import Backend, PipelineConfig
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.preflight.stages import check_label_words
+from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
 IS_CHECKED: ContextVar[bool] = ContextVar("is_checked", default=False)  # `kbf run` has checked the configuration
@@ -45,11 +47,12 @@ def bert_pipeline(
         check_run(settled)
     settled = fill_builtin(settled, rows)
     records = make_records(settled, rows)
-    check_label_words(settled, find_tokenizer_file(records[-1]))
+    if settled.finetuning.label_words:
+        check_label_words(settled, find_tokenizer_file(fetch(records[-1], wait=False)))
     phases = make_pretrained(settled, records, lambda stage: perform(TRAINING[stage.name], stage, rows))
     finetuned = perform(finetune_model, finetuning_stage(settled, phases[-1] / MODEL), rows)
     stage = evaluation_stage(settled, finetuned, phases, records[-1])
     evaluation = perform(evaluate_model, stage, rows)
     show_stages(rows)
     show_report(evaluation)
-    return str(evaluation / REPORT)
+    return name_path(evaluation / REPORT)

@@ -10,6 +10,7 @@ from flows.settling import DEFAULT_CONFIG, settle_config
 from flows.stages import records_stage, vocabulary_stage
 from flows.tasks import fill_builtin, learn_vocabulary, perform, write_records
 from keras_bert_flow.config.pipeline import Backend, PipelineConfig
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
 
 
@@ -36,7 +37,7 @@ def preprocess(
     settled = fill_builtin(settled, rows)
     records = make_records(settled, rows)
     show_stages(rows)
-    return str(records[-1])
+    return name_path(records[-1])
 
 
 def make_records(config: PipelineConfig, rows: list[dict[str, Any]]) -> list[Path]:

@@ -1,16 +1,16 @@
 """The flow from records to a pre-trained model."""
 
-from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from flows.finished import find_records
 from flows.report import show_stages
-from flows.settling import DEFAULT_CONFIG, settle_config
+from flows.settling import DEFAULT_CONFIG, settle_config, settle_folder
 from flows.stages import make_pretrained
 from flows.tasks import TRAINING, fill_builtin, perform
 from keras_bert_flow.config.pipeline import Backend, PipelineConfig
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
 
 
@@ -37,7 +37,7 @@ def pretrain(
     settled = settle_config(config_path, overrides, config, backend)
     check_run(settled, ("pretraining",))
     settled = fill_builtin(settled, rows)
-    folders = [Path(records).absolute()] if records else find_records(settled)
+    folders = [settle_folder(records)] if records else find_records(settled)
     pretrained = make_pretrained(settled, folders, lambda stage: perform(TRAINING[stage.name], stage, rows))
     show_stages(rows)
-    return str(pretrained[-1])
+    return name_path(pretrained[-1])

@@ -5,7 +5,9 @@ from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.markdown import code_span, escape_markdown
+from keras_bert_flow.stores.fetching import fetch
 
 REPORT = "report.html"
 RESULTS = "report.md"
@@ -13,8 +15,8 @@ RESULTS = "report.md"
 
 def show_report(evaluation: Path) -> None:
     """Create the artifact `report`: the table of results and where the whole report lies."""
-    results = (evaluation / RESULTS).read_text(encoding="utf-8").strip()
-    where = f"The whole report: {code_span(str(evaluation / REPORT))}"
+    results = (fetch(evaluation) / RESULTS).read_text(encoding="utf-8").strip()
+    where = f"The whole report: {code_span(name_path(evaluation / REPORT))}"
     create_markdown_artifact(key="report", markdown=f"{results}\n\n{where}\n", description=where)
 
 

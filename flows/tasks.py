@@ -16,6 +16,7 @@ from prefect.states import Completed, State
 from flows.logs import escape_run_logs
 from flows.stages import StageRun, corpus_stage, run_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.stages.corpus import needs_builtin, resolve_builtin
 from keras_bert_flow.stages.distillation import DISTILLATION
 from keras_bert_flow.stages.pretraining import PRETRAINING
@@ -29,7 +30,7 @@ RETRY_DELAY_SECONDS = 5.0
 def cache_key(context: TaskRunContext | None, parameters: dict[str, Any]) -> str | None:
     """Name the result of a finished stage; nothing for one that must run."""
     stage: StageRun = parameters["stage"]
-    return f"{stage.name}:{stage.key}:{stage.folder}" if stage.is_finished() else None
+    return f"{stage.name}:{stage.key}:{name_path(stage.folder)}" if stage.is_finished() else None
 
 
 def may_pass_next_time(task: Task, run: Any, state: State) -> bool:
@@ -98,7 +99,7 @@ def follow(stage: StageRun) -> str | State:
     """Run a stage under a task, its lines in the run's log; return its folder, as `Cached` where it was there."""
     log = get_run_logger()
     cached = run_stage(stage, lambda line: log.info("%s", line))
-    folder = str(stage.folder)
+    folder = name_path(stage.folder)
     return Completed(name=CACHED, data=folder, message="The folder is there and whole.") if cached else folder
 
 

@@ -15,11 +15,11 @@ from keras_bert_flow.cli.options import (
     Overrides,
     choose_backend,
     load,
-    name_output,
     stopping_for_later,
 )
 from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
+from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.distillation import check_distillation_stage
 from keras_bert_flow.preflight.inputs_elsewhere import fetch_inputs
@@ -27,6 +27,7 @@ from keras_bert_flow.preflight.models import check_asked_model
 from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
 from keras_bert_flow.progress import counting_progress
+from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.terminal import show, show_json
 from keras_bert_flow.training.finetuning.task_tables import fetch_tables
@@ -56,7 +57,7 @@ def pretrain(
         keep_freed_memory()
         with training_progress(settings.pretraining.total_steps) as report:
             run(settings, records, place, report, initial_model=initial_model)
-    show(name_output(output))
+    show(name_path(output))
 
 
 @app.command()
@@ -79,7 +80,7 @@ def distill(
         keep_freed_memory()
         with training_progress(settings.distillation.total_steps) as report:
             run(settings, records, teacher, place, report)
-    show(name_output(output))
+    show(name_path(output))
 
 
 @app.command()
@@ -115,7 +116,7 @@ def finetune(
             run(settings, model, place, report, data=data)
         if table := read_grid(place):
             show(grid_text(table), keep="\n")
-    show(name_output(output))
+    show(name_path(output))
 
 
 @app.command()
@@ -229,7 +230,7 @@ def report(
         from keras_bert_flow.evaluation.evaluate import write_evaluation
 
         write_evaluation(settings, finetuned, pretrained, records, place, earlier or (), files)
-    show(f"{name_output(output)}/report.html")
+    show(f"{name_path(output)}/report.html")
 
 
 @app.command()
@@ -242,10 +243,15 @@ def run(
     """Run the whole pipeline, from text to report, as the Prefect flow; finished stages are not run again."""
     settings = fetch_inputs(choose_backend(load(config, set), backend))
     task = check_run(settings, packages=["prefect"])
-    if settings.beam:
+    is_elsewhere = find_address(settings.runs) is not None
+    if settings.beam or is_elsewhere:
         from beam_jobs.running import check_options
+        from beam_jobs.storage import BeamStorage, check_reachable
 
         check_options(settings.beam)
+        if is_elsewhere:
+            BeamStorage(settings.beam)  # its filesystems take their options
+            check_reachable(settings.runs)
     if plan:
         from flows.plan import describe_plan
         from flows.settling import make_paths_absolute
@@ -256,5 +262,5 @@ def run(
     from flows.local import run_locally
 
     path = run_locally(config, set or (), chosen, show)
-    show((path.parent / "report.md").read_text(encoding="utf-8"), keep="\n")
-    show(f"Report: {path}")
+    show((fetch(path.parent) / "report.md").read_text(encoding="utf-8"), keep="\n")
+    show(f"Report: {name_path(path)}")
