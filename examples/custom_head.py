@@ -29,7 +29,7 @@ def encode(tokenizer, backbone: kbf.Backbone) -> dict[str, np.ndarray]:
     return {name: inputs[name] for name in backbone.input}
 
 
-def main(folder: str, epochs: int = 30) -> None:
+def main(folder: str, epochs: int = 100) -> None:
     keras.utils.set_random_seed(1)
     backbone = kbf.Backbone.from_preset(folder)
     tokenizer = read_tokenizer_file(find_tokenizer_file(folder))

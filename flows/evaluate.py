@@ -1,16 +1,16 @@
 """The flow from fine-tuned models to the report."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from flows.finished import find_finetuned, find_pretrained, find_records
 from flows.form import FIELDS, name_run, with_form
 from flows.report import show_report, show_stages
 from flows.report_pages import REPORT
+from flows.settling import settle_folder
 from flows.stages import evaluation_stage
 from flows.tasks import Performed, evaluate_model, fill_builtin, perform
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
 
 
@@ -34,11 +34,11 @@ def evaluate(
     performed: list[Performed] = []
     check_run(config, ("evaluation",))
     config = fill_builtin(config, performed)
-    folders = [Path(records).absolute()] if records else find_records(config)
-    phases = [Path(pretrained).absolute()] if pretrained else find_pretrained(config, folders)
-    finetuned_folder = Path(finetuned).absolute() if finetuned else find_finetuned(config, phases[-1])
+    folders = [settle_folder(records)] if records else find_records(config)
+    phases = [settle_folder(pretrained)] if pretrained else find_pretrained(config, folders)
+    finetuned_folder = settle_folder(finetuned) if finetuned else find_finetuned(config, phases[-1])
     stage = evaluation_stage(config, finetuned_folder, phases, folders[-1])
     evaluation = perform(evaluate_model, stage, performed)
     show_stages(performed)
     show_report(evaluation)
-    return str(evaluation / REPORT)
+    return name_path(evaluation / REPORT)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from flows.stages import MODEL, StageRun, finetuning_stage, make_pretrained, records_stage, vocabulary_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.records.manifest import MANIFEST, check_folder
 
 
@@ -24,11 +25,11 @@ def find_finetuned(config: PipelineConfig, pretrained: Path) -> Path:
 
 
 def _require(stage: StageRun, flow_name: str) -> Path:
-    if (stage.folder / MANIFEST).is_file():
+    if not find_address(stage.folder) and (stage.folder / MANIFEST).is_file():
         check_folder(stage.folder)  # names the file that is damaged
     if not stage.is_finished():
         raise FileNotFoundError(
-            f"`{stage.name}` must be finished first. Received: {stage.folder}, not there. "
+            f"`{stage.name}` must be finished first. Received: {name_path(stage.folder)}, not there. "
             f"Run the flow `{flow_name}` with the same configuration, or name the folder."
         )
     return stage.folder

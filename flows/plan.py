@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flows.stages import MODEL, StageRun
+from flows.stages import MODEL, StageRun, corpus_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.planning.workers import describe_workers
 from keras_bert_flow.preflight.stages import check_corpus
-from keras_bert_flow.stages.corpus import corpus_key, resolve_builtin
+from keras_bert_flow.stages.corpus import resolve_builtin
 from keras_bert_flow.stages.distillation import distillation_key
 from keras_bert_flow.stages.evaluation import evaluation_key
 from keras_bert_flow.stages.finetuning import finetuning_key
@@ -22,6 +22,8 @@ from keras_bert_flow.stages.names import name_stages, needs_builtin
 from keras_bert_flow.stages.pretraining import pretraining_key
 from keras_bert_flow.stages.records import records_key
 from keras_bert_flow.stages.vocabulary import vocabulary_key
+from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.stores.manifests import fetch_manifest
 from keras_bert_flow.tasks.minimal_pairs import read_minimal_pairs
 from keras_bert_flow.terminal import JOINERS, escape_controls
 from keras_bert_flow.text.corpus.builtin import write_builtin_corpus, write_builtin_task
@@ -43,8 +45,8 @@ class PlannedStage:
 
     @property
     def folder(self) -> Path | None:
-        """The published folder, None where it is not there."""
-        return self.stage.folder if self.stage and self.stage.is_finished() else None
+        """The published folder, elsewhere its manifest; None where it is not there."""
+        return fetch_manifest(self.stage.folder) if self.stage and self.stage.is_finished() else None
 
     def __str__(self) -> str:
         state = "cached" if self.folder else "to run" if self.stage else f"to run, key needs {self.needs}"
@@ -71,8 +73,10 @@ def describe_plan(config: PipelineConfig, task: TaskFiles | None = None) -> str:
 
 def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: TaskFiles) -> list[str]:
     files = check_corpus(config)
-    folder = next((stage.folder for stage in stages if stage.name == "vocabulary"), None)
-    file = find_tokenizer_file(folder) if folder else config.vocabulary.file and Path(config.vocabulary.file)
+    vocabulary = next(stage for stage in stages if stage.name == "vocabulary")
+    file = config.vocabulary.file and Path(config.vocabulary.file)
+    if vocabulary.folder:
+        file = find_tokenizer_file(fetch(vocabulary.stage.folder))
     remote = [pattern for pattern in config.corpus.input if is_remote(pattern)]
     estimate = estimate_corpus(config, files, file or None) if files and not remote else None
     return [
@@ -107,7 +111,7 @@ def _builtin_folder(config: PipelineConfig) -> Iterator[Path | None]:
     if not needs_builtin(config):
         yield None
         return
-    published = PlannedStage("corpus", _stage(config, "corpus", corpus_key())).folder
+    published = PlannedStage("corpus", corpus_stage(config)).folder
     if published:
         yield published
         return
@@ -125,7 +129,7 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     """
     names = [name for name in name_stages(config) if name != "corpus"]
     if needs_builtin(config):
-        corpus = PlannedStage("corpus", _stage(config, "corpus", corpus_key()))
+        corpus = PlannedStage("corpus", corpus_stage(config))
         yield corpus
         folder = corpus.folder or builtin
         if folder is None:
@@ -141,7 +145,7 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     yield vocabulary
     records = []
     for phase in config.phases:
-        records.append(_plan_records(phase, vocabulary.folder))
+        records.append(_plan_records(phase, vocabulary.folder and fetch(vocabulary.stage.folder)))
         yield records[-1]
     previous: Path | None = None
     phases: list[Path | None] = []

@@ -9,6 +9,7 @@ from flows.report import show_stages
 from flows.stages import records_stage, vocabulary_stage
 from flows.tasks import Performed, fill_builtin, learn_vocabulary, perform, write_records
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
 
 
@@ -25,7 +26,7 @@ def preprocess(config: PipelineConfig) -> str:
     config = fill_builtin(config, performed)
     records = make_records(config, performed)
     show_stages(performed)
-    return str(records[-1])
+    return name_path(records[-1])
 
 
 def make_records(config: PipelineConfig, performed: list[Performed]) -> list[Path]:

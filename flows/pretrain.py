@@ -1,15 +1,15 @@
 """The flow from records to a pre-trained model."""
 
-from pathlib import Path
-
 from prefect import flow
 
 from flows.finished import find_records
 from flows.form import name_run, with_form
 from flows.report import show_stages
+from flows.settling import settle_folder
 from flows.stages import make_pretrained
 from flows.tasks import TRAINING, Performed, fill_builtin, perform
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
 
 
@@ -29,7 +29,7 @@ def pretrain(
     performed: list[Performed] = []
     check_run(config, ("pretraining",))
     config = fill_builtin(config, performed)
-    folders = [Path(records).absolute()] if records else find_records(config)
+    folders = [settle_folder(records)] if records else find_records(config)
     pretrained = make_pretrained(config, folders, lambda stage: perform(TRAINING[stage.name], stage, performed))
     show_stages(performed)
-    return str(pretrained[-1])
+    return name_path(pretrained[-1])

@@ -11,7 +11,9 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from flows.report_pages import REPORT, find_address
 from flows.tasks import Performed
 from keras_bert_flow.evaluation.page import find_figures
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.markdown import code_span, escape_markdown
+from keras_bert_flow.stores.fetching import fetch
 
 RESULTS = "report.md"
 GREY = "#8a8f98"  # read on the UI's light and dark pages; an image knows no colour of the text around it
@@ -20,13 +22,13 @@ SVG = "http://www.w3.org/2000/svg"
 
 def show_report(evaluation: Path) -> None:
     """Create the artifact `report`: the conclusion, the tables, the curves, and where the whole report is."""
-    results = (evaluation / RESULTS).read_text(encoding="utf-8").strip()
-    page = evaluation / REPORT
-    where, address = f"The whole report: {code_span(str(page))}", find_address(page)
+    here, place = fetch(evaluation), name_path(evaluation / REPORT)
+    results = (here / RESULTS).read_text(encoding="utf-8").strip()
+    where, address = f"The whole report: {code_span(place)}", find_address(here / REPORT)
     if address is not None:
         create_link_artifact(address, link_text="The whole report", key="report-page", description=where)
-        where = f"[The whole report]({address}), {code_span(str(page))}"
-    drawings = "\n\n".join(draw_images(page.read_text(encoding="utf-8")))
+        where = f"[The whole report]({address}), {code_span(place)}"
+    drawings = "\n\n".join(draw_images((here / REPORT).read_text(encoding="utf-8")))
     create_markdown_artifact(f"{results}\n\n{where}\n\n{drawings}\n", key="report", description=where)
 
 
@@ -38,7 +40,7 @@ def show_stages(performed: Sequence[Performed]) -> None:
             "key": done.stage.key,
             "cached": done.is_cached,
             "seconds": done.seconds,
-            "folder": escape_markdown(str(done.stage.folder)),  # the UI takes cells for Markdown
+            "folder": escape_markdown(name_path(done.stage.folder)),  # the UI takes cells for Markdown
         }
         for done in performed
     ]

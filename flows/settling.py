@@ -11,9 +11,11 @@ from keras_bert_flow.artifacts import canonical_json, write_atomically
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
+from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.preflight.initial_model import settle_initial_model
 from keras_bert_flow.preflight.inputs_elsewhere import fetch_inputs
+from keras_bert_flow.stores.cache import cache_root
 
 DEFAULT_CONFIG = "configs/quickstart.yaml"
 DIGEST_LENGTH = 16  # hexadecimal digits, as in content keys
@@ -40,7 +42,7 @@ def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
     files["extra_dev"] = {name: _absolute(path) for name, path in task.extra_dev.items()}
     return config.model_copy(
         update={
-            "runs": os.path.abspath(config.runs),
+            "runs": _absolute(config.runs),
             "initial_model": config.initial_model and _absolute(config.initial_model),
             "corpus": corpus.model_copy(update={"input": tuple(_absolute(item) for item in corpus.input)}),
             "task": task.model_copy(update=files),
@@ -53,15 +55,25 @@ def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
 
 
 def write_config(config: PipelineConfig) -> Path:
-    """Write a configuration among the runs, under a name made of its content."""
+    """Write a configuration on this disk, under a name made of its content."""
     values = config.model_dump(mode="json")
     digest = hashlib.sha256(canonical_json(values).encode()).hexdigest()[:DIGEST_LENGTH]
-    path = Path(config.runs) / "configs" / f"{digest}.yaml"
+    path = local_runs(config) / "configs" / f"{digest}.yaml"
     content = yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode()
     if not path.is_file() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     return path
+
+
+def settle_folder(path: str) -> Path:
+    """Return the folder that a flow is given, absolute where it is on this disk."""
+    return Path(path) if find_address(path) else Path(path).absolute()
+
+
+def local_runs(config: PipelineConfig) -> Path:
+    """Return the folder on this disk for what a run keeps here: its own, or one of the cache."""
+    return cache_root() / "runs" if find_address(config.runs) else Path(config.runs)
 
 
 def _absolute(path: str) -> str:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.child import run_child
-from flows.settling import write_config
+from flows.settling import local_runs, write_config
 from keras_bert_flow import exit_status
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.locks import locked
-from keras_bert_flow.records.manifest import check_folder, is_published, read_manifest
+from keras_bert_flow.records.manifest import check_folder, read_manifest
 from keras_bert_flow.stages.corpus import CORPUS, corpus_key
 from keras_bert_flow.stages.distillation import DISTILLATION, distillation_key
 from keras_bert_flow.stages.evaluation import EVALUATION, evaluation_key
@@ -23,6 +24,8 @@ from keras_bert_flow.stages.pretraining import PRETRAINING, pretraining_key
 from keras_bert_flow.stages.records import RECORDS, records_key
 from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.stages.vocabulary import VOCABULARY, vocabulary_key
+from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.stores.manifests import fetch_manifest, is_finished
 from keras_bert_flow.text.corpus.rejected import check_rejected
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
@@ -43,6 +46,7 @@ class StageRun:
     """A command and the folder that it publishes.
 
     Attributes:
+        folder: also at another place; `name_path` has its address.
         key: content key of the result, also the folder's name.
         environment: variables that the command needs besides ours.
     """
@@ -54,7 +58,7 @@ class StageRun:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def is_finished(self) -> bool:
-        return is_published(self.folder, self.key)
+        return is_finished(self.folder, self.key)
 
     def reads(self, folder: Path) -> bool:
         """Whether the command is given a folder, or something in it."""
@@ -62,8 +66,8 @@ class StageRun:
 
 
 def corpus_stage(config: PipelineConfig) -> StageRun:
-    """Write out the built-in corpus and task; wanted only where `needs_builtin(config)`."""
-    return _stage(config, CORPUS, corpus_key())
+    """Write out the built-in corpus and task, on this disk; wanted only where `needs_builtin(config)`."""
+    return _stage(config.model_copy(update={"runs": str(local_runs(config))}), CORPUS, corpus_key())
 
 
 def vocabulary_stage(config: PipelineConfig) -> StageRun:
@@ -72,20 +76,20 @@ def vocabulary_stage(config: PipelineConfig) -> StageRun:
 
 
 def records_stage(config: PipelineConfig, vocabulary: Path) -> StageRun:
-    file = find_tokenizer_file(vocabulary)
+    file = find_tokenizer_file(fetch(vocabulary))
     key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed, _storage(config))
     stage = _stage(config, RECORDS, key, "--config", write_config(config), "--vocab", file)
     return _check_text(config, stage)
 
 
 def pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> StageRun:
-    key = pretraining_key(config, records, initial_model)
+    key = pretraining_key(config, fetch_manifest(records), initial_model and fetch_manifest(initial_model))
     inputs = ("--records", records, *(("--initial-model", initial_model) if initial_model else ()))
     return _stage(config, PRETRAINING, key, "--config", write_config(config), *inputs)
 
 
 def distillation_stage(config: PipelineConfig, records: Path, teacher: Path) -> StageRun:
-    key = distillation_key(config, records, teacher)
+    key = distillation_key(config, fetch_manifest(records), fetch_manifest(teacher))
     inputs = ("--records", records, "--teacher", teacher)
     return _stage(config, DISTILLATION, key, "--config", write_config(config), *inputs)
 
@@ -115,13 +119,13 @@ def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Calla
 
 
 def finetuning_stage(config: PipelineConfig, model: Path) -> StageRun:
-    key = finetuning_key(config, model)
+    key = finetuning_key(config, fetch_manifest(model))
     return _stage(config, FINETUNING, key, "--config", write_config(config), "--model", model)
 
 
 def evaluation_stage(config: PipelineConfig, finetuned: Path, phases: Sequence[Path], records: Path) -> StageRun:
     """Return the stage of the report; `phases` are the folders of what was trained on records, in order."""
-    key = evaluation_key(config, finetuned, records, phases)
+    key = evaluation_key(config, *map(fetch_manifest, (finetuned, records)), [*map(fetch_manifest, phases)])
     inputs = ["--finetuned", finetuned, "--pretrained", phases[-1], "--records", records]
     for folder in phases[:-1]:
         inputs += ["--earlier", folder]
@@ -153,7 +157,9 @@ def run_stage(stage: StageRun, on_line: Callable[[str], None] = print) -> bool:
         last_words = f"Last line: {last_line.removeprefix(MESSAGE)}" if last_line else "It printed nothing."
         raise StageError(f"`{stage.name}` must end with status 0. {_describe(status)} {last_words}")
     if not stage.is_finished():
-        raise StageError(f"`{stage.name}` must publish {stage.folder} with key {stage.key}. It ended without doing so.")
+        raise StageError(
+            f"`{stage.name}` must publish {name_path(stage.folder)} with key {stage.key}. It ended without doing so."
+        )
     return False
 
 
@@ -168,14 +174,15 @@ def _storage(config: PipelineConfig) -> Storage:
 
 def _stage(config: PipelineConfig, stage: Stage, key: str, *arguments: str | Path) -> StageRun:
     folder = Path(config.runs) / stage.name / key
-    command = (*COMMAND, stage.command, *map(str, arguments), "--output", str(folder))
+    given = (name_path(given) if isinstance(given, Path) else given for given in (*arguments, "--output", folder))
+    command = (*COMMAND, stage.command, *given)
     return StageRun(stage.name, key, folder, command, {"KERAS_BACKEND": config.backend})
 
 
 def _check_text(config: PipelineConfig, stage: StageRun) -> StageRun:
     """Return a stage that reads the corpus, unless its result lost more of it than is allowed now."""
     if stage.is_finished():
-        check_rejected(read_manifest(stage.folder).counters, config.corpus.max_rejected_share)
+        check_rejected(read_manifest(fetch_manifest(stage.folder)).counters, config.corpus.max_rejected_share)
     return stage
 
 
@@ -191,8 +198,13 @@ def _run_command(stage: StageRun, on_line: Callable[[str], None]) -> tuple[int, 
 
 
 def _set_aside_damaged(stage: StageRun, on_line: Callable[[str], None]) -> None:
-    """Rename a folder that is no longer what was published, so that it can be made again and nothing is lost."""
+    """Rename a folder that is no longer what was published, so that it can be made again and nothing is lost.
+
+    One elsewhere stays: the command says what is wrong with it.
+    """
     folder = stage.folder
+    if find_address(folder):
+        return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(
         folder.with_name(f".{folder.name}.lock"), tell=on_line

@@ -21,6 +21,7 @@ from flows.logs import escape_run_logs
 from flows.progress import StageProgress
 from flows.stages import StageRun, corpus_stage, run_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.stages.corpus import resolve_builtin
 from keras_bert_flow.stages.distillation import DISTILLATION
 from keras_bert_flow.stages.names import needs_builtin
@@ -35,7 +36,7 @@ RETRY_DELAY_SECONDS = 5.0
 def cache_key(context: TaskRunContext | None, parameters: dict[str, Any]) -> str | None:
     """Name the result of a finished stage; nothing for one that must run."""
     stage: StageRun = parameters["stage"]
-    return f"{stage.name}:{stage.key}:{stage.folder}" if stage.is_finished() else None
+    return f"{stage.name}:{stage.key}:{name_path(stage.folder)}" if stage.is_finished() else None
 
 
 def may_pass_next_time(task: Task, run: Any, state: State) -> bool:
@@ -112,7 +113,7 @@ def evaluate_model(stage: StageRun) -> str:
 
 def follow(stage: StageRun) -> str | State:
     """Run a stage under a task, its lines in the run's log; return its folder, as `Cached` where it was there."""
-    log, folder = get_run_logger(), str(stage.folder)
+    log, folder = get_run_logger(), name_path(stage.folder)
     if stage.is_finished():
         return Completed(name=CACHED, data=folder, message="The folder is there and whole.")
     progress = StageProgress(stage.name, lambda line: log.info("%s", line))
@@ -147,8 +148,10 @@ def perform(step: MaterializingTask, stage: StageRun, performed: list[Performed]
     log, started = get_run_logger(), time.monotonic()
     doing = (step.description or "").partition("\n")[0].rstrip(".")
     how = "is there" if stage.is_finished() else f"running: {doing}"
-    log.info("%s %s: %s, in %s", stage.name, stage.key, how, stage.folder)
-    asset = Asset(key=name_asset(stage.name, stage.key), properties=AssetProperties(description=str(stage.folder)))
+    log.info("%s %s: %s, in %s", stage.name, stage.key, how, name_path(stage.folder))
+    asset = Asset(
+        key=name_asset(stage.name, stage.key), properties=AssetProperties(description=name_path(stage.folder))
+    )
     inputs = [done.state for done in performed if stage.reads(done.stage.folder)]
     made = step.with_options(assets=[asset])
     state = made(stage, return_state=True, wait_for=inputs or [done.state for done in performed[-1:]])

@@ -11,6 +11,9 @@ from typing import Protocol
 class Carrier(Protocol):
     """Who brings files to this disk, and compares each with its digest before it has its name."""
 
+    def digest(self, path: Path) -> str:
+        """Return the sha256 of a file, "" where it is not known before the file is here."""
+
     def is_bringing(self, path: Path) -> bool:
         """Tell whether a file may still come; if not, it is here, or `wait` says why it is not."""
 
@@ -45,6 +48,13 @@ def arrive(path: Path) -> None:
 def find_carrier(path: str | Path) -> Carrier | None:
     """Return who brings a file; None of one that is here, or that nobody brings."""
     return _carriers.get(os.path.abspath(path)) if _carriers else None
+
+
+def list_digests(folder: str | Path) -> dict[Path, str]:
+    """Return the sha256 of each file below a folder that is not here, by its path from there."""
+    prefix = os.path.join(os.path.abspath(folder), "")
+    found = {Path(path): carrier for path, carrier in _carriers.items() if path.startswith(prefix)}
+    return {path.relative_to(prefix): carrier.digest(path) for path, carrier in found.items()}
 
 
 class ArrivingBytes:

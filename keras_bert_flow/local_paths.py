@@ -14,6 +14,11 @@ def find_address(path: str | Path) -> str | None:
     return None
 
 
+def name_path(path: str | Path) -> str:
+    """Return a path as it is given: with both slashes of its scheme where it is at another place."""
+    return find_address(path) or str(Path(path))
+
+
 def check_result_place(address: str) -> None:
     """Raise ValueError for an address at which no result is published.
 

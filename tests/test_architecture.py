@@ -58,7 +58,7 @@ ALLOWED = {
     "artifacts": "interrupts local_paths locks outputs",
     "locks": "interrupts terminal",
     "import_closure": "",
-    "stages": "import_closure config artifacts records text",
+    "stages": "arrivals import_closure config artifacts records text",
     "by_name": "",
     "builtin": "artifacts stages records text",
     "progress": "terminal rich",
@@ -77,8 +77,8 @@ ALLOWED = {
     "terminal": "",
     "extras": "",
     "preflight": (
-        "config conversion data distribution doctor extras models os_errors outputs prediction records stores tasks "
-        "text training"
+        "config conversion data distribution doctor extras local_paths models os_errors outputs prediction records "
+        "stores tasks text training"
     ),
     "precision_choice": "config",
     "planning": "config models preflight text numpy",

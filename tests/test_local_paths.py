@@ -91,7 +91,7 @@ def test_commands_refuse_paths_at_other_places(command, option, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("setting", ["runs", "vocabulary.file"])
+@pytest.mark.parametrize("setting", ["vocabulary.file"])
 def test_configuration_refuses_paths_at_other_places(setting):
     with pytest.raises(ValueError, match=rf"`{setting}`.*{REFUSED}.*Received: s3://bucket/x\."):
         load_config(None, [f"{setting}=s3://bucket/x"])

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
-from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.local_paths import check_local, find_address
+from keras_bert_flow.stores.cache import cache_root
 
 
 def fill_builtin_corpus(settings: PipelineConfig, output: str) -> PipelineConfig:
@@ -21,7 +22,10 @@ def fill_builtin_corpus(settings: PipelineConfig, output: str) -> PipelineConfig
 
 def fill_builtin_task(settings: PipelineConfig) -> PipelineConfig:
     """Name the tables of the built-in task, written where `kbf run` has them, where it is asked for."""
-    return _fill(settings, Path(settings.runs).absolute()) if settings.task.train == BUILTIN else settings
+    if settings.task.train != BUILTIN:
+        return settings
+    folder = cache_root() / "runs" if find_address(settings.runs) else Path(settings.runs).absolute()
+    return _fill(settings, folder)
 
 
 def _fill(settings: PipelineConfig, folder: Path) -> PipelineConfig:

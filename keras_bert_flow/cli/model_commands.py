@@ -27,12 +27,12 @@ from keras_bert_flow.cli.options import (
     choose_backend,
     choose_file,
     load,
-    name_output,
     require_file,
     stopping_for_later,
 )
 from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.distillation import check_distillation_stage
 from keras_bert_flow.preflight.models import check_asked_model
@@ -71,7 +71,7 @@ def pretrain(
         with training_progress(steps) as report:
             run(settings, records, place, report, initial_model=initial_model)
         asking = ask_pretrained(place / MODEL, inside(output, MODEL))
-    show(name_output(output))
+    show(name_path(output))
     _say_finetuning(output, asking, config, set, backend)
 
 
@@ -97,7 +97,7 @@ def distill(
         with training_progress(steps) as report:
             run(settings, records, teacher, place, report)
         asking = ask_pretrained(place / MODEL, inside(output, MODEL))
-    show(name_output(output))
+    show(name_path(output))
     _say_finetuning(output, asking, config, set, backend)
 
 
@@ -136,7 +136,7 @@ def finetune(
         if table := read_grid(place):
             show(grid_text(table), keep="\n")
         model = find_finetuned(place)
-    show(name_output(output))
+    show(name_path(output))
     if model:
         say_next("evaluate", *carry(config, set, None, backend), "--model", inside(output, model))
 
@@ -260,7 +260,7 @@ def report(
             from keras_bert_flow.evaluation.evaluate import write_evaluation
 
             write_evaluation(settings, finetuned, pretrained, records, place, earlier or (), files)
-    show(f"{name_output(output)}/report.html")
+    show(f"{name_path(output)}/report.html")
     if model := find_finetuned(finetuned):
         say_next(*ask_finetuned(inside(finetuned, model), settings.task.dev), *carry(backend=backend))
 

@@ -16,7 +16,6 @@ from keras_bert_flow.config.optimization import AUTO
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.extras import check_backend
 from keras_bert_flow.interrupts import ending_with
-from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.precision_choice import SECTIONS, resolve_precision
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
@@ -105,11 +104,6 @@ def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineCon
             precision = getattr(resolved, name).precision
             typer.echo(f"kbf: {name}.precision is {precision}, for {chosen} on this machine.", err=True)
     return resolved
-
-
-def name_output(output: str) -> str:
-    """Return an output as it is shown: where it is elsewhere, as it was given."""
-    return find_address(output) or str(Path(output))
 
 
 @contextmanager

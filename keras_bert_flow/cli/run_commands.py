@@ -16,6 +16,7 @@ from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, ch
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
+from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.progress import is_told, working
 from keras_bert_flow.stages.names import name_stages
 from keras_bert_flow.terminal import show
@@ -47,10 +48,15 @@ def run(
 
         settings = fetch_inputs(choose_backend(load(config, set), backend))
         task = check_run(settings, packages=["prefect"])
-        if settings.beam:
+        is_elsewhere = find_address(settings.runs) is not None
+        if settings.beam or is_elsewhere:
             from beam_jobs.running import check_options
+            from beam_jobs.storage import BeamStorage, check_reachable
 
             check_options(settings.beam)
+            if is_elsewhere:
+                BeamStorage(settings.beam)  # its filesystems take their options
+                check_reachable(settings.runs)
     if plan:
         from flows.plan import describe_plan
         from flows.settling import make_paths_absolute
@@ -66,8 +72,10 @@ def run(
     from flows.local import run_locally
 
     path = run_locally(config, set or (), chosen, show)
-    show((path.parent / "report.md").read_text(encoding="utf-8"), keep="\n")
-    show(f"Report: {path}")
+    from keras_bert_flow.stores.fetching import fetch
+
+    show((fetch(path.parent) / "report.md").read_text(encoding="utf-8"), keep="\n")
+    show(f"Report: {name_path(path)}")
     _say_asking(settings, path.parent)
 
 

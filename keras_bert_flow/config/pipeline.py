@@ -14,7 +14,7 @@ from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.config.optimization import check_at_most
 from keras_bert_flow.config.pretraining import PretrainingConfig, SecondPhaseConfig
 from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.config.settings import LocalPath, Settings
+from keras_bert_flow.config.settings import Settings
 from keras_bert_flow.config.tasks import POOLED, TASKS, AnyTask
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 
@@ -25,7 +25,9 @@ class PipelineConfig(Settings):
     """Everything from raw text to the report."""
 
     name: str = Field("bert", description="Name of the run, shown in the report.")
-    runs: LocalPath = Field("runs", description="Folder in which every stage keeps its results.")
+    runs: str = Field(
+        "runs", description="Folder in which every stage keeps its results, on a disk or at s3:// or gs://."
+    )
     seed: Seed = Field(1, description="Seed of every random choice.")
     backend: Backend = Field("jax", description="Keras backend of the training stages.")
     beam: tuple[str, ...] = Field((), description="Options for Apache Beam, such as --runner=FlinkRunner.")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.extras import check_backend, check_installed
+from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.outputs import check_place
 from keras_bert_flow.preflight.distillation import check_distillation
 from keras_bert_flow.preflight.stages import (
@@ -23,6 +24,7 @@ from keras_bert_flow.preflight.stages import (
     check_tokenizer,
     packages_of,
 )
+from keras_bert_flow.stores.publishing import check_writable
 from keras_bert_flow.training.finetuning.task_data import TaskFiles
 
 STAGES = ("vocabulary", "records", "pretraining", "finetuning", "evaluation")
@@ -43,7 +45,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     """
     check_backend(config.backend)
     check_installed([*packages, *packages_of(config, stages)])
-    check_place(Path(config.runs) / "x")
+    check_runs(config.runs)
     if "vocabulary" in stages or "records" in stages:
         check_names(config.runs)
         check_pattern(config.runs)
@@ -66,3 +68,11 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
         check_scored_model(config)
         check_minimal_pairs(config)
     return check_task(config) if "finetuning" in stages or "evaluation" in stages else None
+
+
+def check_runs(runs: str) -> None:
+    """Check that results can be made in the folder of a run, on this disk or elsewhere."""
+    if find_address(runs):
+        check_writable(runs)
+    else:
+        check_place(Path(runs) / "x")

@@ -7,6 +7,7 @@ the CRC is CRC-32C. Source: tensorflow/core/lib/io/record_writer.h.
 import hashlib
 import mmap
 import struct
+from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ _CRC = struct.Struct("<I")
 _OVERHEAD_BYTES = _LENGTH.size + 2 * _CRC.size
 _OFFSET_BYTES = 8
 _MAX_OFFSET = 2**64 - 1
+_HELD_OFFSETS = 1 << 16  # before they are written: the file of held-out records grows with the corpus
 
 
 def name_record_file(part: str, number: int, of: int) -> str:
@@ -36,19 +38,29 @@ def write_tfrecords(path: str | Path, records: Iterable[bytes]) -> list[FileSumm
     The index is uint64, little-endian: the offset of each record and, last, the size of the file.
     """
     path = Path(path)
-    digest, offsets = hashlib.sha256(), [0]
-    with open(path, "wb") as file:
+    index_path = path.with_name(path.name + INDEX_SUFFIX)
+    digest, index_digest, end, offsets = hashlib.sha256(), hashlib.sha256(), 0, array("Q", [0])
+    with open(path, "wb") as file, open(index_path, "wb") as index:
+
+        def write_offsets() -> None:
+            content = np.array(offsets, "<u8").tobytes()
+            index.write(content)
+            index_digest.update(content)
+            del offsets[:]
+
         for record in records:
             framed = frame_record(record)
             file.write(framed)
             digest.update(framed)
-            offsets.append(offsets[-1] + len(framed))
-    index = np.array(offsets, "<u8").tobytes()
-    index_path = path.with_name(path.name + INDEX_SUFFIX)
-    index_path.write_bytes(index)
+            end += len(framed)
+            offsets.append(end)
+            if len(offsets) == _HELD_OFFSETS:
+                write_offsets()
+        write_offsets()
+        index_bytes = index.tell()
     return [
-        FileSummary(path.name, offsets[-1], digest.hexdigest(), len(offsets) - 1),
-        FileSummary(index_path.name, len(index), hashlib.sha256(index).hexdigest(), None),
+        FileSummary(path.name, end, digest.hexdigest(), index_bytes // _OFFSET_BYTES - 1),
+        FileSummary(index_path.name, index_bytes, index_digest.hexdigest(), None),
     ]
 
 
@@ -69,10 +81,15 @@ class TFRecordFile:
 
     Without an index beside it, as in files that others wrote, the offsets are read off the file once. Of a file that is
     on its way here (`arrivals`) the index is here, and records are read where they come from.
+
+    Args:
+        path: of the file.
+        mapped: map the file into memory, where pages that were read count as this process's as long as there is room;
+            if False each record is read from the file.
     """
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
+    def __init__(self, path: str | Path, mapped: bool = True):
+        self.path, self._mapped = Path(path), mapped
         self._bytes = self._open()
         index = self.path.with_name(self.path.name + INDEX_SUFFIX)
         self._offsets = self._read_index(index) if index.exists() else self._scan()
@@ -108,15 +125,17 @@ class TFRecordFile:
         return data
 
     def __getstate__(self) -> dict:
-        return {"path": self.path}
+        return {"path": self.path, "mapped": self._mapped}
 
     def __setstate__(self, state: dict) -> None:
-        self.__init__(state["path"])
+        self.__init__(**state)
 
     def _open(self) -> Sequence:
         index = self.path.with_name(self.path.name + INDEX_SUFFIX)
         if (carrier := find_carrier(self.path)) is not None:
             return ArrivingBytes(self.path, int.from_bytes(index.read_bytes()[-_OFFSET_BYTES:], "little"), carrier)
+        if not self._mapped:
+            return _FileBytes(self.path)
         with open(self.path, "rb") as file:
             is_empty = not self.path.stat().st_size
             return b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -139,3 +158,18 @@ class TFRecordFile:
                 break  # the constructor then finds that the file does not end at a record
             offsets.append(min(offsets[-1] + _LENGTH.unpack(length)[0] + _OVERHEAD_BYTES, _MAX_OFFSET))
         return np.array(offsets, "<u8")
+
+
+class _FileBytes:
+    """The bytes of a file, by slices."""
+
+    def __init__(self, path: Path):
+        self._file, self._size = open(path, "rb"), path.stat().st_size  # noqa: SIM115 closed with this object
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, place: slice) -> bytes:
+        start, stop = min(place.start, self._size), min(place.stop, self._size)  # those of an index may be damaged
+        self._file.seek(start)  # within what is buffered, where records are read in their order
+        return self._file.read(max(0, stop - start))

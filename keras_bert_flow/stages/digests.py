@@ -8,6 +8,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.arrivals import list_digests
 from keras_bert_flow.artifacts import file_digest
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
@@ -65,9 +66,14 @@ def folder_files(folder: Path) -> dict[str, str]:
         return {file.name: file.key_digest for file in read_manifest(folder).files if not file.informational}
     if not folder.is_dir():
         raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is none. Check the path.")
-    places = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    seen = [place for place in places if not any(part.startswith(".") for part in place.parts[:-1])]
-    return {place.as_posix(): file_digest(folder / place) for place in seen if place.name not in INFORMATIONAL | SCORES}
+    elsewhere = list_digests(folder)  # where the manifest alone is here
+    places = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} | elsewhere.keys()
+    seen = [place for place in sorted(places) if not any(part.startswith(".") for part in place.parts[:-1])]
+    return {
+        place.as_posix(): elsewhere.get(place) or file_digest(folder / place)
+        for place in seen
+        if place.name not in INFORMATIONAL | SCORES
+    }
 
 
 def digest_input_file(path: str | Path) -> str:

@@ -53,6 +53,9 @@ class Download:
             if coming.cancel():  # it has not come
                 arrive(path)
 
+    def digest(self, path: Path) -> str:
+        return self._files[path].sha256
+
     def is_bringing(self, path: Path) -> bool:
         return not self._coming[path].done()
 

@@ -42,19 +42,10 @@ def fetch(path: str | Path, wait: bool = True) -> Path:
         return Path(path)
     if is_of_hub(address):
         return fetch_from_hub(address)
-    store, prefix, listed = _find_manifest(address) or (Store(address), PurePosixPath(), None)
-    if listed is None:
-        return _fetch_unlisted(store, address)
-    folder = _enter(store.address, listed)
-    if not (folder / MANIFEST).is_file():
-        write_atomically(folder / MANIFEST, listed)
-    try:
-        files = read_manifest(folder).files
-    except ValueError:
-        (folder / MANIFEST).unlink()
-        raise ValueError(
-            f"A manifest must be whole. Received: {store.address}/{MANIFEST}, damaged. Build the folder again."
-        ) from None
+    found = find_published(address)
+    if found is None:
+        return _fetch_unlisted(Store(address), address)
+    store, prefix, folder, files = found
     below = [file for file in files if PurePosixPath(file.name).is_relative_to(prefix)]
     is_file = any(file.name == str(prefix) for file in files)
     if is_file:
@@ -72,8 +63,14 @@ def stop_downloads() -> None:
     leave_all()
 
 
-def _find_manifest(address: str) -> tuple[Store, PurePosixPath, bytes] | None:
-    """Return the published folder that an address is or lies in, its place in it, and the content of its manifest."""
+def find_published(address: str) -> tuple[Store, PurePosixPath, Path, tuple[FileSummary, ...]] | None:
+    """Return the published folder that an address is or lies in, the place in it, the folder of the cache for it, in
+    which its manifest then is, and the files of that; None where there is no manifest.
+
+    Raises:
+        OSError: the place cannot be reached.
+        ValueError: the manifest is damaged.
+    """
     scheme, _, place = address.partition("://")
     parts = [part for part in place.split("/") if part]
     for above in range(min(FOLDERS_ABOVE, len(parts) - 1) + 1):
@@ -85,9 +82,19 @@ def _find_manifest(address: str) -> tuple[Store, PurePosixPath, bytes] | None:
         folder = _enter(store.address, content)
         write_atomically(folder / MANIFEST, content)
         if is_ours(folder / MANIFEST):
-            return store, PurePosixPath(*parts[len(parts) - above :]), content
+            return store, PurePosixPath(*parts[len(parts) - above :]), folder, _read_files(store, folder)
         leave(folder.parent)
     return None
+
+
+def _read_files(store: Store, folder: Path) -> tuple[FileSummary, ...]:
+    try:
+        return read_manifest(folder).files
+    except ValueError:
+        (folder / MANIFEST).unlink()
+        raise ValueError(
+            f"A manifest must be whole. Received: {store.address}/{MANIFEST}, damaged. Build the folder again."
+        ) from None
 
 
 def _fetch_unlisted(store: Store, address: str) -> Path:

@@ -21,6 +21,7 @@ from keras_bert_flow.stores.mirror import Mirror
 from keras_bert_flow.stores.store import Store
 
 WORK = ".work"  # folder of an output that is being made
+SHARED_SCHEMES = ("s3", "gs")  # of places that both Beam and fsspec write to
 OWNER = "owner"  # file of it that says which of its folders is the newest
 LAUNCHED = ("TF_CONFIG", "KERAS_DISTRIBUTION_JOB_ADDRESSES")  # by which a process knows that there are others
 KEY_LENGTH = 16
@@ -46,11 +47,7 @@ def made_at(output: str | Path) -> Iterator[Path]:
     names = _list_names(store)
     if MANIFEST in names:
         _remove_work(store, names)
-        finished = fetch(address)
-        try:
-            yield finished
-        except FileExistsError as error:
-            raise FileExistsError(str(error).replace(str(finished), address)) from None
+        yield from _show_finished(address)
         return
     if names and not any(name.startswith(f"{WORK}/") for name in names):
         raise FileExistsError(
@@ -60,12 +57,42 @@ def made_at(output: str | Path) -> Iterator[Path]:
     yield from _make(store, Path(address).name)
 
 
+def check_writable(address: str) -> None:
+    """Check that files can be written below an address; nothing stays there.
+
+    Raises:
+        OSError: the place cannot be reached or written.
+        ValueError: the scheme is not one of those that results are published at, or its package is not installed.
+    """
+    check_result_place(address)
+    if address.partition("://")[0] not in SHARED_SCHEMES:
+        raise ValueError(
+            f"Results must be on a local disk or at {' or '.join(f'{scheme}://' for scheme in SHARED_SCHEMES)}. "
+            f"Received: {address}. Choose one of these."
+        )
+    store, probe = Store(address), f"{WORK}/{uuid.uuid4().hex}"
+    store.write(probe, b"-")
+    store.remove(probe)
+
+
+def _show_finished(address: str) -> Iterator[Path]:
+    finished = fetch(address)
+    try:
+        yield finished
+    except FileExistsError as error:
+        raise FileExistsError(str(error).replace(str(finished), address)) from None
+
+
 def _make(store: Store, name: str) -> Iterator[Path]:
     """Yield the folder to make, with a mirror of the work on it, and publish what came out."""
     place = outputs_root() / hashlib.sha256(store.address.encode()).hexdigest()[:KEY_LENGTH]
     place.mkdir(parents=True, exist_ok=True)
     output = place / name
     with locked(place / ".lock"):
+        if MANIFEST in _list_names(store):  # another process of this machine was waited for
+            shutil.rmtree(place)
+            yield from _show_finished(store.address)
+            return
         try:
             owner = _take_over(store, place, output)
         except OSError:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.records.manifest import write_manifest
+from keras_bert_flow.stores.publishing import made_at
 
 STAGES = {
     "vocab": "vocabulary",
@@ -30,9 +31,10 @@ FILES = {
 def main(name: str, *arguments: str) -> int:
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     output = Path(options["--output"])
-    with open(output.parents[1] / "calls.txt", "a") as calls:
+    runs = Path(os.environ.get("FAKE_CALLS") or output.parents[1])
+    with open(runs / "calls.txt", "a") as calls:
         calls.write(f"{name} {os.environ['KERAS_BACKEND']}\n")
-    with open(output.parents[1] / "arguments.txt", "a") as lines:
+    with open(runs / "arguments.txt", "a") as lines:
         print(name, *arguments, file=lines)
     print(f"{name} says hello")
     if name == os.environ.get("FAKE_REFUSES"):
@@ -40,9 +42,9 @@ def main(name: str, *arguments: str) -> int:
         return 2
     if name == os.environ.get("FAKE_SLEEPS"):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-        (output.parents[1] / "asleep").write_text(str(os.getpid()))
+        (runs / "asleep").write_text(str(os.getpid()))
         time.sleep(1000)
-    with publishing(output) as folder:
+    with made_at(options["--output"]) as place, publishing(place) as folder:
         for file_name, content in FILES[name].items():
             (folder / file_name).parent.mkdir(exist_ok=True)
             (folder / file_name).write_text(content)

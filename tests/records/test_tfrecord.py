@@ -51,6 +51,27 @@ def test_tfrecord_has_the_bytes_of_tensorflow(tensorflow_side):
     assert (tensorflow_side / "ours.tfrecord").read_bytes() == (tensorflow_side / "theirs.tfrecord").read_bytes()
 
 
+def test_tfrecord_is_read_from_the_file_as_from_memory(tmp_path):
+    path = write(tmp_path)
+    file = TFRecordFile(path, mapped=False)
+    assert list(pickle.loads(pickle.dumps(file))) == list(file) == list(SMALL)
+    content = path.read_bytes()
+    for damaged in flips(content):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="damaged"):
+            list(TFRecordFile(path, mapped=False))
+
+
+def test_index_is_the_same_however_much_of_it_is_held(tmp_path, monkeypatch):
+    path = write(tmp_path)
+    wanted, summaries = index_of(path).read_bytes(), write_tfrecords(path, SMALL)
+    for held in (1, 2, 4):
+        monkeypatch.setattr("keras_bert_flow.records.tfrecord._HELD_OFFSETS", held)
+        assert write_tfrecords(path, SMALL) == summaries
+        assert index_of(path).read_bytes() == wanted
+        assert summaries[1].sha256 == file_digest(index_of(path))
+
+
 def test_tfrecord_of_ours_is_read_by_beam(tmp_path):
     beam = pytest.importorskip("apache_beam")
     from apache_beam.testing.test_pipeline import TestPipeline

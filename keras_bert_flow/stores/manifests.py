@@ -1,0 +1,77 @@
+"""Look at published folders by their manifests, without the data: what a run is made from, and what is finished."""
+
+from pathlib import Path, PurePosixPath
+
+from keras_bert_flow.arrivals import expect, find_carrier
+from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.records.manifest import MANIFEST, FileSummary, is_published, read_manifest
+from keras_bert_flow.stores.download import is_here
+from keras_bert_flow.stores.fetching import fetch, find_published
+from keras_bert_flow.stores.hub import is_of_hub
+from keras_bert_flow.stores.store import Store
+
+
+class Listed:
+    """A file of a manifest that nobody brings: its digest is known; see `arrivals.Carrier`."""
+
+    def __init__(self, address: str, file: FileSummary):
+        self._address, self._file = address, file
+
+    def digest(self, path: Path) -> str:
+        return self._file.sha256
+
+    def is_bringing(self, path: Path) -> bool:
+        return False
+
+    def wait(self, path: Path) -> None:
+        raise FileNotFoundError(
+            f"A file must be fetched before it is read. Received: {self._address}/{self._file.name}. Fetch its folder."
+        )
+
+    def read(self, path: Path, start: int, end: int) -> bytes:
+        self.wait(path)
+
+
+def fetch_manifest(path: str | Path) -> Path:
+    """Return a folder on this disk that has the digest of one that is published, or lies in one that is.
+
+    One on this disk is returned as it is. Of one elsewhere the manifest comes, and the files in it are known by their
+    digests: `stages.digests` makes keys of them, and nothing can read them. One that others made comes whole.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: as of `fetching.fetch`.
+    """
+    address = find_address(path)
+    if address is None:
+        return Path(path)
+    found = None if is_of_hub(address) else find_published(address)
+    if found is None:
+        return fetch(address)
+    store, prefix, folder, files = found
+    for file in files:
+        place = folder / file.name
+        if PurePosixPath(file.name).is_relative_to(prefix) and not is_here(place, file) and not find_carrier(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            expect(place, Listed(store.address, file))
+    return folder / prefix
+
+
+def is_finished(path: str | Path, key: str) -> bool:
+    """Tell whether a folder holds the result of a key: on this disk with the digests of its manifest, elsewhere with
+    the sizes; what is read of it is compared with its digests then.
+
+    Raises:
+        OSError: the place cannot be reached.
+    """
+    address = find_address(path)
+    if address is None:
+        return is_published(path, key)
+    try:
+        sizes = {name: size for name, (size, _) in Store(address).list().items()}
+        found = find_published(address) if MANIFEST in sizes else None
+        if found is None:
+            return False
+        manifest = read_manifest(found[2])
+    except (FileNotFoundError, ValueError):
+        return False
+    return manifest.key == key and all(sizes.get(file.name) == file.file_bytes for file in manifest.files)
