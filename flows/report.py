@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
-from flows.report_pages import REPORT, find_address
+from flows.report_pages import REPORT, find_page_url
 from flows.tasks import Performed
 from keras_bert_flow.evaluation.page import find_figures
 from keras_bert_flow.local_paths import name_path
@@ -24,7 +24,7 @@ def show_report(evaluation: Path) -> None:
     """Create the artifact `report`: the conclusion, the tables, the curves, and where the whole report is."""
     here, place = fetch(evaluation), name_path(evaluation / REPORT)
     results = (here / RESULTS).read_text(encoding="utf-8").strip()
-    where, address = f"The whole report: {code_span(place)}", find_address(here / REPORT)
+    where, address = f"The whole report: {code_span(place)}", find_page_url(here / REPORT)
     if address is not None:
         create_link_artifact(address, link_text="The whole report", key="report-page", description=where)
         where = f"[The whole report]({address}), {code_span(place)}"

@@ -14,7 +14,7 @@ HOST = "127.0.0.1"
 REPORTS_URL, REPORTS_FOLDERS = "KBF_REPORTS_URL", "KBF_REPORTS_FOLDERS"  # set by `kbf serve`
 
 
-def find_address(page: Path) -> str | None:
+def find_page_url(page: Path) -> str | None:
     """Return where a browser finds a report; None where nobody serves its folder."""
     url, folders = os.environ.get(REPORTS_URL), os.environ.get(REPORTS_FOLDERS, "").split(os.pathsep)
     place = page.resolve()

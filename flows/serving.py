@@ -17,6 +17,7 @@ from flows.report_pages import REPORTS_FOLDERS, REPORTS_URL, serving_reports
 from flows.server import check_port, server_command, server_settings, wait_for_server
 from flows.stages import StageError
 from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.local_paths import find_address
 
 POOL = "local"
 HOST = "127.0.0.1"
@@ -75,7 +76,8 @@ def serve(
         FileNotFoundError, ValueError: a configuration is wrong, or a port is taken; nothing has been started then.
         StageError: the server does not start.
     """
-    folders = sorted({Path(load_config(path).runs).resolve() for path in configs})
+    runs = {load_config(path).runs for path in configs}
+    folders = sorted({Path(folder).resolve() for folder in runs if not find_address(folder)})
     for number in (port, port + 1):
         check_port(number)
     address = f"http://{HOST}:{port}/api"
