@@ -20,8 +20,8 @@ NEVER_COUNTED = {
     "keras_bert_flow": "looks up public names and defines nothing",
     "keras_bert_flow.registration": "finds the classes of `.keras` files, which no stage reads",
 }
-# Files that import by name; what they import is seen as `module:name`, or is listed above.
-IMPORT_BY_NAME = {"__init__.py", "by_name.py", "registration.py"}
+# Files that import by name; what they import is seen as `module:name`, or is listed above, or is no part of a stage.
+IMPORT_BY_NAME = {"__init__.py", "by_name.py", "cli/__init__.py", "registration.py"}
 MUTATION = "\nMUTATED_FOR_A_TEST = 1\n"
 
 
