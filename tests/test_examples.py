@@ -34,12 +34,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Text, tables, a vocabulary, records, and what the loop of PyTorch makes of them."""
     folder = tmp_path_factory.mktemp("examples")
     lines = [f"the {animal} went from the {thing} to the road and back." for animal in ANIMALS for thing in THINGS]
+    lines.append("the film was a joy and the soup was a bore.")  # words of an example
     (folder / "text.txt").write_text("\n\n".join("\n".join(lines[start:] + lines[:start]) for start in range(12)))
     rows = [*((f"a {word} in the house", "animal") for word in ANIMALS), *((f"a {word}", "thing") for word in THINGS)]
     for table in ("train.tsv", "dev.tsv"):
         (folder / table).write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
     kbf = ("-m", "keras_bert_flow")
-    run(folder, *kbf, "vocab", "--input", "text.txt", "--size", "60", "--output", "vocabulary")
+    run(folder, *kbf, "vocab", "--input", "text.txt", "--size", "80", "--output", "vocabulary")
     settings = ["records.sequence_length=32", "records.max_predictions=5", "records.held_out_fraction=0.2"]
     options = [part for setting in settings for part in ("--set", setting)]
     vocabulary = ("--vocab", "vocabulary/vocab.txt", "--objective", "mlm")
