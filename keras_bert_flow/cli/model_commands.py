@@ -58,7 +58,7 @@ def pretrain(
     backend: ChosenBackend = None,
 ) -> None:
     """Pre-train a model, resuming from the newest checkpoint of a run that was stopped."""
-    with stopping_for_later(), made_at(output) as place:
+    with stopping_for_later(), made_at(output, together=True) as place:
         settings = choose_backend(load(config, set), backend)
         initial_model = initial_model or (settings.initial_model and Path(settings.initial_model))
         check_pretraining_stage(settings, records, initial_model, place)
@@ -85,7 +85,7 @@ def distill(
     backend: ChosenBackend = None,
 ) -> None:
     """Train a smaller model on what a larger one guesses: the section `distillation`."""
-    with stopping_for_later(), made_at(output) as place:
+    with stopping_for_later(), made_at(output, together=True) as place:
         settings = choose_backend(load(config, set), backend)
         check_distillation_stage(settings, records, teacher, place)
         steps = settings.distillation.total_steps

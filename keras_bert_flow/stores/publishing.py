@@ -23,17 +23,23 @@ from keras_bert_flow.stores.store import Store
 WORK = ".work"  # folder of an output that is being made
 SHARED_SCHEMES = ("s3", "gs")  # of places that both Beam and fsspec write to
 OWNER = "owner"  # file of it that says which of its folders is the newest
-LAUNCHED = ("TF_CONFIG", "KERAS_DISTRIBUTION_JOB_ADDRESSES")  # by which a process knows that there are others
+# In the environment, by which a process knows that there are others: those of TensorFlow and jax, and those of torchrun
+LAUNCHED = ("TF_CONFIG", "KERAS_DISTRIBUTION_JOB_ADDRESSES")
+PROCESSES, PROCESSES_HERE, NUMBER = "WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK"
 KEY_LENGTH = 16
 
 
 @contextmanager
-def made_at(output: str | Path) -> Iterator[Path]:
+def made_at(output: str | Path, together: bool = False) -> Iterator[Path]:
     """Yield the folder on this disk that a result is to be made as, and publish it when the block ends.
 
     For an output on this disk, that is the output. Elsewhere, what another machine began is fetched first, and a result
     that is there already is fetched for the block to look at.
 
+    Args:
+        output: the folder, here or elsewhere.
+        together: whether several processes may make it, of which the first alone publishes in its block, when all have
+            entered theirs, as `training.processes` has it. Elsewhere they must be of one machine, and torchrun's.
     Raises:
         FileExistsError: another file or result is there.
         OSError: the place cannot be reached or written, or another process has taken the work over.
@@ -53,7 +59,9 @@ def made_at(output: str | Path) -> Iterator[Path]:
         raise FileExistsError(
             f"The output must be new. Received: {address}, which holds {min(names)}. Choose another place."
         )
-    _check_alone(address)
+    if not _is_first(address, together):
+        yield _find_place(store) / Path(address).name  # which the first process brings, sends and removes
+        return
     yield from _make(store, Path(address).name)
 
 
@@ -85,7 +93,7 @@ def _show_finished(address: str) -> Iterator[Path]:
 
 def _make(store: Store, name: str) -> Iterator[Path]:
     """Yield the folder to make, with a mirror of the work on it, and publish what came out."""
-    place = outputs_root() / hashlib.sha256(store.address.encode()).hexdigest()[:KEY_LENGTH]
+    place = _find_place(store)
     place.mkdir(parents=True, exist_ok=True)
     output = place / name
     with locked(place / ".lock"):
@@ -149,13 +157,24 @@ def _is_begun(output: Path) -> bool:
     return output.exists() or work_folder(output).exists()
 
 
-def _check_alone(address: str) -> None:
-    """Raise ValueError in one of several processes, which need a folder that all of them see."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or any(name in os.environ for name in LAUNCHED):
+def _find_place(store: Store) -> Path:
+    """Return the folder of this machine in which what is for a store is made."""
+    return outputs_root() / hashlib.sha256(store.address.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def _is_first(address: str, together: bool) -> bool:
+    """Tell whether this process is the one that publishes.
+
+    Raises:
+        ValueError: it is one of several that may not make a result together, or do not all see this disk.
+    """
+    processes, here = (int(os.environ.get(name, "1")) for name in (PROCESSES, PROCESSES_HERE))
+    if any(name in os.environ for name in LAUNCHED) or processes > (here if together else 1):
         raise ValueError(
-            f"An output elsewhere must be made by one process. Received: {address}, in one of several. "
-            "Give a folder that all of them see, and copy it in the end."
+            f"An output elsewhere must be made by one process, or by torchrun's on one machine in pre-training. "
+            f"Received: {address}, in one of several. Give a folder that all of them see, and copy it in the end."
         )
+    return processes == 1 or os.environ.get(NUMBER, "0") == "0"
 
 
 def _publish(store: Store, output: Path) -> None:
