@@ -77,7 +77,8 @@ def test_worker_runs_the_pipeline(environment: dict[str, str], tiny_config: Path
     prefect(environment, *run)
     assert report.stat().st_mtime_ns == before
     artifact = json.loads(prefect(environment, "artifact", "ls", "--output", "json"))
-    assert {item["key"] for item in artifact} == {"report", "stages"}
+    bars = {f"progress-{stage}" for stage in ("vocabulary", "records", "pretraining", "finetuning", "evaluation")}
+    assert {item["key"] for item in artifact} == {"report", "stages"} | bars
 
 
 @pytest.mark.slow
