@@ -18,7 +18,7 @@ ifeq ($(filter $(BACKEND),jax tensorflow torch),)
 $(error BACKEND must be jax, tensorflow or torch. Received: $(BACKEND))
 endif
 
-.PHONY: quickstart serve test test-all test-cluster test-floors .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
+.PHONY: quickstart serve test test-all test-cluster test-floors docs .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
@@ -56,6 +56,12 @@ test-cluster: $(VENV)/.installed-all
 test-floors: $(VENV)/.installed-all
 	$(BIN)/python -m tests.floors
 
+# site/: the documentation as pages, its reference made from the code; a broken link is an error.
+docs: $(VENV)/.installed-all
+	$(INSTALL) --group docs
+	$(BIN)/python docs/make_reference.py
+	$(BIN)/mkdocs build --strict --quiet
+
 lint: $(VENV)/.installed-all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -74,4 +80,4 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'  # knows --group
 
 clean:
-	rm -rf $(VENV) runs dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) runs dist site .pytest_cache .ruff_cache
