@@ -142,7 +142,7 @@ def test_sigterm_during_start_up(pretraining, vocabulary, interpreter_seconds):
     done = send_at(command, folder, interpreter_seconds, signal.SIGTERM)
     assert_left(done, folder, set(), TERMINATED, TERMINATED_LINE)
     command, folder = pretraining(1)
-    done = send_at(command, folder, 1.6, signal.SIGTERM)
+    done = send_at(command, folder, max(1.6, 4 * interpreter_seconds), signal.SIGTERM)
     assert_left(done, folder, set(), CHECKPOINTED, STOPPED_LINE)  # this command can go on, and a scheduler is told so
 
 

@@ -5,10 +5,12 @@ import sys
 
 import pytest
 from markdown_it import MarkdownIt
+from prefect.states import Completed
 
-import flows.tasks  # noqa: F401  whose import has the logs of runs escaped
 from flows import report
 from flows.logs import RUN_LOGGERS
+from flows.stages import StageRun
+from flows.tasks import Performed  # whose import has the logs of runs escaped
 from tests.hostile_names import HOSTILE, hidden_in
 
 
@@ -28,14 +30,16 @@ def test_run_logs_are_escaped(name):
 def test_paths_in_artifacts_are_text(tmp_path, monkeypatch):
     """Prefect's UI renders the cells of tables, descriptions and documents as Markdown."""
     shown = []
-    monkeypatch.setattr(report, "create_markdown_artifact", lambda **given: shown.extend(given.values()))
-    monkeypatch.setattr(report, "create_table_artifact", lambda table, **_: shown.extend(table[0].values()))
+    monkeypatch.setattr(report, "create_markdown_artifact", lambda text, **given: shown.extend([text, *given.values()]))
+    monkeypatch.setattr(report, "create_table_artifact", lambda table, **_: shown.extend(map(str, table[0].values())))
     for name in HOSTILE:
         folder = tmp_path / name.replace("/", "")
         folder.mkdir()
         (folder / report.RESULTS).write_text("| model |\n|---|\n| ours |\n")
+        (folder / report.REPORT).write_text("<p>No drawing.</p>")
         report.show_report(folder)
-        report.show_stages([{"stage": "evaluation", "key": "0", "folder": str(folder)}])
+        stage = StageRun("evaluation", "0", folder, ())
+        report.show_stages([Performed(stage, Completed(), 0.0)])
     parser = MarkdownIt("commonmark").enable("table")
     for text in shown:
         inline = [child.type for token in parser.parse(text) for child in token.children or ()]

@@ -60,7 +60,7 @@ WRONG_SETTINGS = {
     "runs=corpus.txt": "must be a folder",
     "runs=loop": "link that leads nowhere",
     "runs=" + "x" * 300: "must be short enough",
-    "runs=hdfs://bucket/runs": "on a local disk or at s3:// or gs://. Received: hdfs://bucket/runs",
+    "runs=hdfs://bucket/runs": "on a disk or at s3:// or gs://. Received: hdfs://bucket/runs",
     "model.family=gpt": "A family must be one of .*bert.*Received: family='gpt'",
     "model.family=roberta": "must have no sentence task for the family roberta. Received: mlm_nsp. Use mlm",
     "model.options={embedding_dim: 8}": "must be fields of the family bert: num_segments.*Received: embedding_dim",
@@ -137,7 +137,7 @@ def test_label_words_are_looked_up_in_a_vocabulary_that_is_there(place, capsys):
 def test_flows_refuse_before_their_first_stage(flow, setting, words, place):
     before = sorted(place.rglob("*"))
     with pytest.raises((ValueError, FileNotFoundError), match=words):
-        flow.fn("run.yaml", (setting,))
+        flow.fn("run.yaml", overrides=(setting,))
     assert sorted(place.rglob("*")) == before
 
 

@@ -64,7 +64,7 @@ def test_another_machine_finds_every_stage_finished(config, tmp_path, monkeypatc
     monkeypatch.setattr(stages, "COMMAND", (sys.executable, str(ROOT / "tests" / "flows" / "fake_command.py")))
     monkeypatch.setenv("FAKE_CALLS", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    ran, report = run_all(settle_config(str(config), backend="torch"))
+    ran, report = run_all(settle_config(str(config), ["backend=torch"]))
     assert ran == ALL
     given = (tmp_path / "arguments.txt").read_text()
     assert f"--records {RUNS}/records/" in given and "s3:/bucket" not in given
@@ -72,7 +72,7 @@ def test_another_machine_finds_every_stage_finished(config, tmp_path, monkeypatc
     stop_downloads()
     monkeypatch.setenv("KBF_CACHE", str(tmp_path / "another machine"))
     trouble.seen.clear()
-    settled = settle_config(str(config), backend="torch")
+    settled = settle_config(str(config), ["backend=torch"])
     assert run_all(settled) == ([], report)
     assert not [path for path, _ in trouble.reads() if path.endswith(("config.json", "metrics.json", "report.html"))]
     records = find_records(settled)
@@ -97,7 +97,7 @@ def test_digests_by_a_manifest_are_those_of_the_files(put, tmp_path):
 @pytest.mark.slow
 def test_kbf_run_finds_what_another_machine_made(config, tmp_path, monkeypatch, server):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    settled = settle_config(str(config), backend="torch")
+    settled = settle_config(str(config), ["backend=torch"])
     assert run_all(settled)[0] == ALL
     there = list_bucket(server[0])
     assert {key.split("/")[1] for key in there if key.startswith("runs/")} == set(ALL)
