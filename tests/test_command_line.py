@@ -67,6 +67,7 @@ def test_every_command_is_found_in_its_file():
     assert load_commands(["--debug", "run"]) is app
 
 
+@pytest.mark.slow
 def test_configuration_has_one_name_and_its_old_ones_work(tmp_path):
     none = tmp_path / "none.yaml"
     for command in (("finetune", "--model", tmp_path, "--output", tmp_path / "o"), ("evaluate", "--model", tmp_path)):
@@ -80,6 +81,7 @@ def test_configuration_has_one_name_and_its_old_ones_work(tmp_path):
     assert_refused(kbf("run", none, "--config", none), "must be given once")
 
 
+@pytest.mark.slow
 def test_next_command_works_as_it_is_copied(tmp_path):
     place = tmp_path / "a place"
     place.mkdir()

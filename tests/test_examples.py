@@ -50,6 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fit(folder: Path, backend: str):
     script = (str(EXAMPLES / "pretrain_and_finetune.py"), "records", "train.tsv", "dev.tsv", f"out-{backend}")
@@ -58,6 +59,7 @@ def test_fit(folder: Path, backend: str):
     assert (folder / f"out-{backend}" / "pretraining.csv").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_custom_head(folder: Path, backend: str):
     said = run(folder, str(EXAMPLES / "custom_head.py"), "looped", backend=backend).splitlines()

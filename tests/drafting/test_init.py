@@ -24,6 +24,7 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize(
     ("table", "kind", "settings"),

@@ -36,6 +36,7 @@ def settings(place):
     return load_config(None, (*names, f"evaluation.minimal_pairs={place}/t.tsv", *precision))
 
 
+@pytest.mark.slow
 def test_keys_are_those_of_the_bytes(tables, tmp_path, put, server):
     address, model = put(tables, "some/tables"), write_tiny_model(tmp_path / "model")
     records = write_tiny_records(tmp_path / "records")
