@@ -23,15 +23,11 @@ from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.training.finetuning.grid import search_grid
 from keras_bert_flow.training.finetuning.label_counts import train_label_counts
 from keras_bert_flow.training.finetuning.random_weights import with_random_training
-from keras_bert_flow.training.finetuning.task_data import (
-    TaskData,
-    read_task_data,
-    score_word_baseline,
-    write_unreachable,
-)
+from keras_bert_flow.training.finetuning.task_data import TaskData, read_task_data, write_unreachable
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, TaskRuns
 from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 from keras_bert_flow.training.finetuning.trained_part import check_trained_part
+from keras_bert_flow.training.finetuning.word_score import score_word_baseline
 from keras_bert_flow.training.precision import arithmetic
 
 _logger = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.records.verification import verify
-from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.core.unreachable import Unreachable, describe_unreachable
@@ -110,15 +109,6 @@ def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
         encoded[name] = features
     guessed = files.task.score(files.dev, files.task.guess(files.training, files.dev))[files.task.main_metric]
     return TaskData(files.task, encoded["train"], files.dev, encoded["dev"], unreachable, guessed)
-
-
-def score_word_baseline(config: PipelineConfig, data: TaskData) -> float | None:
-    """Return the main metric of TF-IDF with a linear model on the dev table, fitted on the training table as the report
-    does; None of a kind of task that has no such baseline.
-    """
-    task, training = data.task, data.task.read(config.task.train, config.finetuning.max_train_examples)
-    answers = answer_from_words(task, training, {"dev": data.dev_examples}, config.seed)
-    return None if answers is None else task.score(data.dev_examples, answers.predictions["dev"])[task.main_metric]
 
 
 def write_unreachable(folder: Path, data: TaskData) -> None:
