@@ -1,6 +1,7 @@
 """Commands from text to records, and those that look at either."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -58,15 +59,9 @@ def vocab(
         check_vocabulary_stage(settings, output)
         options = (*settings.beam, *context.args)
         from beam_jobs.build_vocabulary import build_vocabulary
-        from beam_jobs.publishing import check_remote_output
-        from beam_jobs.runners import check_reach
-        from beam_jobs.running import check_options
         from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
-        check_options(options)
-        check_reach(output, options)
-        if is_remote(output):
-            check_remote_output(output, options)
+        _check_job(output, options)
         settings = fill_builtin_corpus(settings, output)
         if settings.vocabulary.file is None:
             options = worker_options(settings.corpus, None, options)
@@ -140,14 +135,8 @@ def records(
         check_records_stage(settings, vocab, output)
         options = (*settings.beam, *context.args)
         from beam_jobs.build_records import build_records
-        from beam_jobs.publishing import check_remote_output
-        from beam_jobs.runners import check_reach
-        from beam_jobs.running import check_options
 
-        check_options(options)
-        check_reach(output, options)
-        if is_remote(output):
-            check_remote_output(output, options)
+        _check_job(output, options)
         settings = fill_builtin_corpus(settings, output)
         options = worker_options(settings.corpus, settings.records, options)
     cased, seed = settings.vocabulary.cased, settings.seed
@@ -155,6 +144,18 @@ def records(
         made = build_records(settings.corpus, settings.records, vocab, cased, output, seed, options)
     show(made)
     _say_training(output, config, set, flags)
+
+
+def _check_job(output: str, options: Sequence[str]) -> None:
+    """Check that a job of Apache Beam can run with its options and write where it is told."""
+    from beam_jobs.publishing import check_remote_output
+    from beam_jobs.runners import check_reach
+    from beam_jobs.running import check_options
+
+    check_options(options)
+    check_reach(output, options)
+    if is_remote(output):
+        check_remote_output(output, options)
 
 
 def _say_training(records: str, config: Path | None, overrides: list[str] | None, flags: dict) -> None:
