@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.lineage.links import list_sources
+from keras_bert_flow.lineage.links import walk_sources
 from keras_bert_flow.lineage.results import Result, find_results, read_result, store_of
 from keras_bert_flow.outputs import MANIFEST
 from keras_bert_flow.terminal import abridge
@@ -57,19 +57,11 @@ def read_given(folder: Path, store: Path | None) -> tuple[Result, list[Result]]:
 
 def list_chain(result: Result, results: Sequence[Result]) -> list[dict[str, Any]]:
     """Return a result and what it was made from, each once, from the text on."""
-    chain: dict[Path, dict[str, Any]] = {}
-
-    def add(made: Result) -> None:
-        sources = list_sources(made, results)
-        for source in sources:
-            for held in source.results[:1]:
-                if held.folder not in chain:
-                    add(held)
+    chain = []
+    for made, sources in walk_sources(result, results):
         inputs = {source.name: [held.key for held in source.results] for source in sources}
-        chain[made.folder] = {"stage": made.stage, "key": made.key, "folder": str(made.folder), "inputs": inputs}
-
-    add(result)
-    return list(chain.values())
+        chain.append({"stage": made.stage, "key": made.key, "folder": str(made.folder), "inputs": inputs})
+    return chain
 
 
 def _is_same(first: Path, second: Path) -> bool:

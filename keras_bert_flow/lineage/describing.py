@@ -2,10 +2,9 @@
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.lineage.links import Source, list_sources
+from keras_bert_flow.lineage.links import Source, list_sources, walk_sources
 from keras_bert_flow.lineage.results import Result
 from keras_bert_flow.lineage.settings import as_yaml, list_changed
 from keras_bert_flow.stages.registry import STAGES
@@ -113,18 +112,7 @@ def list_commands(result: Result, results: Sequence[Result]) -> list[str]:
 
     A manifest has the content of text and not its path: TEXT and TABLES stand where that is to be put in.
     """
-    commands: dict[Path, str] = {}
-
-    def add(made: Result) -> None:
-        sources = list_sources(made, results)
-        for source in sources:
-            for held in source.results[:1]:
-                if held.folder not in commands:
-                    add(held)
-        commands[made.folder] = _write_command(made, sources)
-
-    add(result)
-    return list(commands.values())
+    return [_write_command(made, sources) for made, sources in walk_sources(result, results)]
 
 
 def _write_command(result: Result, sources: Sequence[Source]) -> str:

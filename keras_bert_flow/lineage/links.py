@@ -43,6 +43,22 @@ def list_sources(result: Result, results: Sequence[Result]) -> list[Source]:
     return [_find_source(result, name, digest, results) for name, digest in inputs]
 
 
+def walk_sources(result: Result, results: Sequence[Result]) -> Iterator[tuple[Result, list[Source]]]:
+    """Yield a result and what it was made from, each once and behind its own sources, from the text on."""
+    seen: set[Path] = set()
+
+    def walk(made: Result) -> Iterator[tuple[Result, list[Source]]]:
+        seen.add(made.folder)
+        sources = list_sources(made, results)
+        for source in sources:
+            for held in source.results[:1]:
+                if held.folder not in seen:
+                    yield from walk(held)
+        yield made, sources
+
+    return walk(result)
+
+
 def list_uses(results: Sequence[Result]) -> dict[Path, list[Result]]:
     """Return for the folder of each result those that were made from it, directly."""
     uses: dict[Path, list[Result]] = {result.folder: [] for result in results}
