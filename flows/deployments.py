@@ -115,6 +115,7 @@ def _settle_pool(client: SyncPrefectClient, name: str, parallel: int) -> None:
         return
     if found.type != "process":
         raise ValueError(
-            f"The work pool must be of the type process. Received: {name}, {found.type}. Name another: --pool."
+            f"The work pool must be of the type process. Received: {name}, {found.type}. Delete it: "
+            f"prefect work-pool delete {name}"
         )
     client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=parallel))

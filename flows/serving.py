@@ -13,14 +13,13 @@ from functools import partial
 from pathlib import Path
 
 from flows.child import ended_on_leaving, start_child, stop_child
-from flows.report_pages import REPORTS_FOLDERS, REPORTS_URL, serving_reports
+from flows.report_pages import HOST, REPORTS_FOLDERS, REPORTS_URL, serving_reports
 from flows.server import check_port, server_command, server_settings, wait_for_server
 from flows.stages import StageError
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.local_paths import find_address
 
 POOL = "local"
-HOST = "127.0.0.1"
 POLL_SECONDS = 1.0
 STOP_SECONDS = 35.0  # Prefect's worker gives a run 30 to write its checkpoint
 MOST_STARTS, WITHIN_SECONDS = 5, 120.0
