@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -18,10 +19,15 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows.child import start_child
+from flows.deployments import DEAD_RUNS, end_dead_runs
 from flows.server import check_port, find_free_port
+from flows.serving import Kept
+from flows.stages import StageError
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS
 
+HEARTBEAT_SECONDS = 30  # the least that Prefect takes
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 SERVE = (sys.executable, "-m", "keras_bert_flow", "serve")
 
@@ -49,6 +55,7 @@ class Served:
 def served(tmp_path: Path, tiny_config: Path) -> Iterator[Served]:
     port = next(port for port in iter(find_free_port, None) if port < 65000 and _is_free(port + 1))
     settings = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_WORKER_QUERY_SECONDS": "1", "PYTHONPATH": str(ROOT)}
+    settings["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = str(HEARTBEAT_SECONDS)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")} | settings
     with open(tmp_path / "serve.log", "wb") as log:
         command = (*SERVE, "tiny.yaml", "--port", str(port))
@@ -170,6 +177,31 @@ def test_what_is_killed_is_started_again_and_the_run_ends(served: Served):
     wait_for(lambda: "The worker ended" in log.read_text())
     served.client.create_flow_run_from_deployment(found.id, parameters={"backend": "torch"})
     wait_for(lambda: list(served.run_states().values()) == ["Completed"], 2 * PATIENCE_SECONDS)
+
+
+@pytest.mark.slow
+def test_run_whose_processes_are_killed_does_not_stay_running(served: Served):
+    for automation in served.client.read_automations_by_name(DEAD_RUNS):
+        served.client.delete_automation(automation.id)
+    end_dead_runs(served.client, timedelta(seconds=3 * HEARTBEAT_SECONDS))
+    found = served.client.read_deployment_by_name("bert-pipeline/tiny")
+    run = served.client.create_flow_run_from_deployment(found.id, parameters={"backend": "torch", "steps": 1_000_000})
+    wait_for(lambda: list(served.folder.glob("runs/pretraining/.*.work/log.jsonl")), 2 * PATIENCE_SECONDS)
+    worker = served.find_child("worker start")
+    for process in [worker, *worker.children(recursive=True)]:
+        process.kill()
+    wait_for(lambda: served.client.read_flow_run(run.id).state.is_crashed(), 2 * PATIENCE_SECONDS)
+    assert "No sign of life for 90 s" in served.client.read_flow_run(run.id).state.message
+
+
+def test_child_that_ends_again_and_again_is_given_up(tmp_path: Path):
+    said = []
+    kept = Kept("worker", lambda: start_child(("false",), {}, subprocess.DEVNULL), tmp_path / "log")
+    with pytest.raises(StageError, match="The worker ended 5 times in 120 s"):
+        for _ in range(10):
+            kept.child.wait(PATIENCE_SECONDS)
+            kept.check(said.append)
+    assert len(said) == 4 and said[0].startswith("The worker ended with status 1; it is started again.")
 
 
 def _answers(client: SyncPrefectClient) -> bool:
