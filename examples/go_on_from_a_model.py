@@ -40,10 +40,12 @@ def main() -> None:
     file = arguments.output / "config.yaml"
     arguments.output.mkdir(parents=True, exist_ok=True)
     file.write_text(config.model_dump_json())  # JSON is YAML
-    for command in ("records", "pretrain"):
-        inputs = ["--records", arguments.output / "records"] if command == "pretrain" else []
+    inputs = []
+    for command, option in (("vocab", "--vocab"), ("records", "--records"), ("pretrain", "--model")):
         run = [sys.executable, "-m", "keras_bert_flow", command, "--config", file, *inputs]
-        subprocess.run([*map(str, run), "--output", str(arguments.output / command)], check=True)
+        run += ["--output", arguments.output / command]
+        done = subprocess.run([*map(str, run)], check=True, stdout=subprocess.PIPE, text=True)
+        inputs = [option, done.stdout.splitlines()[-1]]  # each command prints what it made
     for name, folder in (("before", arguments.model), ("after", arguments.output / "pretrain" / "model")):
         try:
             print(name, kbf.load(folder, task="fill_mask").predict([arguments.mask]))
