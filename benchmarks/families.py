@@ -242,6 +242,7 @@ def main() -> None:
     header += [f"{count} labels, %" for count in arguments.labels] + ["texts a second"]
     print("| " + " | ".join(header) + " |")
     print("|---|" + "---:|" * (len(header) - 1))
+    arguments.keep.mkdir(parents=True, exist_ok=True)
     steps = choose_steps(arguments)
     for name in arguments.models:
         found = measure(arguments, name, steps[name])
