@@ -19,7 +19,7 @@ EVERYTHING = None
 ALLOWED = {
     # The last two, which come with Beam, only where a file needs them.
     "text": "by_name json_documents terminal numpy tokenizers pyarrow zstandard",
-    "records": "arrivals artifacts json_documents local_paths outputs numpy google_crc32c",
+    "records": "arrivals artifacts json_documents local_paths machine outputs numpy google_crc32c",
     # What lies elsewhere is fetched; `fsspec` is loaded when something does.
     "stores": "arrivals artifacts extras local_paths locks records terminal fsspec huggingface_hub",
     "data": "arrivals text records stores tasks json_documents terminal grain numpy",
@@ -34,13 +34,13 @@ ALLOWED = {
     ),
     "tasks": "by_name text pydantic json_documents local_paths numpy sklearn scipy",
     "evaluation": (
-        "tasks data prediction models conversion artifacts config json_documents stages local_paths "
+        "doctor lineage tasks data prediction models conversion artifacts config json_documents stages local_paths "
         "precision_choice records training "
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),
     "conversion": (
         "backends by_name layers models records stores artifacts json_documents local_paths terminal safetensors numpy "
-        "text markdown ml_dtypes "
+        "text machine markdown ml_dtypes "
         "extras h5py keras keras_hub tokenizers"
     ),
     "prediction": (
@@ -57,6 +57,7 @@ ALLOWED = {
     "arrivals": "",
     "artifacts": "interrupts local_paths locks outputs",
     "locks": "interrupts terminal",
+    "machine": "",
     "import_closure": "",
     "stages": "arrivals import_closure config artifacts records text",
     "by_name": "",

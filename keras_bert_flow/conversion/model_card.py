@@ -4,17 +4,16 @@ Source of the front matter: the Hub's documentation, "Model Cards", and huggingf
 """
 
 import json
-import os
 import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import keras
 
 from keras_bert_flow.artifacts import package_version
 from keras_bert_flow.conversion.card_loading import PEFT, SENTENCES, find_library, show_loading
+from keras_bert_flow.machine import describe_processor
 from keras_bert_flow.markdown import as_markdown, escape_markdown
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, POOLING, SavedAs
@@ -29,7 +28,6 @@ PIPELINES = {
     "ForMultipleChoice": "multiple-choice",
 }
 ENCODING = "feature-extraction"  # of others
-CPU_INFO = Path("/proc/cpuinfo")
 Section = tuple[str, Sequence[Sequence[str]]]  # heading, rows of a name and a value
 
 
@@ -87,17 +85,8 @@ def describe_machine(seconds: float, devices: int = 1) -> Section:
     backend = keras.backend.backend()
     # The version of the module that Keras has imported: its package may have another name, such as tensorflow-cpu.
     packages = f"Keras {keras.__version__}, {backend} {sys.modules[backend].__version__}"
-    rows = [["processor", _find_processor()], ["devices", str(devices)], ["time", f"{seconds:,.0f} s"]]
+    rows = [["processor", describe_processor()], ["devices", str(devices)], ["time", f"{seconds:,.0f} s"]]
     return "Training environment", [*rows, ["software", f"Python {platform.python_version()}, {packages}"]]
-
-
-def _find_processor() -> str:
-    try:
-        lines = CPU_INFO.read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
 
 
 def _front_matter(saved: SavedAs, base: str | None) -> str:

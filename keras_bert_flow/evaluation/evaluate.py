@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.evaluation.data_card import make_data_card
 from keras_bert_flow.evaluation.grid_table import GRID_FILE, RANDOM_GRID_FILE, grid_markdown, other_seconds, read_grid
 from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown
 from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
@@ -23,6 +24,7 @@ from keras_bert_flow.evaluation.results import (
     score_models,
     worst_errors,
 )
+from keras_bert_flow.evaluation.stage_costs import gather_costs
 from keras_bert_flow.evaluation.summary import (
     extra_results,
     improving_sentence,
@@ -32,6 +34,7 @@ from keras_bert_flow.evaluation.summary import (
 )
 from keras_bert_flow.evaluation.usage import write_commands, write_python
 from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.lineage.links import find_source
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.markdown import escape_markdown
 from keras_bert_flow.precision_choice import resolve_precision
@@ -145,8 +148,9 @@ def write_evaluation(
             pretraining=figures[-1],
             pretraining_title=titles[-1],
             curves=_read_curves(finetuned, dict(zip((*titles[:-1], "pretraining"), phases, strict=True))),
+            data=make_data_card(task, {"training": training} | dev_sets, records),
             counters=read_manifest(records).counters,
-            stages=_describe_stages(records, phases, finetuned, figures, runs),
+            stages=_gather_stages(records, phases, finetuned, figures, runs),
             config=config.model_dump(mode="json"),
             versions=_list_versions(),
             usage=_describe_usage(config, finetuned),
@@ -235,24 +239,19 @@ def _read_curves(finetuned: Path, phases: Mapping[str, Path]) -> dict[str, list[
     return {name: read_log(folder) for name, folder in logs.items()}
 
 
-def _describe_stages(
+def _gather_stages(
     records: Path,
     phases: Sequence[Path],
     finetuned: Path,
     figures: Sequence[Mapping[str, Any]],
     runs: Mapping[str, list],
 ) -> list[dict[str, Any]]:
-    seconds = {phase: figure["seconds"] for phase, figure in zip(phases, figures, strict=True)} | {
-        finetuned: sum(run.seconds for group in runs.values() for run in group)
-        + sum(other_seconds(read_grid(finetuned, name)) for name in (GRID_FILE, RANDOM_GRID_FILE)),
-    }
-    rows = []
-    for folder in (records, *phases, finetuned):
-        manifest = read_manifest(folder)
-        rows.append(
-            {"stage": manifest.stage, "key": manifest.key, "folder": folder.name, "seconds": seconds.get(folder)}
-        )
-    return rows
+    vocabulary = find_source(records, "vocabulary")
+    seconds: dict[Path, float | None] = dict.fromkeys([*([vocabulary] if vocabulary else []), records])
+    seconds |= {phase: figure["seconds"] for phase, figure in zip(phases, figures, strict=True)}
+    seconds[finetuned] = sum(run.seconds for group in runs.values() for run in group)
+    seconds[finetuned] += sum(other_seconds(read_grid(finetuned, name)) for name in (GRID_FILE, RANDOM_GRID_FILE))
+    return gather_costs(seconds)
 
 
 def _describe_usage(config: PipelineConfig, finetuned: Path) -> list[str]:

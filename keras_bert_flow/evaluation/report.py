@@ -10,6 +10,7 @@ import yaml
 
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.evaluation.curves import Panel, describe_panel, draw_panel, last_values, loss_panels
+from keras_bert_flow.evaluation.data_card import describe_data
 from keras_bert_flow.evaluation.grid_table import NOTE, grid_rows
 from keras_bert_flow.evaluation.label_curve import NOTE as CURVE_NOTE
 from keras_bert_flow.evaluation.label_curve import curve_panel, curve_rows, describe_gains
@@ -23,6 +24,7 @@ from keras_bert_flow.evaluation.result_sections import (
     describe_results,
     describe_unreachable_labels,
 )
+from keras_bert_flow.evaluation.stage_costs import describe_costs, summarise_costs
 from keras_bert_flow.evaluation.summary import verdict
 
 # Key of `pretraining` in the results → what the reader sees, and how the value is written.
@@ -43,8 +45,6 @@ RUN_ROWS = {
     "tokens_per_second": ("tokens per second", ",.0f"),
     "seconds": ("seconds", ",.1f"),
 }
-# Counter → the counter that it is a part of.
-SHARES = {"unknown_tokens": "tokens", "masked_tokens": "instance_tokens", "padding_positions": "positions"}
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ class Report:
         pretraining: figures of the pre-training, as in the results; empty to take those.
         pretraining_title: what made the model that was fine-tuned.
         curves: parsed lines of each `log.jsonl`; see `keras_bert_flow.evaluation.curves.loss_panels`.
-        counters: the data's counts; a nested mapping counts by reason.
-        stages: stage, key, folder and seconds of each.
+        data: as `make_data_card` returns it.
+        counters: the records' counts; a nested mapping counts by reason.
+        stages: as `gather_costs` returns them.
         config: the resolved configuration, in JSON-like values.
         versions: of what made the run, by name.
         usage: commands and lines of Python, a block each.
@@ -70,6 +71,7 @@ class Report:
     pretraining: Mapping[str, Any] = field(default_factory=dict)
     pretraining_title: str = "Pre-training"
     curves: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
     counters: Mapping[str, Any] = field(default_factory=dict)
     stages: Sequence[Mapping[str, Any]] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -91,6 +93,7 @@ def render_report(report: Report) -> str:
         report.title,
         [
             paragraph(verdict(report.results), "verdict"),
+            paragraph(summarise_costs(report.stages, str(report.config.get("backend", ""))), "note"),
             section("Result", *describe_results(report.results)),
             section("Fewer labels", *_describe_label_curve(report.results.get("label_curve"))),
             section("Other dev sets", *describe_extra_dev(report.results)),
@@ -104,8 +107,8 @@ def render_report(report: Report) -> str:
             section("Classes", *describe_classes(report.results)),
             section("Confusion", *describe_confusion(report.results)),
             section("Worst errors", describe_errors(report.errors)),
-            section("Data", table(["what", "count", "share"], _count_rows(report.counters))),
-            section("Stages", _describe_stages(report.stages)),
+            section("Data", *describe_data(report.data, report.counters)),
+            section("Cost", *describe_costs(report.stages)),
             section(
                 "Versions",
                 table(["name", "version"], [[*map(str, item)] for item in report.versions.items()], ["", ""]),
@@ -161,36 +164,6 @@ def _describe_curves(panels: Sequence[Panel]) -> list[str]:
         note = "The curves need matplotlib: pip install 'keras-bert-flow[plots]'. These are their last values."
         columns = ["figure", "line", "last step", "last value"]
         return [paragraph(note, "note"), table(columns, last_values(panels), ["", "", "number", "number"])]
-
-
-def _count_rows(counters: Mapping[str, Any], prefix: str = "") -> list[list[str]]:
-    rows = []
-    for name, value in counters.items():
-        label = prefix + str(name).replace("_", " ")
-        if isinstance(value, Mapping):
-            rows += _count_rows(value, f"{label}: ")
-        else:
-            whole = counters.get(SHARES.get(name))
-            rows.append(
-                [
-                    label,
-                    _write_count(value),
-                    f"{value / whole:.2%} of {SHARES[name]}".replace("_", " ") if whole else "",
-                ]
-            )
-    return rows
-
-
-def _write_count(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _describe_stages(stages: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        [stage["stage"], stage["key"], stage["folder"], "" if stage["seconds"] is None else f"{stage['seconds']:,.1f}"]
-        for stage in stages
-    ]
-    return table(["stage", "content key", "folder", "seconds"], rows, ["", "code", "code", "number"])
 
 
 def _write_yaml(config: Mapping[str, Any]) -> str:

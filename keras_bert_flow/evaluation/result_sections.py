@@ -129,9 +129,9 @@ def describe_errors(errors: Sequence[Mapping[str, Any]]) -> str:
     measure = "distance" if any("distance" in error for error in errors) else "probability"
     rows = [
         [
-            " ‖ ".join(_abridge(error[name]) for name in ("text", "text_pair") if error.get(name)),
-            _write_answer(error["gold"]),
-            _write_answer(error["predicted"]),
+            show_texts(error),
+            write_answer(error["gold"]),
+            write_answer(error["predicted"]),
             f"{error[measure]:.3f}",
         ]
         for error in errors
@@ -144,11 +144,17 @@ def _sum_of_runs(results: Mapping[str, Any]) -> str:
     return f"summed over {runs} run{'s' if runs > 1 else ''}"
 
 
-def _write_answer(answer: Any) -> str:
+def show_texts(shown: Mapping[str, Any]) -> str:
+    """Write the texts of an example, as `show` and `review` of a task give them."""
+    return " ‖ ".join(abridge(shown[name]) for name in ("text", "text_pair") if shown.get(name))
+
+
+def write_answer(answer: Any) -> str:
+    """Write a label or a prediction, as `show` and `review` of a task give it."""
     if isinstance(answer, list):
         answer = ", ".join(answer)
-    return _abridge(f"{answer:.3f}" if isinstance(answer, float) else answer) or NOTHING
+    return abridge(f"{answer:.3f}" if isinstance(answer, float) else answer) or NOTHING
 
 
-def _abridge(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+def abridge(text: str, length: int = MAX_TEXT) -> str:
+    return text if len(text) <= length else f"{text[:length]}…"

@@ -23,7 +23,7 @@ def write_commands(model: Path, kind: str, backend: str) -> str:
     lines = [
         ("this run once more, with the configuration below", f"kbf run mine.yaml --backend {backend}"),
         ("ask the model", f"kbf predict --model {folder} {QUESTIONS.get(kind, ONE_TEXT)}"),
-        ("measure it on another table", f"kbf evaluate --task mine.yaml --set task.dev=OTHER --model {folder}"),
+        ("measure it on another table", f"kbf evaluate --config mine.yaml --set task.dev=OTHER --model {folder}"),
         ("for onnxruntime, TensorFlow Serving or phones", f"kbf export {folder} served --format onnx"),
         ("for KerasHub, or google-research/bert", f"kbf convert {folder} converted --format kerashub"),
     ]

@@ -11,6 +11,7 @@ from keras_bert_flow.arrivals import find_carrier
 from keras_bert_flow.artifacts import canonical_json, file_digest, package_version, write_atomically
 from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.outputs import MANIFEST
+from keras_bert_flow.records.costs import COSTS
 from keras_bert_flow.records.results import digest_results, is_informational
 
 SHOWN_DIGITS = 12  # of a sha256, in messages
@@ -84,7 +85,8 @@ def write_manifest(
     folder = Path(folder)
     known = {summary.name: summary for summary in files}
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    names = [name for name in sorted(found | {*known}) if name != MANIFEST and Path(name).parts[0] != without]
+    found -= {MANIFEST, COSTS}
+    names = [name for name in sorted(found | {*known}) if Path(name).parts[0] != without]
     summaries = tuple(known.get(name) or _summarise(folder, name) for name in names)
     manifest = Manifest(stage, key, config, inputs, summaries, counters, package_version())
     manifest = replace(manifest, digest=_digest_fields(asdict(manifest)))

@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.records.costs import noting_cost
 from keras_bert_flow.records.manifest import (
     MANIFEST,
     FileSummary,
@@ -68,7 +69,8 @@ def publish(
     try:
         with publishing(output, resumable) as work:
             if not _is_published(work, find_key):  # it is where a kill came between the manifest and the final name
-                contents = build(work)
+                with noting_cost(work):
+                    contents = build(work)
                 write_manifest(work, stage, find_key(contents.config), **vars(contents), without=scratch)
             if scratch:
                 shutil.rmtree(work / scratch, ignore_errors=True)

@@ -10,6 +10,7 @@ from beam_jobs.build_records import build_records
 from beam_jobs.exchange.choice import choose_exchange
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.records.costs import COSTS
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 
 DOCUMENTS = 170  # two pools to train on
@@ -58,13 +59,14 @@ def make_pairs() -> list[tuple[int, list[bytes]]]:
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:
-    """Return the content of every file of a folder by name."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Return the content of every file of a folder by name, but for the notes of what it cost."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != COSTS]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return all that lies in a folder, hidden or not."""
-    return sorted(path.name for path in folder.iterdir())
+    """Return all that lies in a folder, hidden or not, but for the notes of what it cost."""
+    return sorted(path.name for path in folder.iterdir() if path.name != COSTS)
 
 
 @pytest.fixture

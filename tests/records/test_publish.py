@@ -122,13 +122,13 @@ def test_resumable_build_goes_on_in_its_folder(tmp_path):
         raise ValueError("killed")
 
     def go_on(work):
-        assert names_in(work) == ["half.txt"]
+        assert names_in(work) == ["costs.jsonl", "half.txt"]
         return fill(work)
 
     with pytest.raises(ValueError, match="killed"):
         publish(tmp_path / "out", "training", "key", fail, resumable=True)
     publish(tmp_path / "out", "training", "key", go_on, resumable=True)
-    assert names_in(tmp_path / "out") == ["a.txt", "half.txt", "manifest.json"]
+    assert names_in(tmp_path / "out") == ["a.txt", "costs.jsonl", "half.txt", "manifest.json"]
 
 
 def test_resumable_build_that_did_nothing_leaves_nothing(tmp_path):
@@ -159,5 +159,5 @@ def test_scratch_is_neither_listed_nor_published(killed, tmp_path):
         (tmp_path / "out").rename(tmp_path / ".out.work")
         (tmp_path / ".out.work" / "checkpoints").mkdir()
         publish(tmp_path / "out", "training", "key", never, resumable=True, scratch="checkpoints")
-    assert names_in(tmp_path / "out") == ["a.txt", "manifest.json"]
+    assert names_in(tmp_path / "out") == ["a.txt", "costs.jsonl", "manifest.json"]
     assert [file.name for file in read_manifest(tmp_path / "out").files] == ["a.txt"]

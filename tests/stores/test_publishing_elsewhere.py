@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.stores import mirror
 from keras_bert_flow.stores.cache import cache_root, outputs_root
 from keras_bert_flow.stores.fetching import fetch, stop_downloads
@@ -74,7 +75,9 @@ def forget_this_machine():
 def published(records, tmp_path, config=None):
     """Return the files of the same result on a disk, but for what tells of time."""
     folder = pretrain(config or make_tiny_config(), records, tmp_path / "disk", lambda line: None)
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {file.name: (folder / file.name).read_bytes() for file in read_manifest(folder).files} | {
+        MANIFEST: (folder / MANIFEST).read_bytes()
+    }
 
 
 def test_result_is_that_of_a_disk_and_is_made_once(records, tmp_path, server, trouble):
@@ -182,6 +185,7 @@ def test_what_is_refused_leaves_nothing(records, server, trouble, tmp_path):
 
 COMMAND = """
 import sys
+from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.stores import mirror
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.training.pretraining.pretrain import pretrain

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import keras
 
+from keras_bert_flow.records.costs import COSTS
 from keras_bert_flow.records.manifest import MANIFEST
 from keras_bert_flow.records.results import INFORMATIONAL, SCORES
 from tests.patience import PATIENCE_SECONDS, wait_until
@@ -118,7 +119,8 @@ def read_published(folder: Path) -> dict[str, object]:
 
     The digests of informational files are left out of the manifest; all else in it counts.
     """
-    return {str(path.relative_to(folder)): _read_file(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != COSTS]
+    return {str(path.relative_to(folder)): _read_file(path) for path in paths}
 
 
 def _read_file(path: Path) -> object:

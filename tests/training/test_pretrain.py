@@ -158,7 +158,7 @@ def test_published_folder_is_whole(records, finished):
         "model/tokenizer_config.json",
         "model/vocab.txt",
     ]
-    names = ["events.out.tfevents.log", "log.jsonl", "manifest.json", "metrics.json", "model"]
+    names = ["costs.jsonl", "events.out.tfevents.log", "log.jsonl", "manifest.json", "metrics.json", "model"]
     assert sorted(path.name for path in finished.iterdir()) == names
     assert manifest.config["pretraining"]["total_steps"] == 24
     assert (finished / "model" / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()

@@ -176,17 +176,16 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
     ) -> dict[str, dict[str, float | int]]:
         return {}
 
+    def show(self, example: ContextQuestion) -> dict[str, Any]:
+        """Return an example for a reader; no answer is ""."""
+        answers = list(dict.fromkeys(answer.text for answer in example.answers))
+        return {"text": example.question, "text_pair": example.context, "gold": answers or ""}
+
     def review(self, example: ContextQuestion, prediction: Prediction) -> dict[str, Any] | None:
         """Return what is wrong; no answer is ""."""
         if self.score([example], [prediction])["exact"] == 1.0:
             return None
-        return {
-            "text": example.question,
-            "text_pair": example.context,
-            "gold": list(dict.fromkeys(answer.text for answer in example.answers)) or "",
-            "predicted": prediction["answer"],
-            "probability": prediction["probability"],
-        }
+        return self.show(example) | {"predicted": prediction["answer"], "probability": prediction["probability"]}
 
     def is_collapsed(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> bool:
         """Tell whether every answer is the same, such as none."""

@@ -114,16 +114,14 @@ class MultipleChoice(MultipleChoiceSettings, Task):
     ) -> dict[str, dict[str, float | int]]:
         return {}
 
+    def show(self, example: ChoiceExample) -> dict[str, Any]:
+        question = {} if example.question is None else {"text_pair": example.question}
+        return {"text": example.context, **question, "gold": example.choices[example.label]}
+
     def review(self, example: ChoiceExample, prediction: Prediction) -> dict[str, Any] | None:
         if example.label == prediction["label"]:
             return None
-        return {
-            "text": example.context,
-            **({} if example.question is None else {"text_pair": example.question}),
-            "gold": example.choices[example.label],
-            "predicted": prediction["text"],
-            "probability": prediction["probability"],
-        }
+        return self.show(example) | {"predicted": prediction["text"], "probability": prediction["probability"]}
 
     def is_collapsed(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> bool:
         """Tell whether the choice in the same place is always taken."""

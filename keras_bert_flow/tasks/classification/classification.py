@@ -106,11 +106,14 @@ class Classification(ClassificationSettings, Task):
     ) -> dict[str, dict[str, float | int]]:
         return make_table(self.labels, count_classes(*self._pair_ids(examples, predictions), len(self.labels)))
 
+    def show(self, example: TextExample) -> dict[str, Any]:
+        return show_texts(example) | {"gold": example.label}
+
     def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
-        gold, predicted = example.label, prediction["label"]
-        if gold == predicted:
+        predicted = prediction["label"]
+        if example.label == predicted:
             return None
-        return show_texts(example) | {"gold": gold, "predicted": predicted, "probability": prediction["probability"]}
+        return self.show(example) | {"predicted": predicted, "probability": prediction["probability"]}
 
     def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
         return has_collapsed(labels_of(examples), [prediction["label"] for prediction in predictions])

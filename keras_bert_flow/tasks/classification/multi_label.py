@@ -125,14 +125,16 @@ class MultiLabel(MultiLabelSettings, Task):
     ) -> dict[str, dict[str, float | int]]:
         return make_table(self.labels, count_marks(*self._pair_marks(examples, predictions)))
 
+    def show(self, example: TextExample) -> dict[str, Any]:
+        return show_texts(example) | {"gold": [name for name in self.labels if name in example.label]}
+
     def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
         """Return what is wrong, with the probability of the surest decision that is."""
         wrong = set(example.label) ^ set(prediction["labels"])
         if not wrong:
             return None
         shares = [(name in prediction["labels"], prediction["probabilities"][name]) for name in wrong]
-        return show_texts(example) | {
-            "gold": [name for name in self.labels if name in example.label],
+        return self.show(example) | {
             "predicted": list(prediction["labels"]),
             "probability": max(share if is_given else 1 - share for is_given, share in shares),
         }

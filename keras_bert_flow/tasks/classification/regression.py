@@ -99,11 +99,14 @@ class Regression(RegressionSettings, Task):
     ) -> dict[str, dict[str, float | int]]:
         return {}
 
+    def show(self, example: TextExample) -> dict[str, Any]:
+        return show_texts(example) | {"gold": float(example.label)}
+
     def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
         gold, predicted = float(example.label), prediction["score"]
         if gold == predicted:
             return None
-        return show_texts(example) | {"gold": gold, "predicted": predicted, "distance": abs(predicted - gold)}
+        return self.show(example) | {"predicted": predicted, "distance": abs(predicted - gold)}
 
     def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
         """Tell whether the predictions keep to a hundredth of the range of the labels."""

@@ -119,12 +119,20 @@ class Task(ABC):
         """
 
     @abstractmethod
+    def show(self, example: Any) -> dict[str, Any]:
+        """Return a labelled example for a reader, in plain JSON values.
+
+        Returns:
+            text, text_pair (where there is a second text), and gold: a label, a list of labels, or a number.
+        """
+
+    @abstractmethod
     def review(self, example: Any, prediction: Prediction) -> dict[str, Any] | None:
         """Return what is wrong with a prediction, in plain JSON values; None where it is right.
 
         Returns:
-            text, text_pair (where there is a second text), gold, predicted, and probability, of what was predicted; of
-            a number in its place distance, from what is right.
+            What `show` returns, predicted, and probability, of what was predicted; of a number in its place distance,
+            from what is right.
         """
 
     @abstractmethod

@@ -153,17 +153,22 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
     ) -> dict[str, dict[str, float | int]]:
         return {}
 
+    def show(self, example: TextExample) -> dict[str, Any]:
+        if example.label is BELONG:
+            return {"text": example.text, "gold": example.text_pair}
+        return show_texts(example) | {"gold": example.label}
+
     def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
         cosine = prediction["cosine"]
         if example.label is BELONG:
             if prediction["rank"] == 1:
                 return None
-            said = {"gold": example.text_pair, "predicted": prediction["nearest"]}
-            return {"text": example.text, **said, "distance": prediction["nearest_cosine"] - cosine}
+            distance = prediction["nearest_cosine"] - cosine
+            return self.show(example) | {"predicted": prediction["nearest"], "distance": distance}
         if cosine == example.label:
             return None
         distance = abs(cosine - example.label)
-        return show_texts(example) | {"gold": example.label, "predicted": cosine, "distance": distance}
+        return self.show(example) | {"predicted": cosine, "distance": distance}
 
     def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
         """Tell whether one text is nearest to all, or whether cosines keep to a hundredth of the range of scores."""

@@ -25,6 +25,7 @@ from keras_bert_flow.tasks.tagging.span_metrics import (
 )
 from keras_bert_flow.tasks.tagging.tag_alignment import count_hidden_words
 from keras_bert_flow.tasks.tagging.tag_schemes import (
+    OUTSIDE,
     PLAIN,
     SCHEMES,
     describe_scheme,
@@ -197,6 +198,11 @@ class TokenClassification(TokenClassificationSettings, Task):
     ) -> dict[str, dict[str, float | int]]:
         """Measure each type: precision, recall, f1, and the counts gold, predicted and correct."""
         return span_table(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
+
+    def show(self, example: TaggedWords) -> dict[str, Any]:
+        """Return an example for a reader; its labels are the words that have a tag, each as word/tag."""
+        tagged = zip(example.words, example.tags, strict=True)
+        return {"text": example.written()[0], "gold": [f"{word}/{tag}" for word, tag in tagged if tag != OUTSIDE]}
 
     def review(self, example: TaggedWords, prediction: Prediction) -> dict[str, Any] | None:
         """Return the words with a wrong tag, each as word/tag, and the probability of the surest of those tags."""
