@@ -30,16 +30,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speedrun import ALL, choose_steps_for, run_child, run_kbf
+from keras_bert_flow.models.sizes import get_size
 
 TEACHER = "RoBERTa"
-# Name → family, objective, options of the family, settings of `pretraining` of its own
-MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
-    "BERT": ("bert", "mlm_nsp", {}, {}),
-    TEACHER: ("roberta", "mlm", {}, {}),
-    "ALBERT": ("albert", "mlm_sop", {"embedding_dim": 128}, {}),
-    "ELECTRA": ("electra", "rtd", {"embedding_dim": 128}, {"generator_size": 1, "replaced_token_weight": 20}),
-    "DistilBERT": ("distilbert", "mlm", {}, {}),
+# Name → family, objective, settings of `pretraining` of its own
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "BERT": ("bert", "mlm_nsp", {}),
+    TEACHER: ("roberta", "mlm", {}),
+    "ALBERT": ("albert", "mlm_sop", {}),
+    "ELECTRA": ("electra", "rtd", {"generator_size": 1, "replaced_token_weight": 20}),
+    "DistilBERT": ("distilbert", "mlm", {}),
 }
+NARROW = ("ALBERT", "ELECTRA")  # their embeddings have half the width of the blocks
 SENTENCE_TASKS = ("next_sentence", "sentence_order")
 PASSES = 3
 
@@ -86,7 +88,7 @@ def build_records(arguments: argparse.Namespace, objective: str) -> Path:
 
 def pretrain(arguments: argparse.Namespace, name: str, steps: int, output: Path, teacher: Path) -> float:
     """Pre-train a model for some steps, or distil it from a teacher, and return the processor seconds."""
-    family, objective, options, own = MODELS[name]
+    family, objective, own = MODELS[name]
     records = build_records(arguments, objective)
     every = max(1, steps // 5)
     shape = {
@@ -96,7 +98,7 @@ def pretrain(arguments: argparse.Namespace, name: str, steps: int, output: Path,
         "max_positions": max(128, arguments.sequence_length),
         "dropout_rate": 0.0,
         "attention_dropout_rate": 0.0,
-        "options": options,
+        "options": {"embedding_dim": get_size(arguments.size)["hidden_dim"] // 2} if name in NARROW else {},
     }
     recipe = {
         "batch_size": arguments.batch_size,
