@@ -20,6 +20,11 @@ POLL_SECONDS = 0.05
 DRAIN_SECONDS = 5.0  # for the last lines, should a grandchild still hold the pipe
 PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
 
+# Before the process to end with, and the command
+GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
+
+_running: list[subprocess.Popen] = []  # of `run_child`, in whichever thread
+
 _COLOURS = re.compile(r"\x1b\[[\d;?]*[mKhl]")  # and what bars do with the cursor; all else is somebody's text
 
 
@@ -43,12 +48,28 @@ def run_child(
         child = start_child(command, PLAIN_OUTPUT | dict(environment), subprocess.PIPE)
         reader = threading.Thread(target=_read_lines, args=(child.stdout, on_line), daemon=True)
         reader.start()
+        _running.append(child)
         try:
             with ended_on_leaving(lambda: child, grace_seconds):
                 return child.wait()
         finally:
+            _running.remove(child)
             stop_child(child, grace_seconds)
             reader.join(DRAIN_SECONDS)
+
+
+def stop_children(grace_seconds: float) -> None:
+    """Stop every child that `run_child` waits for in another thread, all of them at once."""
+    children = [*_running]
+    for child in children:
+        with suppress(ProcessLookupError):
+            child.terminate()
+    deadline = time.monotonic() + grace_seconds
+    while time.monotonic() < deadline and any(child.poll() is None for child in children):
+        time.sleep(POLL_SECONDS)
+    for child in children:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 def start_child(command: Sequence[str], environment: Mapping[str, str], output: int | IO[bytes]) -> subprocess.Popen:
@@ -56,9 +77,8 @@ def start_child(command: Sequence[str], environment: Mapping[str, str], output: 
 
     A Python command imports this project's packages, whatever lies in the working directory.
     """
-    guard = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(os.getpid()))
     return subprocess.Popen(
-        (*guard, *command),
+        (*GUARD, str(os.getpid()), *command),
         env=os.environ | child_environment() | dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=output,

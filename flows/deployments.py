@@ -1,6 +1,8 @@
 """Register on a Prefect server what is needed to start runs from its UI: a work pool, a deployment for each flow and
 configuration, and an automation that ends dead runs."""
 
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +16,12 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectNotFound
 
+from flows.child import GUARD
 from flows.evaluate import evaluate
 from flows.finetune import finetune
 from flows.form import describe_form
+from flows.guard import ANY_PARENT
+from flows.matrix import bert_matrix
 from flows.pipeline import bert_pipeline
 from flows.preprocess import preprocess
 from flows.pretrain import pretrain
@@ -25,11 +30,14 @@ from keras_bert_flow.config.loading import load_config
 # Flow → the object that a worker imports
 FLOWS: dict[Flow, str] = {
     bert_pipeline: "flows.pipeline.bert_pipeline",
+    bert_matrix: "flows.matrix.bert_matrix",
     preprocess: "flows.preprocess.preprocess",
     pretrain: "flows.pretrain.pretrain",
     finetune: "flows.finetune.finetune",
     evaluate: "flows.evaluate.evaluate",
 }
+# What a worker of this machine starts for a run: Prefect's own command, made to end with the worker.
+ENGINE = (*GUARD, ANY_PARENT, sys.executable, "-m", "prefect.engine")
 DEAD_RUNS = "keras-bert-flow: end dead runs"
 # Three heartbeats of Prefect's 180 s. With half of it runs were ended that were alive (prefect#16459, #18653).
 DEAD_AFTER = timedelta(seconds=540)
@@ -44,7 +52,8 @@ def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -
     """Register everything; what is there already is brought up to date.
 
     Args:
-        configs: files of configurations; a deployment has the name of its file, without the suffix.
+        configs: files of configurations; a deployment has the name of its file, without the suffix. One with the
+            section `matrix` has that flow alone.
         pool: name of the work pool, of the type `process`.
         folder: in which runs work, so that relative paths mean the same there as here.
         parallel: runs at a time; each trains, and by default there is one device.
@@ -67,7 +76,10 @@ def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -
                 parameter_openapi_schema=schema,
                 enforce_parameter_schema=True,
                 pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(folder)}}],
-                job_variables={"env": {"PYTHONSAFEPATH": "1"}},  # no module of the folder shadows an installed one
+                job_variables={
+                    "command": shlex.join(ENGINE),
+                    "env": {"PYTHONSAFEPATH": "1"},  # no module of the folder shadows an installed one
+                },
                 tags=["keras-bert-flow"],
             )
         end_dead_runs(client)
@@ -103,7 +115,8 @@ def _describe_forms(configs: Sequence[str]) -> Iterator[tuple]:
             )
         names[name] = path
         config = load_config(path)
-        for flow, entrypoint in FLOWS.items():
+        chosen = [flow for flow in FLOWS if (flow is bert_matrix) == (config.matrix is not None)]
+        for flow, entrypoint in ((flow, FLOWS[flow]) for flow in chosen):
             yield flow, entrypoint, name, f"{flow.description}\n\n{config.name}", describe_form(flow, config, path)
 
 

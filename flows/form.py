@@ -17,6 +17,7 @@ from prefect.utilities.callables import parameter_schema
 
 from flows.settling import DEFAULT_CONFIG, settle_config
 from keras_bert_flow.artifacts import canonical_json
+from keras_bert_flow.config.matrix import ONE_RUN
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import Settings
 from keras_bert_flow.config.tasks import TASKS
@@ -35,6 +36,7 @@ FIELDS = {
 }
 CONFIG_TITLE, CONFIG_HELP = "Configuration", "File of settings, relative to the working directory."
 OVERRIDES_TITLE, OVERRIDES_HELP = "Further settings", "`key=value`, such as finetuning.epochs=1; they win."
+MAX_SHOWN = 60  # characters of a setting in a run's name
 OVERRIDE = r"^[A-Za-z_][A-Za-z0-9_.]*=.*$"
 
 
@@ -71,10 +73,11 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
 
 
 def name_run() -> str:
-    """Name a run after its configuration and what was filled in: `quickstart, tiny, 1200 steps, jax`."""
+    """Name a run after its configuration, what was filled in and what was changed: `quickstart, tiny, backend=jax`."""
     given = flow_run.parameters
     chosen = [str(given[name]) for name in ("size", "backend") if given.get(name)]
     chosen[1:1] = [f"{given['steps']} steps"] if given.get("steps") else []
+    chosen += [change for change in given.get(OVERRIDES) or () if change != ONE_RUN and len(change) <= MAX_SHOWN]
     return ", ".join([Path(given[CONFIG]).stem, *chosen])
 
 

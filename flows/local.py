@@ -4,6 +4,7 @@ The flow runs in a child process, so that Prefect reads its settings from the en
 its last events when that process ends, while the server still listens.
 """
 
+import importlib
 import importlib.util
 import json
 import logging
@@ -26,6 +27,7 @@ from keras_bert_flow.interrupts import handling_signals
 from keras_bert_flow.os_errors import explain_os_error
 from keras_bert_flow.progress import working
 
+PIPELINE, MATRIX = "flows.pipeline:bert_pipeline", "flows.matrix:bert_matrix"
 FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow gives its stage the grace first
 LAST_LINES = 5  # of a flow that died before it could say why
 SERVER_LOG = "keras-bert-flow-server.log"
@@ -43,14 +45,16 @@ def run_locally(
     overrides: Sequence[str] = (),
     backend: str | None = None,
     on_line: Callable[[str], None] = print,
+    flow: str = PIPELINE,
 ) -> Path:
-    """Run `bert-pipeline`, on the server that Prefect is set to use or else on one of our own.
+    """Run a flow, by default `bert-pipeline`, on the server that Prefect is set to use or else on one of our own.
 
     `check_run` must have accepted the configuration: the flow does not check it again.
 
     Args:
         overrides: `key.sub=value` settings.
         on_line: takes each line of progress.
+        flow: `module:function` of a flow with these parameters that returns a path.
     Returns:
         The path of the report.
     Raises:
@@ -67,18 +71,20 @@ def run_locally(
         with working("Reaching Prefect's server" if chosen else "Starting Prefect's server"):
             server = chosen_server(chosen) if chosen else running_server(settings.home / SERVER_LOG)
             address = running.enter_context(server)
-        return run_flow(parameters, QUIET | {"PREFECT_API_URL": address}, on_line)
+        return run_flow(parameters, QUIET | {"PREFECT_API_URL": address}, on_line, flow)
 
 
-def main(parameters: str, outcome: str) -> int:
+def main(flow: str, parameters: str, outcome: str) -> int:
     """Run the flow in this process, the child's: leave the report's path, or what went wrong, in a file."""
     try:
         with handling_signals():  # then Prefect does
-            from flows.pipeline import IS_CHECKED, bert_pipeline
+            from flows.pipeline import IS_CHECKED
 
+            module, _, function = flow.partition(":")
+            run = getattr(importlib.import_module(module), function)
         IS_CHECKED.set(True)
         _print_lines_of_ours()
-        text, status = bert_pipeline(**json.loads(parameters)), 0
+        text, status = run(**json.loads(parameters)), 0
     except OSError as error:
         text, status = explain_os_error(error), exit_status.USER_ERROR
     except ValueError as error:
@@ -92,7 +98,9 @@ def main(parameters: str, outcome: str) -> int:
     return status
 
 
-def run_flow(parameters: dict, environment: dict[str, str], on_line: Callable[[str], None]) -> Path:
+def run_flow(
+    parameters: dict, environment: dict[str, str], on_line: Callable[[str], None], flow: str = PIPELINE
+) -> Path:
     """Run the flow in a child process and return the path of its report; raise as `run_locally` does."""
     last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
@@ -105,7 +113,7 @@ def run_flow(parameters: dict, environment: dict[str, str], on_line: Callable[[s
 
     with tempfile.TemporaryDirectory(prefix="kbf-") as folder, removed_on_leaving(folder):
         outcome = Path(folder) / "outcome"
-        command = (sys.executable, "-m", "flows.local", json.dumps(parameters), str(outcome))
+        command = (sys.executable, "-m", "flows.local", flow, json.dumps(parameters), str(outcome))
         with waiting:
             waiting.enter_context(working("Starting the flow"))
             status = run_child(command, environment, follow, FLOW_GRACE_SECONDS)

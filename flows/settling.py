@@ -31,7 +31,13 @@ def settle_config(config_path: str, overrides: Sequence[str] = ()) -> PipelineCo
         FileNotFoundError: there is no such file.
         ValueError: what is wrong with which setting.
     """
-    loaded = fetch_inputs(make_paths_absolute(load_config(config_path, overrides)))
+    read = load_config(config_path, overrides)
+    if read.matrix is not None:
+        raise ValueError(
+            f"A configuration with `matrix` must be run by kbf run or the flow bert-matrix. Received: {config_path}. "
+            "Start that, or choose one of its runs by settings, with matrix=null among them."
+        )
+    loaded = fetch_inputs(make_paths_absolute(read))
     return resolve_precision(settle_initial_model(loaded))
 
 

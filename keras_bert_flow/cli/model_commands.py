@@ -36,7 +36,7 @@ from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.distillation import check_distillation_stage
 from keras_bert_flow.preflight.models import check_asked_model
-from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
+from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage
 from keras_bert_flow.progress import counting_progress, training_progress, working
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.terminal import show, show_json
@@ -235,34 +235,6 @@ def _print_pairs(model: Path, path: Path, limit: int | None, as_json: bool) -> N
         show_json(dumps(results, indent=1))
     else:
         show(pairs_text(results), keep="\n")
-
-
-@app.command()
-def report(
-    finetuned: Annotated[Path, typer.Option(help="What `kbf finetune` made.")],
-    pretrained: Annotated[Path, typer.Option(help="What `kbf pretrain` or `kbf distill` made.")],
-    records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
-    output: OutputAnywhere,
-    earlier: Annotated[
-        list[Path] | None,
-        typer.Option(help="What `kbf pretrain` made before: a first phase, or the teacher. Repeatable, in order."),
-    ] = None,
-    config: ConfigFile = None,
-    set: Overrides = None,
-    backend: ChosenBackend = None,
-) -> None:
-    """Measure every fine-tuned model and write metrics.json and report.html."""
-    with made_at(output) as place:
-        settings = fetch_tables(choose_backend(load(config, set), backend))
-        files = check_report_stage(settings, finetuned, pretrained, records, earlier or (), place)
-        settings = fill_builtin_task(settings)
-        with working(f"Report of {settings.name}: measuring the models of {finetuned}"):
-            from keras_bert_flow.evaluation.evaluate import write_evaluation
-
-            write_evaluation(settings, finetuned, pretrained, records, place, earlier or (), files)
-    show(f"{name_path(output)}/report.html")
-    if model := find_finetuned(finetuned):
-        say_next(*ask_finetuned(inside(finetuned, model), settings.task.dev), *carry(backend=backend))
 
 
 def _say_finetuning(

@@ -28,9 +28,8 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Replace a setting: key.sub=value. May be repeated.")
 ]
 Output = Annotated[Path, typer.Option(help="New folder for the result.")]
-OutputAnywhere = Annotated[
-    str, typer.Option("--output", help="New folder for the result, on a disk or at gs://, s3:// and the like.")
-]
+OUTPUT_ANYWHERE = "New folder for the result, on a disk or at gs://, s3:// and the like."
+OutputAnywhere = Annotated[str, typer.Option("--output", help=OUTPUT_ANYWHERE)]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="File, folder or glob of text. May be repeated.")]
 ChosenBackend = Annotated[
     str | None, typer.Option(help="jax, tensorflow or torch; default $KERAS_BACKEND, then the file.")

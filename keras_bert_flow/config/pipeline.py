@@ -10,6 +10,7 @@ from keras_bert_flow.config.distribution import DistributionConfig
 from keras_bert_flow.config.evaluation import EvaluationConfig
 from keras_bert_flow.config.finetuning import FinetuningConfig, GridConfig
 from keras_bert_flow.config.limits import Seed
+from keras_bert_flow.config.matrix import MatrixConfig
 from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.config.optimization import check_at_most
 from keras_bert_flow.config.pretraining import PretrainingConfig, SecondPhaseConfig
@@ -55,6 +56,7 @@ class PipelineConfig(Settings):
     evaluation: EvaluationConfig = Field(
         default_factory=EvaluationConfig, description="What the report measures beside the task."
     )
+    matrix: MatrixConfig | None = Field(None, description="Many runs of this configuration. Default: one.")
 
     @model_validator(mode="after")
     def _check_lengths(self):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from flows.deployments import DEAD_RUNS, end_dead_runs
 from flows.server import check_port, find_free_port
 from flows.serving import Kept
 from flows.stages import StageError
+from keras_bert_flow.records.costs import read_costs
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS
 
@@ -53,26 +55,36 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path, tiny_config: Path) -> Iterator[Served]:
+    with serving(tmp_path) as found:
+        yield found
+        found.process.send_signal(signal.SIGINT)
+        assert found.process.wait(PATIENCE_SECONDS) == 0
+    assert list_living(tmp_path) == []
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Served]:
     port = next(port for port in iter(find_free_port, None) if port < 65000 and _is_free(port + 1))
-    settings = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_WORKER_QUERY_SECONDS": "1", "PYTHONPATH": str(ROOT)}
+    settings = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_WORKER_QUERY_SECONDS": "1", "PYTHONPATH": str(ROOT)}
     settings["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = str(HEARTBEAT_SECONDS)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")} | settings
-    with open(tmp_path / "serve.log", "wb") as log:
+    with open(folder / "serve.log", "wb") as log:
         command = (*SERVE, "tiny.yaml", "--port", str(port))
-        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
-        wait_for(lambda: "Ctrl-C" in (tmp_path / "serve.log").read_text() or process.poll() is not None)
-        assert process.poll() is None, (tmp_path / "serve.log").read_text()
+        wait_for(lambda: "Ctrl-C" in (folder / "serve.log").read_text() or process.poll() is not None)
+        assert process.poll() is None, (folder / "serve.log").read_text()
         with (
             temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}),
             get_client(sync_client=True) as client,
         ):
-            yield Served(process, port, tmp_path, client)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_SECONDS) == 0
+            yield Served(process, port, folder, client)
     finally:
         process.kill()
-    assert [found for found in psutil.process_iter() if _lives_in(found, tmp_path)] == []
+
+
+def list_living(folder: Path) -> list[psutil.Process]:
+    return [found for found in psutil.process_iter() if _lives_in(found, folder)]
 
 
 def _is_free(port: int) -> bool:
@@ -192,6 +204,24 @@ def test_run_whose_processes_are_killed_does_not_stay_running(served: Served):
         process.kill()
     wait_for(lambda: served.client.read_flow_run(run.id).state.is_crashed(), 2 * PATIENCE_SECONDS)
     assert "No sign of life for 90 s" in served.client.read_flow_run(run.id).state.message
+
+
+@pytest.mark.slow
+def test_nothing_outlives_what_is_killed_and_the_same_run_completes_after(tmp_path: Path, tiny_config: Path):
+    parameters = {"backend": "torch", "steps": 300}
+    with serving(tmp_path) as first:
+        found = first.client.read_deployment_by_name("bert-pipeline/tiny")
+        first.client.create_flow_run_from_deployment(found.id, parameters=parameters)
+        (log,) = wait_for(lambda: list(tmp_path.glob("runs/pretraining/.*.work/log.jsonl")), 2 * PATIENCE_SECONDS)
+        first.process.kill()
+        wait_for(lambda: not list_living(tmp_path))
+    key = log.parent.name.removeprefix(".").removesuffix(".work")
+    with serving(tmp_path) as second:
+        run = second.client.create_flow_run_from_deployment(found.id, parameters=parameters)
+        wait_for(lambda: second.client.read_flow_run(run.id).state.is_final(), 2 * PATIENCE_SECONDS)
+        assert second.client.read_flow_run(run.id).state.is_completed()
+    assert [path.parent.name for path in tmp_path.glob("runs/pretraining/*/manifest.json")] == [key]
+    assert len(read_costs(tmp_path / "runs" / "pretraining" / key)) == 1  # what was killed could note nothing
 
 
 def test_child_that_ends_again_and_again_is_given_up(tmp_path: Path):

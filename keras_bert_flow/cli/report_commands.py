@@ -1,0 +1,76 @@
+"""The command that writes a report, or compares reports."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bert_flow.cli.application import app
+from keras_bert_flow.cli.builtin_files import fill_builtin_task
+from keras_bert_flow.cli.next_steps import ask_finetuned, carry, find_finetuned, inside, say_next
+from keras_bert_flow.cli.options import OUTPUT_ANYWHERE, ChosenBackend, ConfigFile, Overrides, choose_backend, load
+from keras_bert_flow.local_paths import name_path
+from keras_bert_flow.outputs import MANIFEST
+from keras_bert_flow.preflight.stages import check_report_stage
+from keras_bert_flow.progress import working
+from keras_bert_flow.stores.publishing import made_at
+from keras_bert_flow.terminal import show
+from keras_bert_flow.training.finetuning.task_tables import fetch_tables
+
+RUNS = Path("runs")
+SHOWN_DIGITS = 8  # of a key
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Reports to compare: folders, or keys in the folder of results."),
+    ] = None,
+    finetuned: Annotated[Path | None, typer.Option(help="What `kbf finetune` made.")] = None,
+    pretrained: Annotated[Path | None, typer.Option(help="What `kbf pretrain` or `kbf distill` made.")] = None,
+    records: Annotated[Path | None, typer.Option(help="What `kbf records` made.")] = None,
+    output: Annotated[str | None, typer.Option(help=OUTPUT_ANYWHERE)] = None,
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option(help="What `kbf pretrain` made before: a first phase, or the teacher. Repeatable, in order."),
+    ] = None,
+    store: Annotated[Path, typer.Option("--runs", help="Folder of results in which keys are looked for.")] = RUNS,
+    config: ConfigFile = None,
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Measure every fine-tuned model and write metrics.json and report.html; or compare reports, in a table."""
+    given = {"--finetuned": finetuned, "--pretrained": pretrained, "--records": records, "--output": output}
+    if runs:
+        _compare(runs, store, [name for name, value in given.items() if value is not None])
+        return
+    if missing := [name for name, value in given.items() if value is None]:
+        raise ValueError(
+            f"A report must be told what it is of. Received: no {missing[0]}. Give it, or the reports to compare."
+        )
+    with made_at(output) as place:
+        settings = fetch_tables(choose_backend(load(config, set), backend))
+        files = check_report_stage(settings, finetuned, pretrained, records, earlier or (), place)
+        settings = fill_builtin_task(settings)
+        with working(f"Report of {settings.name}: measuring the models of {finetuned}"):
+            from keras_bert_flow.evaluation.evaluate import write_evaluation
+
+            write_evaluation(settings, finetuned, pretrained, records, place, earlier or (), files)
+    show(f"{name_path(output)}/report.html")
+    if model := find_finetuned(finetuned):
+        say_next(*ask_finetuned(inside(finetuned, model), settings.task.dev), *carry(backend=backend))
+
+
+def _compare(runs: Sequence[str], store: Path, refused: Sequence[str]) -> None:
+    from keras_bert_flow.evaluation.run_table import runs_text
+    from keras_bert_flow.lineage.choosing import find_one
+    from keras_bert_flow.lineage.results import read_result
+
+    if refused:
+        raise ValueError(f"Reports to compare must be given alone. Received: {refused[0]} beside them. Leave it out.")
+    # A folder is one wherever it lies; a key is looked for.
+    found = [read_result(Path(run)) if (Path(run) / MANIFEST).is_file() else find_one(run, store)[0] for run in runs]
+    labels = [f"{result.name or result.stage} {result.key[:SHOWN_DIGITS]}" for result in found]
+    show(runs_text(dict(zip(labels, (result.folder for result in found), strict=True))), keep="\n")
