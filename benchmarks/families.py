@@ -13,7 +13,8 @@ those of ELECTRA are its generator's. `other task` is what else each learns, wit
 that is the loss of one who knows only how many there are.
 
 Then each is fine-tuned by `kbf finetune` on the task, from the mean of its tokens, and asked for the dev table, whose
-texts are in a column by number, with one thread (`texts a second`, the median of three passes, without loading).
+texts are in a column by number, with one thread (`texts a second` of processor time, the median of three passes,
+without loading).
 
 `--keep`: a folder in which all is kept and found again when the command is repeated.
 """
@@ -199,9 +200,9 @@ def time_predictions(arguments: argparse.Namespace) -> None:
     model.predict(texts)
     speeds = []
     for _ in range(PASSES):
-        started = time.perf_counter()
+        started = time.process_time()
         model.predict(texts)
-        speeds.append(len(texts) / (time.perf_counter() - started))
+        speeds.append(len(texts) / (time.process_time() - started))
     print(statistics.median(speeds))
 
 

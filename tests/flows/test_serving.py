@@ -179,6 +179,24 @@ def test_run_is_started_watched_and_read_in_a_browser(served: Served, browser):
 
 
 @pytest.mark.slow
+def test_run_is_cancelled_in_a_browser_at_a_checkpoint(served: Served, browser):
+    found = served.client.read_deployment_by_name("bert-pipeline/tiny")
+    run = served.client.create_flow_run_from_deployment(found.id, parameters={"backend": "torch", "steps": 1_000_000})
+    (log,) = wait_for(lambda: list(served.folder.glob("runs/pretraining/.*.work/log.jsonl")), 2 * PATIENCE_SECONDS)
+    browser.get(f"{served.url}/runs/flow-run/{run.id}")
+    wait_for(lambda: run.name in text_of(browser))
+    wait_for(lambda: browser.find_elements("css selector", ".p-icon-button-menu button, button.p-icon-button-menu"))[
+        0
+    ].click()
+    wait_for(lambda: browser.find_elements("xpath", "//*[normalize-space(text())='Cancel']"))[-1].click()
+    click(browser, "Confirm")
+    wait_for(lambda: served.client.read_flow_run(run.id).state.is_final())
+    assert served.client.read_flow_run(run.id).state.is_cancelled()
+    wait_for(lambda: [child for child in list_living(served.folder) if "pretrain" in child.cmdline()] == [])
+    assert list(log.parent.glob("checkpoints/step-*"))
+
+
+@pytest.mark.slow
 def test_what_is_killed_is_started_again_and_the_run_ends(served: Served):
     found = served.client.read_deployment_by_name("bert-pipeline/tiny")
     served.find_child("server start").kill()
