@@ -30,6 +30,11 @@ class PipelineConfig(Settings):
     )
     seed: Seed = Field(1, description="Seed of every random choice.")
     backend: Backend = Field("jax", description="Keras backend of the training stages.")
+    loggers: tuple[Literal["mlflow", "wandb"], ...] = Field(
+        (),
+        description="Experiment loggers that are told parameters, losses and scores of training as well: `mlflow`, "
+        "`wandb`. Their servers are set by their own environment variables.",
+    )
     beam: tuple[str, ...] = Field((), description="Options for Apache Beam, such as --runner=FlinkRunner.")
     initial_model: str | None = Field(
         None,
@@ -55,6 +60,14 @@ class PipelineConfig(Settings):
     evaluation: EvaluationConfig = Field(
         default_factory=EvaluationConfig, description="What the report measures beside the task."
     )
+
+    @model_validator(mode="after")
+    def _check_loggers(self):
+        if len({*self.loggers}) < len(self.loggers):
+            raise ValueError(
+                f"`loggers` must name each once. Received: {list(self.loggers)}. Leave out the second of equals."
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_lengths(self):
