@@ -59,6 +59,7 @@ ALLOWED = {
     "artifacts": "interrupts local_paths locks outputs",
     "locks": "interrupts terminal",
     "import_closure": "",
+    "tuning": "config yaml_documents optuna",
     "stages": "arrivals import_closure config artifacts records text",
     "by_name": "",
     "builtin": "artifacts stages records text",

@@ -12,11 +12,12 @@ import typer
 
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.next_steps import ask_finetuned, carry, find_finetuned, inside, say_next
-from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_backend, choose_file, load
+from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_file
+from keras_bert_flow.cli.whole_run import check_whole_run
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
-from keras_bert_flow.local_paths import find_address, name_path
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.progress import is_told, working
 from keras_bert_flow.stages.names import name_stages
 from keras_bert_flow.terminal import show
@@ -42,21 +43,7 @@ def run(
     opening = load_config(config, set or ())
     if is_told() and not plan:
         show(f"Run of {opening.name}: {', '.join(name_stages(opening))}. Results in {opening.runs}.", sys.stderr)
-    with working("Checking the configuration and its files"):
-        from keras_bert_flow.preflight.inputs_elsewhere import fetch_inputs
-        from keras_bert_flow.preflight.run import check_run
-
-        settings = fetch_inputs(choose_backend(load(config, set), backend))
-        task = check_run(settings, packages=["prefect"])
-        is_elsewhere = find_address(settings.runs) is not None
-        if settings.beam or is_elsewhere:
-            from beam_jobs.running import check_options
-            from beam_jobs.storage import BeamStorage, check_reachable
-
-            check_options(settings.beam)
-            if is_elsewhere:
-                BeamStorage(settings.beam)  # its filesystems take their options
-                check_reachable(settings.runs)
+    settings, task = check_whole_run(config, set, backend, packages=["prefect"])
     if plan:
         from flows.plan import describe_plan
         from flows.settling import make_paths_absolute

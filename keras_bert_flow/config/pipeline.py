@@ -16,6 +16,7 @@ from keras_bert_flow.config.pretraining import PretrainingConfig, SecondPhaseCon
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.config.settings import Settings
 from keras_bert_flow.config.tasks import POOLED, TASKS, AnyTask
+from keras_bert_flow.config.tuning import TuningConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 
 Backend = Literal["jax", "tensorflow", "torch"]
@@ -60,6 +61,7 @@ class PipelineConfig(Settings):
     evaluation: EvaluationConfig = Field(
         default_factory=EvaluationConfig, description="What the report measures beside the task."
     )
+    tuning: TuningConfig | None = Field(None, description="What `kbf tune` searches. Default: nothing.")
 
     @model_validator(mode="after")
     def _check_loggers(self):
