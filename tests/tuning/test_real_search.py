@@ -41,14 +41,17 @@ def test_search_that_is_killed_goes_on_with_its_trial(tiny_config):
     command = (sys.executable, "-m", "keras_bert_flow", "tune", tiny_config.name)
     environment = os.environ | {"KERAS_BACKEND": "torch"}
 
-    def is_in_second_trial():
-        works = [path for path in folder.glob("runs/finetuning/.*.work") if (path / "pretrained").is_dir()]
-        return len([*folder.glob("runs/finetuning/*/manifest.json")]) == 1 and bool(works)
+    def wait_for(pattern):
+        wait_until(lambda: any(folder.glob(f"runs/{pattern}")) or child.poll() is not None)
 
     with open(folder / "first.txt", "w") as output:
         child = subprocess.Popen(command, cwd=folder, env=environment, stdout=output)
-        wait_until(lambda: is_in_second_trial() or child.poll() is not None)
-        child.send_signal(signal.SIGKILL)
+        try:
+            for pattern in ("records/*/manifest.json", "pretraining/*/manifest.json", "finetuning/*/manifest.json"):
+                wait_for(pattern)
+            wait_for("finetuning/.*.work/pretrained")  # the second trial is training
+        finally:
+            child.kill()
         assert child.wait() == -signal.SIGKILL
     asked = re.findall(r"trial \d of 3: (finetuning\S+)$", (folder / "first.txt").read_text(), re.MULTILINE)
     done = subprocess.run(
