@@ -17,6 +17,7 @@ from keras_bert_flow.own_packages import child_environment
 
 GRACE_SECONDS = 25.0  # from SIGTERM to SIGKILL: time to write a checkpoint, within the 30 s of Prefect's worker
 POLL_SECONDS = 0.05
+FOLLOW_SECONDS = 0.25
 DRAIN_SECONDS = 5.0  # for the last lines, should a grandchild still hold the pipe
 PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
 
@@ -33,6 +34,7 @@ def run_child(
     environment: Mapping[str, str],
     on_line: Callable[[str], None],
     grace_seconds: float = GRACE_SECONDS,
+    follow: Callable[[], None] | None = None,
 ) -> int:
     """Run a command to its end.
 
@@ -41,6 +43,7 @@ def run_child(
     Args:
         environment: variables to add to ours.
         on_line: takes each line of output, errors included, without colours; called from another thread.
+        follow: called again and again while it runs; what it raises stops the child.
     Returns:
         The exit status; the negative number of the signal that ended the child.
     """
@@ -51,7 +54,7 @@ def run_child(
         _running.append(child)
         try:
             with ended_on_leaving(lambda: child, grace_seconds):
-                return child.wait()
+                return child.wait() if follow is None else _wait(child, follow)
         finally:
             _running.remove(child)
             stop_child(child, grace_seconds)
@@ -123,6 +126,14 @@ def ended_on_leaving(find_child: Callable[[], subprocess.Popen], grace_seconds: 
 
     with on_leaving(end):
         yield
+
+
+def _wait(child: subprocess.Popen, follow: Callable[[], None]) -> int:
+    while True:
+        try:
+            return child.wait(FOLLOW_SECONDS)
+        except subprocess.TimeoutExpired:
+            follow()
 
 
 def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:

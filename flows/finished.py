@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.stages import MODEL, StageRun, finetuning_stage, make_pretrained, records_stage, vocabulary_stage
+from flows.stages import MODEL, StageRun, finetuning_stage, make_pretrained, make_records
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.records.manifest import MANIFEST, check_folder
@@ -11,8 +11,7 @@ from keras_bert_flow.records.manifest import MANIFEST, check_folder
 
 def find_records(config: PipelineConfig) -> list[Path]:
     """Return the records of each phase of pre-training."""
-    vocabulary = _require(vocabulary_stage(config), "preprocess")
-    return [_require(records_stage(phase, vocabulary), "preprocess") for phase in config.phases]
+    return make_records(config, lambda stage: _require(stage, "preprocess"))
 
 
 def find_pretrained(config: PipelineConfig, records: Sequence[Path]) -> list[Path]:

@@ -6,8 +6,8 @@ from prefect import flow
 
 from flows.form import name_run, with_form
 from flows.report import show_stages
-from flows.stages import records_stage, vocabulary_stage
-from flows.tasks import Performed, fill_builtin, learn_vocabulary, perform, write_records
+from flows.stages import make_records as make_all
+from flows.tasks import TEXT, Performed, fill_builtin, perform
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
@@ -31,5 +31,4 @@ def preprocess(config: PipelineConfig) -> str:
 
 def make_records(config: PipelineConfig, performed: list[Performed]) -> list[Path]:
     """Make the records of each phase of pre-training."""
-    vocabulary = perform(learn_vocabulary, vocabulary_stage(config), performed)
-    return [perform(write_records, records_stage(phase, vocabulary), performed) for phase in config.phases]
+    return make_all(config, lambda stage: perform(TEXT[stage.name], stage, performed))

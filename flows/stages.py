@@ -94,6 +94,12 @@ def distillation_stage(config: PipelineConfig, records: Path, teacher: Path) -> 
     return _stage(config, DISTILLATION, key, "--config", write_config(config), *inputs)
 
 
+def make_records(config: PipelineConfig, make: Callable[[StageRun], Path]) -> list[Path]:
+    """Make or find the vocabulary, and the records of each phase of pre-training."""
+    vocabulary = make(vocabulary_stage(config))
+    return [make(records_stage(phase, vocabulary)) for phase in config.phases]
+
+
 def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Callable[[StageRun], Path]) -> list[Path]:
     """Make or find what each phase of pre-training publishes, each going on from the model of the one before, and then
     the student, if there is to be one. With a teacher of its own nothing is pre-trained.
@@ -132,9 +138,13 @@ def evaluation_stage(config: PipelineConfig, finetuned: Path, phases: Sequence[P
     return _stage(config, EVALUATION, key, "--config", write_config(config), *inputs)
 
 
-def run_stage(stage: StageRun, on_line: Callable[[str], None] = print) -> bool:
+def run_stage(
+    stage: StageRun, on_line: Callable[[str], None] = print, follow: Callable[[], None] | None = None
+) -> bool:
     """Make the stage's folder, or find that it is already there.
 
+    Args:
+        on_line, follow: see `run_child`.
     Returns:
         True where the folder was there, False where the command had to run.
     Raises:
@@ -148,7 +158,7 @@ def run_stage(stage: StageRun, on_line: Callable[[str], None] = print) -> bool:
     for start in range(MAX_STARTS):
         if start:
             on_line(f"{stage.name}: stopped at a checkpoint, going on from it.")
-        status, last_line = _run_command(stage, on_line)
+        status, last_line = _run_command(stage, on_line, follow)
         if status != exit_status.CHECKPOINTED:
             break
     if status == exit_status.USER_ERROR:
@@ -186,14 +196,14 @@ def _check_text(config: PipelineConfig, stage: StageRun) -> StageRun:
     return stage
 
 
-def _run_command(stage: StageRun, on_line: Callable[[str], None]) -> tuple[int, str]:
+def _run_command(stage: StageRun, on_line: Callable[[str], None], follow: Callable[[], None] | None) -> tuple[int, str]:
     lines: deque[str] = deque(maxlen=1)
 
-    def follow(line: str) -> None:
+    def keep(line: str) -> None:
         lines.append(line)
         on_line(line)
 
-    status = run_child(stage.command, NO_NEXT_STEP | dict(stage.environment), follow)
+    status = run_child(stage.command, NO_NEXT_STEP | dict(stage.environment), keep, follow=follow)
     return status, lines[-1] if lines else ""
 
 

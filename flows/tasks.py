@@ -26,6 +26,8 @@ from keras_bert_flow.stages.corpus import resolve_builtin
 from keras_bert_flow.stages.distillation import DISTILLATION
 from keras_bert_flow.stages.names import needs_builtin
 from keras_bert_flow.stages.pretraining import PRETRAINING
+from keras_bert_flow.stages.records import RECORDS
+from keras_bert_flow.stages.vocabulary import VOCABULARY
 
 escape_run_logs()
 
@@ -95,6 +97,8 @@ def distill_model(stage: StageRun) -> str:
     return follow(stage)
 
 
+# What is made of text: stage → task
+TEXT = {VOCABULARY.name: learn_vocabulary, RECORDS.name: write_records}
 # What is trained on records: stage → task
 TRAINING = {PRETRAINING.name: pretrain_model, DISTILLATION.name: distill_model}
 

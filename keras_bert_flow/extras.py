@@ -24,6 +24,9 @@ EXTRAS = {
     "tf2onnx": "export",
     "ai_edge_litert": "export",
     "tensorflow_text": "strings",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
+    "optuna": "tune",
 }
 
 

@@ -29,8 +29,9 @@ ALLOWED = {
     # The backends where the file of one is loaded.
     "distribution": "config data backends layers models keras numpy jax tensorflow torch",
     "training": (
-        "config artifacts interrupts json_documents stages local_paths precision_choice progress data backends models "
-        "distribution conversion layers markdown stores tasks text records keras numpy scipy safetensors"
+        "config artifacts interrupts json_documents stages local_paths own_packages precision_choice progress data "
+        "backends models distribution conversion layers markdown stores tasks text records keras numpy scipy "
+        "safetensors"
     ),
     "tasks": "by_name text pydantic json_documents local_paths numpy sklearn scipy",
     "evaluation": (
@@ -59,9 +60,12 @@ ALLOWED = {
     "locks": "interrupts terminal",
     "machine": "",
     "import_closure": "",
+    "tuning": "config yaml_documents optuna",
     "stages": "arrivals import_closure config artifacts records text",
     "by_name": "",
     "builtin": "artifacts stages records text",
+    # Each of the two where the file of its logger is loaded.
+    "tracking": "artifacts locks terminal mlflow wandb",
     "progress": "terminal rich",
     "markdown": "terminal",
     "exit_status": "",

@@ -10,6 +10,7 @@ from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.records.manifest import MANIFEST, check_folder, write_manifest
 from keras_bert_flow.stages.digests import folder_digest, folder_files
+from keras_bert_flow.stages.distillation import distillation_key
 from keras_bert_flow.stages.evaluation import evaluation_key
 from keras_bert_flow.stages.finetuning import finetuning_key
 from keras_bert_flow.stages.pretraining import pretraining_key
@@ -124,6 +125,25 @@ def test_minimal_pairs_are_of_the_evaluation_only_where_they_are_named(tmp_path)
     assert none == unused and copy == pairs  # where a file lies changes nothing
     assert len({found[0] for found in (none, pairs, other, few)}) == 1
     assert len({found[1] for found in (none, pairs, other, few)}) == 4
+
+
+def test_loggers_and_searches_are_in_no_key(tmp_path):
+    for name in ("table", "vocab.txt"):
+        (tmp_path / name).write_text("a")
+    (tmp_path / "model").mkdir()
+    write_manifest(tmp_path, "records", "key", {}, {}, {})
+
+    def keys_of(**settings):
+        files = dict.fromkeys(("train", "dev"), str(tmp_path / "table"))
+        config = PipelineConfig(task=files, distillation={}, **settings)
+        return (
+            pretraining_key(config, tmp_path),
+            distillation_key(config, tmp_path, tmp_path / "model"),
+            finetuning_key(config, tmp_path / "model"),
+            evaluation_key(config, tmp_path, tmp_path),
+        )
+
+    assert keys_of(loggers=["mlflow", "wandb"], tuning={"trials": 3}) == keys_of()
 
 
 def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(tmp_path):

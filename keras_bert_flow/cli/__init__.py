@@ -23,6 +23,7 @@ COMMANDS = {
     "init_commands": ("init",),
     "config_commands": ("configs",),
     "run_commands": ("run",),
+    "tune_commands": ("tune",),
     "serve_commands": ("serve",),
     "data_commands": ("corpus", "vocab", "records", "doctor", "inspect"),
     "model_commands": ("pretrain", "distill", "finetune", "evaluate"),

@@ -12,12 +12,13 @@ import typer
 
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.next_steps import ask_finetuned, carry, find_finetuned, inside, say_next
-from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_backend, choose_file, load
+from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_file
+from keras_bert_flow.cli.whole_run import check_whole_run
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.matrix import MatrixConfig, list_cells
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
-from keras_bert_flow.local_paths import find_address, name_path
+from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.progress import is_told, working
 from keras_bert_flow.stages.names import name_stages
 from keras_bert_flow.terminal import show
@@ -46,7 +47,7 @@ def run(
         return
     if is_told() and not plan:
         show(f"Run of {opening.name}: {', '.join(name_stages(opening))}. Results in {opening.runs}.", sys.stderr)
-    settings, task = _check(config, set, backend)
+    settings, task = check_whole_run(config, set, backend, packages=["prefect"])
     if plan:
         _show_plan(settings, task)
         command = [option for change in set or () for option in ("--set", change)]
@@ -64,45 +65,23 @@ def run(
     _say_asking(settings, path.parent)
 
 
-def _check(config: Path, overrides: list[str] | None, backend: str | None) -> tuple[PipelineConfig, Any]:
-    """Check all that a run is made of, and return its settings and what was read of its task."""
-    with working("Checking the configuration and its files"):
-        from keras_bert_flow.preflight.inputs_elsewhere import fetch_inputs
-        from keras_bert_flow.preflight.run import check_run
-
-        settings = fetch_inputs(choose_backend(load(config, overrides), backend))
-        task = check_run(settings, packages=["prefect"])
-        is_elsewhere = find_address(settings.runs) is not None
-        if settings.beam or is_elsewhere:
-            from beam_jobs.running import check_options
-            from beam_jobs.storage import BeamStorage, check_reachable
-
-            check_options(settings.beam)
-            if is_elsewhere:
-                BeamStorage(settings.beam)  # its filesystems take their options
-                check_reachable(settings.runs)
-    return settings, task
-
-
 def _run_matrix(config: Path, matrix: MatrixConfig, overrides: list[str], backend: str | None, plan: bool) -> None:
     """Run every cell of a matrix and show the table, or show what each would do."""
     cells = list_cells(matrix)
     if is_told() and not plan:
         show(f"{len(cells)} runs, {matrix.at_once} at a time: {'; '.join(cell.label for cell in cells)}", sys.stderr)
-    chosen = None
     for cell in cells:
-        # a matrix over backends says which one each run has, stronger than the environment
-        own = None if any(override.startswith("backend=") for override in cell.overrides) else backend
-        settings, task = _check(config, [*overrides, *cell.overrides], own)
+        # a matrix over backends says which one each run has, stronger than the option and the environment
+        own = load_config(config, [*overrides, *cell.overrides]).backend if "backend" in cell.names else backend
+        settings, task = check_whole_run(config, [*overrides, *cell.overrides], own, packages=["prefect"])
         if plan:
             show(f"{cell.label}:")
             _show_plan(settings, task)
-        chosen = chosen or (own and settings.backend)
     if plan:
         return
     from flows.local import MATRIX, run_locally
 
-    show(run_locally(config, overrides, chosen, show, MATRIX).read_text(encoding="utf-8"), keep="\n")
+    show(run_locally(config, overrides, settings.backend, show, MATRIX).read_text(encoding="utf-8"), keep="\n")
 
 
 def _show_plan(settings: PipelineConfig, task: Any) -> None:

@@ -116,10 +116,17 @@ def _is_tag(path: Sequence[str | int], place: int) -> bool:
 
 
 def _fields_at(kind: type[Settings], path: Sequence[str | int]) -> list[str]:
+    names: Any = None  # of a dictionary of sections, whose keys are no settings
     for place, part in enumerate(path):
         if _is_tag(path, place):
             kind = TASKS[part]
             continue
+        if names is not None:
+            kind, names = names, None
+            continue
         annotation = kind.model_fields[str(part)].annotation
+        if get_origin(annotation) is dict:
+            names = get_args(annotation)[1]
+            continue
         kind = next((option for option in get_args(annotation) if option is not type(None)), annotation)
     return list(kind.model_fields)

@@ -48,10 +48,12 @@ class Cell:
     Attributes:
         label: what sets it apart, such as `backend=torch, task=SST-2`.
         overrides: `key.sub=value` settings that make it of the configuration.
+        names: of the settings that they change.
     """
 
     label: str
     overrides: tuple[str, ...]
+    names: tuple[str, ...]
 
 
 def list_cells(matrix: MatrixConfig) -> list[Cell]:
@@ -70,7 +72,7 @@ def list_cells(matrix: MatrixConfig) -> list[Cell]:
         raise ValueError(
             f"`matrix` must have from 1 to {MOST_CELLS} runs. Received: {count}. Give `over` or `variants` values."
         )
-    cells = [Cell(_label(settings), _write_overrides(settings)) for settings in chosen]
+    cells = [Cell(_label(settings), _write_overrides(settings), tuple(settings)) for settings in chosen]
     labels = [cell.label for cell in cells]
     if repeated := [label for label in labels if labels.count(label) > 1]:
         raise ValueError(

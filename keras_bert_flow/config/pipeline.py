@@ -17,6 +17,7 @@ from keras_bert_flow.config.pretraining import PretrainingConfig, SecondPhaseCon
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.config.settings import Settings
 from keras_bert_flow.config.tasks import POOLED, TASKS, AnyTask
+from keras_bert_flow.config.tuning import TuningConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 
 Backend = Literal["jax", "tensorflow", "torch"]
@@ -31,6 +32,11 @@ class PipelineConfig(Settings):
     )
     seed: Seed = Field(1, description="Seed of every random choice.")
     backend: Backend = Field("jax", description="Keras backend of the training stages.")
+    loggers: tuple[Literal["mlflow", "wandb"], ...] = Field(
+        (),
+        description="Experiment loggers that are told parameters, losses and scores of training as well: `mlflow`, "
+        "`wandb`. Their servers are set by their own environment variables.",
+    )
     beam: tuple[str, ...] = Field((), description="Options for Apache Beam, such as --runner=FlinkRunner.")
     initial_model: str | None = Field(
         None,
@@ -57,6 +63,15 @@ class PipelineConfig(Settings):
         default_factory=EvaluationConfig, description="What the report measures beside the task."
     )
     matrix: MatrixConfig | None = Field(None, description="Many runs of this configuration. Default: one.")
+    tuning: TuningConfig | None = Field(None, description="What `kbf tune` searches. Default: nothing.")
+
+    @model_validator(mode="after")
+    def _check_loggers(self):
+        if len({*self.loggers}) < len(self.loggers):
+            raise ValueError(
+                f"`loggers` must name each once. Received: {list(self.loggers)}. Leave out the second of equals."
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_lengths(self):

@@ -11,7 +11,7 @@ from keras_bert_flow.lineage.results import Result
 SCORES = "metrics.json"  # of pre-training, distillation and evaluation
 RUNS = "run.json"  # of each model of a fine-tuning
 MOVED = {"cased": "vocabulary.cased", "seed": "seed"}  # in the manifest of records, from another section
-NOT_SETTINGS = {"name", "runs", "vocabulary.vocabulary_size", "records.vocabulary_size"}
+NOT_SETTINGS = {"name", "runs", "loggers", "tuning", "vocabulary.vocabulary_size", "records.vocabulary_size"}
 TIMINGS = ("seconds", "tokens_per_second")
 Flat = dict[str, Any]
 

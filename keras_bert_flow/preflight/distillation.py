@@ -6,6 +6,7 @@ from typing import Any
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.directory_check import check_masked_lm
 from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
+from keras_bert_flow.extras import check_installed
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.models.teacher_fit import check_start, check_teacher
@@ -22,6 +23,7 @@ from keras_bert_flow.training.pretraining.objective_fit import check_padding
 def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Path, output: Path) -> None:
     """Check what `kbf distill` is given."""
     check_output(output)
+    check_installed(config.loggers)
     if config.distillation is None:
         raise ValueError(
             "There must be a section `distillation` for a student. Received: none. Write one, or use --set "

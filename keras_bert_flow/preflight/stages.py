@@ -155,6 +155,7 @@ def check_tokenizer(config: PipelineConfig, file: str | Path, makes_records: boo
 def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None, output: Path) -> None:
     """Check what `kbf pretrain` is given."""
     check_output(output)
+    check_installed(config.loggers)
     check_model(config)
     made = check_records(records).config
     objective = made.get("objective", DEFAULT)
@@ -174,6 +175,7 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
 def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) -> TaskData | None:
     """Check what `kbf finetune` is given, and return the task as the model reads it; None of the built-in task."""
     check_output(output)
+    check_installed(config.loggers)
     settings = check_initial_model(model)
     check_task_length(config.finetuning.sequence_length, settings["max_positions"])
     check_trained_part(config, find_family(settings.pop("family")).shape(**settings))
@@ -283,4 +285,5 @@ def packages_of(config: PipelineConfig, stages: Sequence[str]) -> list[str]:
     """Return the packages that stages need beyond those that are always installed."""
     needs_text = "vocabulary" in stages or "records" in stages
     packages = [BEAM] if needs_text else []
-    return packages + ([config.backend] if {"pretraining", "finetuning", "evaluation"} & {*stages} else [])
+    packages += [config.backend] if {"pretraining", "finetuning", "evaluation"} & {*stages} else []
+    return packages + ([*config.loggers] if {"pretraining", "finetuning"} & {*stages} else [])

@@ -13,7 +13,8 @@ EVALUATION = Stage("evaluation", "report", made_by="keras_bert_flow.evaluation.e
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:
     """Key of a report; `phases` are the folders of pre-training whose scores it shows."""
     refuse_auto(pretraining=config.pretraining.precision, finetuning=config.finetuning.precision)
-    settings = drop_paths(config.model_dump(exclude={"runs", "beam", "distribution", "matrix"}))
+    left_out = {"runs", "beam", "distribution", "loggers", "matrix", "tuning"}
+    settings = drop_paths(config.model_dump(exclude=left_out))
     pairs = config.evaluation.minimal_pairs
     if pairs is None:
         del settings["evaluation"]

@@ -90,3 +90,20 @@ def test_stop_child_kills_what_does_not_listen(tmp_path: Path):
     wait_until((tmp_path / "ready").exists)
     stop_child(child, 0.2)
     assert child.returncode == -signal.SIGKILL
+
+
+def test_what_is_raised_while_a_child_runs_stops_it_with_a_grace(tmp_path):
+    code = (
+        "import signal, sys, time\n"
+        "def leave(*_):\n    print('saved', flush=True)\n    sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, leave)\nprint('begun', flush=True)\ntime.sleep(600)"
+    )
+    lines = []
+
+    def follow():
+        if lines:
+            raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        run_child([sys.executable, "-c", code], {}, lines.append, follow=follow)
+    assert lines == ["begun", "saved"]

@@ -80,7 +80,7 @@ def finetune(
         scored = replace(data, word_score=score_word_baseline(config, data))
 
         def make_runs(settings: PipelineConfig, data: TaskData = scored) -> TaskRuns:
-            return TaskRuns(settings, model, tokenizer, data, report, callbacks)
+            return TaskRuns(settings, model, tokenizer, data, report, callbacks, key)
 
         settled = {}
         for start, settings in list_starts(config):

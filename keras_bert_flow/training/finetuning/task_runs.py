@@ -17,6 +17,7 @@ from keras_bert_flow.conversion.model_directory import load_for_finetuning, save
 from keras_bert_flow.data.task_batches import read_batches
 from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.stages.finetuning import FINETUNING
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
@@ -26,6 +27,7 @@ from keras_bert_flow.training.finetuning.label_words import find_label_words
 from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
 from keras_bert_flow.training.finetuning.task_data import TaskData
 from keras_bert_flow.training.finetuning.trained_part import choose_trained_part, count_parameters
+from keras_bert_flow.training.loop.tracker import Tracker
 from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import NotFiniteError
@@ -53,6 +55,7 @@ class TaskRuns:
         data: of the task, encoded with it.
         report: called with every line of a log.
         callbacks: see `finetune`.
+        key: content key of the result, for loggers.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class TaskRuns:
         data: TaskData,
         report: Callable[[Mapping[str, Any]], None],
         callbacks: Sequence[keras.callbacks.Callback],
+        key: str = "",
     ):
         parts = choose_parts(config, data.train)
         self._settings = config.finetuning.model_copy(update={"accumulate_batches": parts})
@@ -70,6 +74,7 @@ class TaskRuns:
         self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
         self._identity = finetuning_identity(self._config, model)
         self._field = f"dev_{data.task.main_metric}"
+        self._key = key
         self._classifier = None
         self._probe = None
 
@@ -87,7 +92,11 @@ class TaskRuns:
         if not self._is_finished(folder):
             is_head_new = self._take_first_state(start, seed)
             try:
-                run |= self._train(folder, run, is_head_new, prefix + str(folder.relative_to(folder.parents[1])))
+                name = prefix + str(folder.relative_to(folder.parents[1]))
+                with self._track(folder, run, name) as tracker:
+                    facts = self._train(folder, run, is_head_new, name, tracker.start)
+                    tracker.finish(facts)
+                run |= facts
                 self._save(folder / MODEL, run)
             except NotFiniteError as error:
                 if not may_fail:
@@ -147,7 +156,15 @@ class TaskRuns:
             self._probe = LinearProbe(self._classifier, self._data.task.kind, words)
         self._probe.start_head(self._data.train, self._settings.max_widths, seed)
 
-    def _train(self, folder: Path, run: Mapping[str, Any], is_head_new: bool, name: str) -> dict[str, Any]:
+    def _track(self, folder: Path, run: Mapping[str, Any], name: str) -> Tracker:
+        config, stage = self._config, FINETUNING.name
+        facts = config.model_dump(mode="json", include={"task", "finetuning", "backend"}) | run
+        loggers, state = config.loggers, folder / CHECKPOINTS
+        return Tracker(loggers, folder, state, f"{config.name}/{stage}/{name}", stage, self._key, facts)
+
+    def _train(
+        self, folder: Path, run: Mapping[str, Any], is_head_new: bool, name: str, on_begin: Callable[[], None]
+    ) -> dict[str, Any]:
         """Train to the end, leave the classifier in the state to publish, and return what `run.json` says of it."""
         settings, model, identity = self._settings, self._classifier, self._identity | run
         folder.mkdir(parents=True, exist_ok=True)
@@ -182,6 +199,7 @@ class TaskRuns:
             lambda line: self._report({"run": name} | dict(line)),
             batches_per_step=settings.accumulate_batches,
             callbacks=callbacks,
+            on_begin=on_begin,
         )
         if is_chosen:
             best.restore(model)

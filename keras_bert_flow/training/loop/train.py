@@ -75,6 +75,7 @@ def train(
     peak_flops: float | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     tensorboard: bool = False,
+    on_begin: Callable[[], None] = lambda: None,
     cluster: Cluster = SINGLE,
 ) -> float:
     """Train a compiled model to the last step, or until a callback ends it, going on from the newest checkpoint.
@@ -93,6 +94,7 @@ def train(
         peak_flops: what the device can do, operations a second, for `utilisation`.
         callbacks: see `UserCallbacks`.
         tensorboard: keep an event file beside log.jsonl.
+        on_begin: called once log.jsonl has no line of steps that are to be made again.
         cluster: the devices and processes of the run.
     Returns:
         Seconds of training and evaluation, those before a restart included.
@@ -110,6 +112,7 @@ def train(
     stretch = Stretch(**progress.get("stretch", {"start": step, "step": step}))
     rewind_log(folder, stretch.start)
     events = EventFile(folder) if tensorboard else None
+    on_begin()
     elapsed_seconds, has_ended = progress.get("elapsed_seconds", 0.0), progress.get("has_ended", False)
     if stretch.start == borders.total_steps or has_ended:
         return elapsed_seconds

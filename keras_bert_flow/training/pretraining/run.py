@@ -23,6 +23,7 @@ from keras_bert_flow.text.objectives.objective import Objective
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.tokenizers.files import copy_tokenizer, find_tokenizer_file
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.training.loop.tracker import Tracker
 from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.pretraining.card import describe_run
@@ -156,6 +157,7 @@ def _build(run: Run) -> Contents:
         model = run.recipe.make_model(run.training)
         if not done and run.recipe.is_new:
             set_initial_tokens(model, run.training, settings, config.seed)
+    facts = config.model_dump(mode="json", include={*run.recipe.facts})
     best = BestCheckpoint(
         folder / BEST,
         identity,
@@ -163,13 +165,13 @@ def _build(run: Run) -> Contents:
         is_chosen,
         cluster.is_first,
     )
-    with cluster.scope():
+    with cluster.scope(), _track(run, facts) as tracker:
         compile_pretrainer(model, config, cluster)
-        metrics = _train(run, model, checkpoints, best)
+        metrics = _train(run, model, checkpoints, best, tracker)
+        tracker.finish(metrics)
         if not cluster.is_first:
             return Contents()
         _save(run, model.find_published(), metrics | {"parameters": model.find_published().count_params()})
-    facts = config.model_dump(mode="json", include={*run.recipe.facts})
     earlier = checkpoints.list_earlier(STEERING if is_chosen else ("total_steps",), metrics["steps"])
     return Contents(facts | ({EARLIER: earlier} if earlier else {}), run.recipe.find_inputs())
 
@@ -185,7 +187,15 @@ def _save(run: Run, model: ModelWithHead, metrics: Mapping[str, Any]) -> None:
     save_model_directory(model, folder, vocabulary, cased, card=card)
 
 
-def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> dict[str, Any]:
+def _track(run: Run, facts: Mapping[str, Any]) -> Tracker:
+    recipe, config = run.recipe, run.config
+    loggers = config.loggers if run.cluster.is_first else ()
+    key = recipe.find_key(()) if loggers else ""
+    name = f"{config.name}/{recipe.stage}"
+    return Tracker(loggers, run.folder, run.folder / CHECKPOINTS, name, recipe.stage, key, facts)
+
+
+def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint, tracker: Tracker) -> dict[str, Any]:
     settings, training, cluster = run.config.pretraining, run.training, run.cluster
     share, parts = (cluster.rank, cluster.processes), 1 if cluster.computes_apart else settings.accumulate_batches
     objective, scores = run.objective, {}
@@ -242,6 +252,7 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint) -> d
         peak_flops=settings.peak_flops,
         callbacks=run.callbacks,
         tensorboard=settings.tensorboard,
+        on_begin=tracker.start,
         cluster=cluster,
     )
     last = (read_log(run.folder) or [{"step": settings.total_steps}])[-1]  # the first process has the whole log

@@ -1,0 +1,135 @@
+"""Run a trial of a search: the stages of a configuration up to what is measured, each as `kbf run` runs it.
+
+Nothing here knows Prefect.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.settling import settle_config
+from flows.stages import (
+    MODEL,
+    StageRun,
+    corpus_stage,
+    finetuning_stage,
+    make_pretrained,
+    make_records,
+    run_stage,
+)
+from keras_bert_flow.artifacts import work_folder
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.stages.corpus import resolve_builtin
+from keras_bert_flow.stages.names import needs_builtin
+from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.training.state.logs import read_log
+
+POLL_SECONDS = 0.5
+Report = Callable[[int, float], None]
+
+
+def settle_trial(config_path: str, overrides: list[str], on_line: Callable[[str], None]) -> PipelineConfig:
+    """Return the configuration of a trial, its built-in corpus and task written out.
+
+    What only a report needs is left out: the comparison with random weights and the curve over labels.
+    """
+    config = settle_config(config_path, overrides)
+    finetuning = config.finetuning.model_copy(update={"compare_random": False, "label_counts": None})
+    config = config.model_copy(update={"finetuning": finetuning, "tuning": None})
+    if needs_builtin(config):
+        stage = corpus_stage(config)
+        run_stage(stage, on_line)
+        config = resolve_builtin(config, stage.folder)
+    return config
+
+
+def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], None], report: Report) -> float:
+    """Make what is not made yet, and return the value of the objective.
+
+    Args:
+        config: of `settle_trial`.
+        objective: `dev_score`, the mean of the main metric over the seeds, or `held_out_loss`.
+        report: takes (step, value) of each evaluation on the way, the same and in the same order however often the
+            trial was stopped; what it raises ends the stage by SIGTERM, with a checkpoint.
+    Raises:
+        ValueError, StageError: as of `run_stage`.
+    """
+    count = (0 if config.has_own_teacher else len(config.phases)) + (config.distillation is not None)
+    trained = 0
+
+    def make(stage: StageRun) -> Path:
+        run_stage(stage, on_line)
+        return stage.folder
+
+    def make_trained(stage: StageRun) -> Path:
+        nonlocal trained
+        trained += 1
+        if trained < count or objective != "held_out_loss":
+            return make(stage)
+        field = f"held_out_{_find_main_loss(config)}"
+        return _make_followed(stage, lambda folder: _list_losses(folder, field), on_line, report)
+
+    phases = make_pretrained(config, make_records(config, make), make_trained)
+    if objective == "held_out_loss":
+        return read_json_object(fetch(phases[-1]) / "metrics.json")[_find_main_loss(config)]
+    stage = finetuning_stage(config, phases[-1] / MODEL)
+    field = f"dev_{make_task(**config.task.arguments).main_metric}"
+    return _find_score(_make_followed(stage, lambda folder: _list_scores(config, folder, field), on_line, report))
+
+
+def _find_main_loss(config: PipelineConfig) -> str:
+    name = "mlm" if config.distillation is not None else config.phases[-1].records.objective
+    return f"{find_objective(name).main_score}_loss"
+
+
+def _find_score(folder: Path) -> float:
+    scores = [read_json_object(path)["score"] for path in sorted(fetch(folder).glob("pretrained/seed-*/run.json"))]
+    return sum(scores) / len(scores)
+
+
+def _make_followed(
+    stage: StageRun,
+    list_values: Callable[[Path], Iterator[tuple[int, float]]],
+    on_line: Callable[[str], None],
+    report: Report,
+) -> Path:
+    """Make a stage's folder, and report the values in its logs while they come."""
+    reported, looked_at = 0, 0.0
+
+    def look(folder: Path) -> None:
+        nonlocal reported
+        for step, value in [*list_values(folder)][reported:]:
+            reported += 1
+            report(step, value)
+
+    def follow() -> None:
+        nonlocal looked_at
+        if time.monotonic() - looked_at > POLL_SECONDS and not find_address(stage.folder):
+            looked_at = time.monotonic()
+            look(work_folder(stage.folder))
+
+    run_stage(stage, on_line, follow)
+    look(fetch(stage.folder))  # the last lines, or all where it was there
+    return stage.folder
+
+
+def _list_losses(folder: Path, field: str) -> Iterator[tuple[int, float]]:
+    yield from ((line["step"], line[field]) for line in read_log(folder) if field in line)
+
+
+def _list_scores(config: PipelineConfig, folder: Path, field: str) -> Iterator[tuple[int, float]]:
+    """Yield, for each epoch of each seed, the mean of its score and of the last scores of the seeds before."""
+    before: list[float] = []
+    for place, seed in enumerate(config.finetuning.seeds):
+        lines: list[Mapping[str, Any]] = read_log(folder / "pretrained" / f"seed-{seed}")
+        scores = [line[field] for line in lines if field in line]
+        for epoch, score in enumerate(scores, 1):
+            yield place * config.finetuning.epochs + epoch, sum([*before, score]) / (len(before) + 1)
+        if not scores:
+            return
+        before.append(max(scores) if config.finetuning.publish == "best" else scores[-1])

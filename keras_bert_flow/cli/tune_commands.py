@@ -1,0 +1,170 @@
+"""The command that searches over settings."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keras_bert_flow.cli.application import app
+from keras_bert_flow.cli.next_steps import say_next
+from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_file
+from keras_bert_flow.cli.whole_run import check_whole_run
+from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.config.tuning import TuningConfig
+from keras_bert_flow.extras import check_installed
+from keras_bert_flow.locks import locked
+from keras_bert_flow.progress import is_told, working
+from keras_bert_flow.terminal import show
+
+if TYPE_CHECKING:
+    from keras_bert_flow.tuning.study import Search
+
+SHOWN_TRIALS = 5
+MAX_FIRST_FAILURES = 3  # with no trial that ended well: the reason is not what is searched
+STAGES = {"held_out_loss": ("vocabulary", "records", "pretraining")}
+STAGES["dev_score"] = (*STAGES["held_out_loss"], "finetuning")
+
+
+@app.command()
+def tune(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="Configuration file; see `kbf configs list`.")
+    ] = None,
+    config: ConfigFile = None,
+    space: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Search a setting: name=low..high, name=low..high:log or name=a,b,c. May be repeated; "
+            "replaces that of `tuning.space`."
+        ),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Number of trials; default `tuning.trials`.")] = None,
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Search settings for the best dev score, or the lowest held-out loss; again, it goes on where it was stopped."""
+    config = choose_file(config, file, "the argument")
+    if config is None:
+        raise ValueError("A search must have a configuration file. Received: none. Try kbf tune mine.yaml")
+    check_installed(["optuna"])
+    given = list(set or ())
+    opening = load_config(config, given)
+    tuning, objective = _check(config, given, opening, space or (), trials)
+    settings, _ = check_whole_run(config, given, backend, STAGES[objective])
+    given.append(f"backend={settings.backend}")
+    with working("Looking for the study"):
+        from flows.search_folder import find_search_folder
+
+        folder = find_search_folder(str(config), given, tuning, objective, _show_progress)
+        from keras_bert_flow.tuning.study import Search
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".lock"):
+        search = Search(folder, tuning, objective)
+        metric = _name_metric(settings, objective)
+        ended = len(search.list_ended())
+        if ended:
+            show(f"{ended} of {tuning.trials} trials have ended before.")
+        while (place := len(search.list_ended()) + 1) <= tuning.trials:
+            _run_trial(search, f"trial {place} of {tuning.trials}", metric, str(config), given, objective)
+        _show_best(search, opening.name, metric)
+        best = search.rank()[0]
+    from keras_bert_flow.tuning.space import write_overrides
+
+    changes = [*(set or ()), *write_overrides(best[2])]
+    options = [option for change in changes for option in ("--set", change)]
+    say_next("run", config, *options, *(["--backend", backend] if backend else []))
+
+
+def _check(
+    config: Path, given: Sequence[str], opening: Any, space: Sequence[str], trials: int | None
+) -> tuple[TuningConfig, str]:
+    """Return what is searched and measured; raise ValueError where the configuration does not take it."""
+    from keras_bert_flow.models.sizes import resolve_shape
+    from keras_bert_flow.tuning.space import check_space, read_tuning
+
+    tuning = read_tuning(opening.tuning, space, trials)
+    objective = tuning.objective or ("dev_score" if "task" in opening.model_fields_set else "held_out_loss")
+    if objective == "dev_score" and opening.finetuning.grid is not None:
+        raise ValueError(
+            "A search must go without `finetuning.grid`, a search of its own. Received: both. "
+            "Try --set finetuning.grid=null"
+        )
+
+    def check(overrides: Sequence[str]) -> None:
+        changed = load_config(config, [*given, *overrides])
+        resolve_shape(changed.model, changed.vocabulary.size)  # raises where the sizes contradict each other
+
+    check_space(tuning, objective, check)
+    return tuning, objective
+
+
+def _run_trial(search: "Search", name: str, metric: str, config: str, given: Sequence[str], objective: str) -> None:
+    from optuna import TrialPruned
+
+    from flows.stages import StageError
+    from flows.trial import run_trial, settle_trial
+    from keras_bert_flow.tuning.space import write_overrides
+
+    trial, values = search.begin_trial()
+    overrides, started_at = write_overrides(values), time.monotonic()
+    show(f"{name}: {', '.join(overrides)}")
+    last: tuple[int, float] | None = None
+
+    def report(step: int, value: float) -> None:
+        nonlocal last
+        last = step, value
+        trial.report(value, step)
+        if trial.should_prune():
+            raise TrialPruned
+
+    try:
+        settled = settle_trial(config, [*given, *overrides], _show_progress)
+        value = run_trial(settled, objective, _show_progress, report)
+    except TrialPruned:
+        search.prune(trial)
+        unit = "epoch" if objective == "dev_score" else "step"
+        show(f"{name}: pruned at {unit} {last[0]:,}, {metric} {last[1]:.4f}")
+    except (ValueError, StageError) as error:
+        failure = " ".join(str(error).split())
+        search.fail(trial, failure)
+        show(f"{name}: failed: {failure}")
+        if len(search.list_ended()) >= MAX_FIRST_FAILURES and not search.rank():
+            raise
+    else:
+        search.complete(trial, value)
+        place, best, _ = search.rank()[0]
+        seconds = time.monotonic() - started_at
+        show(f"{name}: {metric} {value:.4f} in {seconds:,.0f} s; the best is {best:.4f}, of trial {place}")
+
+
+def _show_progress(line: str) -> None:
+    if is_told():
+        show(line, sys.stderr)
+
+
+def _name_metric(settings: Any, objective: str) -> str:
+    if objective == "held_out_loss":
+        return "held-out loss"
+    from keras_bert_flow.tasks.registry import make_task
+
+    return f"dev {make_task(**settings.task.arguments).main_metric.replace('_', ' ')}"
+
+
+def _show_best(search: "Search", name: str, metric: str) -> None:
+    from keras_bert_flow.tuning.space import write_overrides
+
+    rows = search.rank()
+    if not rows:
+        raise ValueError(
+            f"A search must have a trial that ends well. Received: {len(search.list_ended())} that failed or were "
+            "pruned. Search other values, or more trials."
+        )
+    show(f"\nThe best of {len(search.list_ended())} trials of {name}; study: {search.path}")
+    show(f"trial  {metric:>15}  settings")
+    for place, value, values in rows[:SHOWN_TRIALS]:
+        options = " ".join(f"--set {override}" for override in write_overrides(values))
+        show(f"{place:5}  {value:15.4f}  {options}")

@@ -1,0 +1,72 @@
+"""Section `tuning`."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from keras_bert_flow.config.limits import Seed
+from keras_bert_flow.config.settings import Settings
+
+Objective = Literal["dev_score", "held_out_loss"]
+
+
+class Dimension(Settings):
+    """The values that a search gives a setting: a range, or some of them."""
+
+    low: int | float | None = Field(None, description="Lowest value; where both are integers, integers are drawn.")
+    high: int | float | None = Field(None, description="Highest value.")
+    log: bool = Field(False, description="Draw the logarithm evenly.")
+    choices: tuple[Any, ...] | None = Field(None, description="The values, in the place of a range.")
+
+    @model_validator(mode="after")
+    def _check_range(self):
+        bounds = (self.low, self.high)
+        if self.choices is not None:
+            if bounds != (None, None) or self.log:
+                raise ValueError(
+                    f"`choices` must go without low, high and log. Received: low={self.low}, high={self.high}, "
+                    f"log={self.log}. Leave out the range or the choices."
+                )
+            if not self.choices or any(value in self.choices[:place] for place, value in enumerate(self.choices)):
+                raise ValueError(
+                    f"`choices` must name one value or more, each once. Received: {list(self.choices)}. Give others."
+                )
+            return self
+        if None in bounds:
+            raise ValueError(
+                f"A range must have low and high. Received: low={self.low}, high={self.high}. Give both, or choices."
+            )
+        if self.low >= self.high or (self.log and self.low <= 0):
+            raise ValueError(
+                f"A range must have low below high, and above 0 with log. Received: low={self.low}, high={self.high}, "
+                f"log={self.log}. Give other bounds."
+            )
+        return self
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether integers are drawn."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+
+class TuningConfig(Settings):
+    """What `kbf tune` searches, by Optuna; no other command reads this."""
+
+    trials: int = Field(20, ge=1, description="Trials that end, pruned and failed ones among them.")
+    seed: Seed = Field(1, description="Seed of what the sampler draws.")
+    startup_trials: int = Field(
+        5, ge=1, description="Trials that are drawn at random and never pruned, before the sampler learns from them."
+    )
+    pruning: bool = Field(
+        True, description="End a trial whose best value yet is worse than the median of those before it at its step."
+    )
+    objective: Objective | None = Field(
+        None,
+        description="Dev score of the task, the higher the better, or loss on held-out records, the lower the better. "
+        "Default: the first where the configuration has a section `task`.",
+    )
+    space: dict[str, Dimension] = Field(
+        {},
+        description="Setting → its values, such as `finetuning.learning_rate: {low: 1e-5, high: 1e-3, log: true}` or "
+        "`pretraining.optimizer: {choices: [adamw, lamb]}`.",
+    )

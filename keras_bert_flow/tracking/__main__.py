@@ -1,0 +1,101 @@
+"""Log a run at one server: `python -m keras_bert_flow.tracking mlflow`, as a training starts it.
+
+Standard input has the facts of the run in a line, and when it has ended another with how. Where it ends without, the
+training was killed. Nothing is printed but one warning, on standard error.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+from keras_bert_flow.locks import locked
+from keras_bert_flow.terminal import abridge, escape_controls
+from keras_bert_flow.tracking.following import End, follow
+from keras_bert_flow.tracking.logger import FINISHED, STOPPED, RunFacts
+
+LOGGERS = {"mlflow": "MlflowRun", "wandb": "WandbRun"}  # the class in `<name>_run.py`
+TITLES = {"mlflow": "MLflow", "wandb": "Weights & Biases"}
+# How long the training, which waits, may be kept after its end; and where it was stopped or the server is down already.
+END_SECONDS, HURRIED_SECONDS = 30.0, 5.0
+# MLflow waits many minutes for a server that is down, unless it is told otherwise.
+PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+
+
+class Messages:
+    """Lines of a pipe, of which a reader with a buffer of its own would hide one from `select`."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor, self._read = descriptor, b""
+
+    def read_line(self, seconds: float | None = None) -> bytes | None:
+        """Return a line; b"" at the end of the pipe, None where so many seconds have passed."""
+        while b"\n" not in self._read:
+            if not select.select([self._descriptor], [], [], seconds)[0]:
+                return None
+            more = os.read(self._descriptor, 1 << 16)
+            if not more:
+                return b""
+            self._read += more
+        line, _, self._read = self._read.partition(b"\n")
+        return line
+
+
+def main(name: str) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training, whose end is ours
+        signal.signal(number, signal.SIG_IGN)
+    messages = Messages(sys.stdin.fileno())
+    given = json.loads(messages.read_line())
+    facts = RunFacts(**given | {path: Path(given[path]) for path in ("log", "state")})
+    warnings = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
+    for descriptor in (1, 2):  # what the packages say of themselves
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    for variable, value in PATIENCE.items():
+        os.environ.setdefault(variable, value)
+    has_warned = threading.Event()
+
+    def warn(message: str) -> None:
+        if not has_warned.is_set():
+            has_warned.set()
+            said = escape_controls(abridge(" ".join(message.split())))
+            with suppress(OSError):
+                print(
+                    f"{TITLES[name]} must be reached for its log of {facts.name}. Received: {said}. The training goes "
+                    "on; log.jsonl has every number.",
+                    file=warnings,
+                    flush=True,
+                )
+
+    def give_up() -> None:
+        warn("no answer by the end of the training")
+        os._exit(1)
+
+    def wait(seconds: float) -> End | None:
+        line = messages.read_line(seconds)
+        if line is None:
+            return None
+        end = End(**json.loads(line)) if line else End(STOPPED, {})
+        is_hurried = has_warned.is_set() or end.status != FINISHED
+        timer = threading.Timer(HURRIED_SECONDS if is_hurried else END_SECONDS, give_up)
+        timer.daemon = True
+        timer.start()
+        return end
+
+    try:
+        make_logger = getattr(import_module(f"keras_bert_flow.tracking.{name}_run"), LOGGERS[name])
+    except Exception as error:
+        warn(f"{type(error).__name__}: {error}")
+        sys.exit(1)
+    # The logger of a training that was killed may not have ended when the training goes on.
+    with locked(facts.state / f".{name}.lock", tell=lambda line: None):
+        is_done = follow(make_logger, facts, wait, warn)
+    sys.exit(not is_done)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

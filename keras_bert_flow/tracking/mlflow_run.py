@@ -1,0 +1,97 @@
+"""A run at MLflow. Where it is and the experiment are set by MLflow's own environment variables."""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+
+from keras_bert_flow.tracking.logger import FAILED, FINAL, FINISHED, STOPPED, RunFacts, find_numbers
+
+ID_TAG = "keras_bert_flow.run"
+STATUSES = {FINISHED: "FINISHED", STOPPED: "KILLED", FAILED: "FAILED"}
+ALWAYS_LOGGED = "elapsed_seconds"  # in every line of a log
+MAX_METRICS, MAX_PARAMS, MAX_CHARACTERS = 1000, 100, 6000  # of a request; of a parameter's value
+
+
+class MlflowRun:
+    """The run whose tag `keras_bert_flow.run` is the id; the server says which steps it has."""
+
+    def open(self, facts: RunFacts) -> int:
+        self._client = MlflowClient()
+        experiment = self._find_experiment()
+        found = self._client.search_runs([experiment], f"tags.`{ID_TAG}` = '{facts.id}'", max_results=1)
+        self._last_step = -1
+        if found:
+            self._id = found[0].info.run_id
+            self._client.update_run(self._id, status="RUNNING")
+            history = self._client.get_metric_history(self._id, ALWAYS_LOGGED)
+            self._last_step = max((metric.step for metric in history), default=-1)
+        else:
+            tags = {ID_TAG: facts.id, "stage": facts.stage, "content_key": facts.key}
+            self._id = self._client.create_run(experiment, run_name=facts.name, tags=tags).info.run_id
+        self._add_parameters(facts.parameters, found[0].data.params if found else {})
+        return self._last_step
+
+    def log(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        for metrics in _pack(lines):
+            self._client.log_batch(self._id, metrics=metrics)
+            self._last_step = metrics[-1].step
+
+    def close(self, status: str, metrics: Mapping[str, Any]) -> None:
+        step, final = max(self._last_step, 0), find_numbers(metrics)
+        if final:
+            now = _now()
+            self._client.log_batch(
+                self._id, metrics=[Metric(FINAL + name, value, now, step) for name, value in final.items()]
+            )
+        self._client.set_terminated(self._id, STATUSES[status])
+
+    def _find_experiment(self) -> str:
+        if number := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+            return number
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            try:
+                return self._client.create_experiment(name)
+            except MlflowException:  # another run has just made it
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
+                    raise
+        return experiment.experiment_id
+
+    def _add_parameters(self, parameters: Mapping[str, Any], known: Mapping[str, str]) -> None:
+        """Log parameters, and as tags those that have another value than the run began with: none can be changed."""
+        values = {name: _write(value) for name, value in parameters.items()}
+        new = [Param(name, value) for name, value in values.items() if name not in known]
+        for start in range(0, len(new), MAX_PARAMS):
+            self._client.log_batch(self._id, params=new[start : start + MAX_PARAMS])
+        changed = [RunTag(f"changed.{name}", text) for name, text in values.items() if known.get(name, text) != text]
+        if changed:
+            self._client.log_batch(self._id, tags=changed)
+
+
+def _pack(lines: Sequence[Mapping[str, Any]]) -> Iterator[list[Metric]]:
+    """Put as many whole lines into a request as it may have."""
+    packed: list[Metric] = []
+    for line in lines:
+        metrics = [Metric(name, value, _now(), line["step"]) for name, value in find_numbers(line).items()]
+        if packed and len(packed) + len(metrics) > MAX_METRICS:
+            yield packed
+            packed = []
+        packed += metrics
+    if packed:
+        yield packed
+
+
+def _write(value: Any) -> str:
+    return (value if isinstance(value, str) else json.dumps(value))[:MAX_CHARACTERS]
+
+
+def _now() -> int:
+    return round(time.time() * 1000)

@@ -1,0 +1,55 @@
+"""A run at Weights & Biases. Mode, project, server and folder are set by its own environment variables."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.tracking.logger import FINAL, FINISHED, RunFacts, find_numbers
+
+START_SECONDS = 30.0
+LAST_STEP = "wandb-step"  # file; without a server nobody else knows which steps an earlier process logged
+
+
+class WandbRun:
+    """The run of the id. One without a server has a folder for each process of it, all of one id."""
+
+    def open(self, facts: RunFacts) -> int:
+        settings = wandb.Settings(
+            init_timeout=START_SECONDS,
+            console="off",
+            silent=True,
+            save_code=False,
+            disable_git=True,
+            x_disable_stats=True,
+        )
+        self._run = wandb.init(
+            id=facts.id,
+            resume="allow",
+            name=facts.name,
+            job_type=facts.stage,
+            group=facts.key or None,
+            config=dict(facts.parameters),
+            allow_val_change=True,
+            settings=settings,
+        )
+        self._state = facts.state / LAST_STEP
+        return max(_read_step(self._state), self._run.step - 1)
+
+    def log(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        for line in lines:
+            self._run.log(find_numbers(line), step=line["step"])
+        write_atomically(self._state, str(lines[-1]["step"]).encode())
+
+    def close(self, status: str, metrics: Mapping[str, Any]) -> None:
+        self._run.summary.update({FINAL + name: value for name, value in find_numbers(metrics).items()})
+        self._run.finish(exit_code=int(status != FINISHED))
+
+
+def _read_step(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return -1
