@@ -75,7 +75,11 @@ OTHERS = [page for page in PAGES if PARTS[page] and page != README]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_each_block_is_run_or_says_why_not(page: Path):
-    for block in read_blocks(page):
+    blocks, text = list(read_blocks(page)), page.read_text(encoding="utf-8")
+    assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * len(blocks), "A fence is not closed as it was opened."
+    marks = sum(len(block.reasons) + bool(block.run_by) + len(block.unread) for block in blocks)
+    assert text.count("\n<!-- ") + text.count("  <!-- ") == marks, "A mark must be on the line above its block."
+    for block in blocks:
         assert block.language in (*COMMANDS, SESSION, PYTHON, *SHOWN), block.place
         assert not block.unread, (block.place, block.unread)
         assert all(block.reasons.values()), f"{block.place}: a mark without a reason."
