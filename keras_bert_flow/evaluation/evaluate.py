@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.tasks import kind_of
 from keras_bert_flow.evaluation.grid_table import GRID_FILE, RANDOM_GRID_FILE, grid_markdown, other_seconds, read_grid
 from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown
 from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
@@ -69,7 +70,7 @@ def evaluate_model(
     """
     questions = questions or read_questions(config, model)
     predictor = Predictor(model)
-    scores = {}
+    scores: dict[str, Any] = {}
     for name, asked in questions.items():
         predictions = predictor.answer_encoded(asked.features, asked.examples)
         found = predictor.task.score(asked.examples, predictions)
@@ -258,7 +259,7 @@ def _describe_stages(
 def _describe_usage(config: PipelineConfig, finetuned: Path) -> list[str]:
     """Write how the model of the first seed is used."""
     runs = sorted(finetuned.glob(f"{PRETRAINED}/seed-*/model"), key=lambda path: int(path.parent.name.split("-")[1]))
-    return [write_commands(runs[0], config.task.kind, config.backend), write_python(runs[0])]
+    return [write_commands(runs[0], kind_of(config.task), config.backend), write_python(runs[0])]
 
 
 def _list_versions() -> dict[str, str]:

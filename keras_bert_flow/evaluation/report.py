@@ -170,7 +170,7 @@ def _count_rows(counters: Mapping[str, Any], prefix: str = "") -> list[list[str]
         if isinstance(value, Mapping):
             rows += _count_rows(value, f"{label}: ")
         else:
-            whole = counters.get(SHARES.get(name))
+            whole = counters.get(SHARES[name]) if name in SHARES else None
             rows.append(
                 [
                     label,

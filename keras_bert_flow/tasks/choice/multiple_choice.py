@@ -93,7 +93,7 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         )
 
     def decode(
-        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[ChoiceExample]
+        self, outputs: Mapping[str, Any], features: Features, examples: Sequence[ChoiceExample]
     ) -> list[Prediction]:
         rows = probabilities_of(outputs, features, features.sequences_per_row)
         return [_predict(example, row, row.argmax()) for example, row in zip(examples, rows, strict=True)]
@@ -120,7 +120,7 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         return {
             "text": example.context,
             **({} if example.question is None else {"text_pair": example.question}),
-            "gold": example.choices[example.label],
+            "gold": None if example.label is None else example.choices[example.label],
             "predicted": prediction["text"],
             "probability": prediction["probability"],
         }
