@@ -65,6 +65,7 @@ docs: $(VENV)/.installed-all
 lint: $(VENV)/.installed-all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 $(VENV)/.installed-all: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[all]' --group test
@@ -80,4 +81,4 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'  # knows --group
 
 clean:
-	rm -rf $(VENV) runs dist site .pytest_cache .ruff_cache
+	rm -rf $(VENV) runs dist site .mypy_cache .pytest_cache .ruff_cache

@@ -25,13 +25,15 @@ def ending_with_workers() -> Iterator[None]:
         ChildProcessError: a worker died, and the runner failed.
     """
     timers: list[threading.Timer] = []
+    ended: list[str] = []
     before = threading.excepthook
 
     def watch(arguments: threading.ExceptHookArgs) -> None:
         if _WORKER_ENDED not in str(arguments.exc_value):
             before(arguments)
             return
-        timers.append(threading.Timer(GRACE_SECONDS, _leave, [_describe(int(str(arguments.exc_value).split()[-1]))]))
+        ended.append(_describe(int(str(arguments.exc_value).split()[-1])))
+        timers.append(threading.Timer(GRACE_SECONDS, _leave, [ended[-1]]))
         timers[-1].daemon = True
         timers[-1].start()
 
@@ -40,7 +42,7 @@ def ending_with_workers() -> Iterator[None]:
         yield
     except RuntimeError as error:
         if timers:
-            raise ChildProcessError(timers[0].args[0]) from error
+            raise ChildProcessError(ended[0]) from error
         raise
     finally:
         threading.excepthook = before

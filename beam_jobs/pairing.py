@@ -99,12 +99,13 @@ def find_pool(bucket: int, item: bytes) -> bytes:
 
 def read_pools(bucket: int, items: Iterator[bytes]) -> Iterator[DocumentPool]:
     """Yield the pools of a bucket, or of some of it, one at a time; of copies of a document one is in memory."""
-    pool, name, documents, copies = None, None, [], 0
+    documents: list[TokenizedDocument] = []
+    pool, name, copies = b"", b"", 0
     for item in items:
         if item[: _POOL.size] != pool:
             if documents:
                 yield _part_of(pool), documents, copies
-            pool, name, documents, copies = item[: _POOL.size], None, [], 0
+            pool, name, documents, copies = item[: _POOL.size], b"", [], 0
         if item[_POOL.size : _NAMED] == name:
             copies += 1
         else:
@@ -180,7 +181,7 @@ class BuildRecords(CountingDoFn):
         counts["instance_tokens"] += tokens
         counts["masked_tokens"] += int(instances.masked.counts.sum())
         if label := find_objective(self._config.objective).sentence_label:
-            counts[label.counter] += np.count_nonzero(rows.sentence_labels)
+            counts[label.counter] += int(np.count_nonzero(rows.sentence_labels))
 
 
 def _encode(built: Sequence[Instances]) -> list[bytes]:

@@ -183,8 +183,9 @@ def tell_ignored(corpus: CorpusConfig, storage: Storage) -> None:
 
 def _rejecting_files(counters: Mapping[str, int]) -> list[tuple[str, str, int]]:
     """Return (reason, path, rejected bytes) of each file with rejected text."""
-    return [
-        (*name.removeprefix(_REJECTED_IN).split(_SEPARATOR, 1), number)
-        for name, number in counters.items()
-        if name.startswith(_REJECTED_IN)
-    ]
+    found = []
+    for name, number in counters.items():
+        if name.startswith(_REJECTED_IN):
+            reason, path = name.removeprefix(_REJECTED_IN).split(_SEPARATOR, 1)
+            found.append((reason, path, number))
+    return found

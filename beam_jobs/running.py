@@ -133,7 +133,8 @@ def check_options(options: Sequence[str]) -> None:
         raise ValueError(f"An option of Apache Beam must have a value of its kind. Received: {message}. See --help.")
 
     def find_unknown(parser: argparse.ArgumentParser) -> None:
-        parser.error = refuse  # in place of a page on how to use Beam
+        # In place of a page on how to use Beam.
+        parser.error = refuse  # type: ignore[method-assign]  # there is no other way to its text
         unknown.extend(parser.parse_known_args(list(options))[1])
 
     PipelineOptions([]).get_all_options(add_extra_args_fn=find_unknown)  # it makes the parser of all of Beam's options

@@ -154,4 +154,5 @@ def join_parts(shard: tuple[int, Iterable[Part]], plan: ShardPlan, folder: str) 
 
 def _read_part(place: str, name: str) -> Iterator[bytes]:
     with fetched(place, name, name + INDEX_SUFFIX) as folder:
-        yield from TFRecordFile(folder / name, mapped=False)  # pages of a part would be with those of another
+        file = TFRecordFile(folder / name, mapped=False)
+        yield from (file[number] for number in range(len(file)))  # pages of a part would be with those of another

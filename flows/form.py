@@ -49,7 +49,9 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
 
     def decorate(run: Callable[..., str]) -> Callable[..., str]:
         _, *own = inspect.signature(run).parameters.values()
-        asked = {CONFIG: (str, DEFAULT_CONFIG)} | {name: (FIELDS[name][0], None) for name in names}
+        asked: dict[str, tuple[Any, Any]] = {CONFIG: (str, DEFAULT_CONFIG)} | {
+            name: (FIELDS[name][0], None) for name in names
+        }
         asked |= {OVERRIDES: (tuple[str, ...], ())}
         parameters = [
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation, default=default)
@@ -65,7 +67,7 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
             return run(settle_config(given.pop(CONFIG, DEFAULT_CONFIG), overrides), **given)
 
         del start.__wrapped__  # else its signature is taken for that of `start`
-        start.__signature__ = signature
+        start.__signature__ = signature  # type: ignore[attr-defined]  # what `inspect` reads
         start.__doc__ = _document(run, names)
         return start
 
@@ -135,7 +137,7 @@ def _document(run: Callable[..., str], names: Sequence[str]) -> str:
     """Write the docstring of a flow, from which Prefect takes the words of a form where nobody else gives them."""
     lines = [f"{CONFIG}: {CONFIG_HELP}", f"{OVERRIDES}: {OVERRIDES_HELP}"]
     lines += [f"{name}: {FIELDS[name][1]}, in place of `{FIELDS[name][2]}`." for name in names]
-    summary, _, own = inspect.getdoc(run).partition("\nArgs:\n")
+    summary, _, own = (inspect.getdoc(run) or "").partition("\nArgs:\n")
     summary, _, returns = summary.partition("\nReturns:\n") if not own else (summary, "", "")
     arguments = "\n".join(f"    {line}" for line in lines)
     return f"{summary}\nArgs:\n{arguments}\n" + (own or f"Returns:\n{returns}")

@@ -21,7 +21,6 @@ from flows.stages import StageError
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.matrix import Cell, list_cells
-from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.evaluation.run_table import runs_markdown
 from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.preflight.run import check_run
@@ -42,7 +41,9 @@ def bert_matrix(config_path: str = DEFAULT_CONFIG, overrides: tuple[str, ...] = 
     """
     log = get_run_logger()
     config = make_paths_absolute(load_config(config_path, overrides))
-    cells = read_cells(config, config_path)
+    if config.matrix is None:
+        raise ValueError(f"The configuration must have the section `matrix`. Received: {config_path}. Use kbf run.")
+    cells = list_cells(config.matrix)
     if not IS_CHECKED.get():
         for cell in cells:
             check_run(settle_config(config_path, (*overrides, *cell.overrides)))
@@ -60,17 +61,6 @@ def bert_matrix(config_path: str = DEFAULT_CONFIG, overrides: tuple[str, ...] = 
             f"{first}: {failed[first]} The others are in {place}. Run again to go on."
         )
     return str(place)
-
-
-def read_cells(config: PipelineConfig, config_path: str | Path) -> list[Cell]:
-    """Return the runs of a configuration.
-
-    Raises:
-        ValueError: it has no section `matrix`, or one without runs.
-    """
-    if config.matrix is None:
-        raise ValueError(f"The configuration must have the section `matrix`. Received: {config_path}. Use kbf run.")
-    return list_cells(config.matrix)
 
 
 @task(name="run-cell", task_run_name="{label}")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import overload
 
 from flows.stages import MODEL, StageRun, corpus_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
@@ -74,11 +75,11 @@ def describe_plan(config: PipelineConfig, task: TaskFiles | None = None) -> str:
 def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: TaskFiles) -> list[str]:
     files = check_corpus(config)
     vocabulary = next(stage for stage in stages if stage.name == "vocabulary")
-    file = config.vocabulary.file and Path(config.vocabulary.file)
-    if vocabulary.folder:
+    file = Path(config.vocabulary.file) if config.vocabulary.file else None
+    if vocabulary.stage and vocabulary.folder:
         file = find_tokenizer_file(fetch(vocabulary.stage.folder))
     remote = [pattern for pattern in config.corpus.input if is_remote(pattern)]
-    estimate = estimate_corpus(config, files, file or None) if files and not remote else None
+    estimate = estimate_corpus(config, files, file) if files and not remote else None
     return [
         _describe_corpus(files, remote),
         *estimate_pretraining(config, estimate),
@@ -100,7 +101,7 @@ def describe_finished(config: PipelineConfig) -> str:
     if remote or sum(Path(path).stat().st_size for path in files) > DIGESTED_BYTES:
         return "Which stages are finished is told as each comes: the text is not digested twice."
     stages = list(plan_stages(config))
-    finished = [f"{planned.name} {planned.stage.key}" for planned in stages if planned.folder]
+    finished = [f"{planned.name} {planned.stage.key}" for planned in stages if planned.stage and planned.folder]
     to_run = [planned.name for planned in stages if not planned.folder]
     return f"Finished already: {', '.join(finished) or 'nothing'}. To run: {', '.join(to_run) or 'nothing'}."
 
@@ -139,31 +140,33 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     if any(map(is_remote, config.corpus.input)):  # its digest needs Beam, and all of the text
         yield from (PlannedStage(name, None, "the text at another place") for name in names)
         return
-    vocabulary = PlannedStage(
-        "vocabulary", _stage(config, "vocabulary", vocabulary_key(config.corpus, config.vocabulary))
-    )
+    stage = _stage(config, "vocabulary", vocabulary_key(config.corpus, config.vocabulary))
+    vocabulary = PlannedStage("vocabulary", stage)
     yield vocabulary
     records = []
     for phase in config.phases:
-        records.append(_plan_records(phase, vocabulary.folder and fetch(vocabulary.stage.folder)))
+        records.append(_plan_records(phase, fetch(stage.folder) if vocabulary.folder else None))
         yield records[-1]
     previous: Path | None = None
     phases: list[Path | None] = []
     trained = [] if config.has_own_teacher else zip(config.phases, records, strict=True)
     for number, (phase, made) in enumerate(trained):
-        known = made.folder and (previous or not number)
-        initial = previous / MODEL if previous else config.initial_model and Path(config.initial_model)
-        key = pretraining_key(phase, made.folder, initial) if known else None
-        planned = PlannedStage("pretraining", key and _stage(config, "pretraining", key), "records")
+        initial = Path(config.initial_model) if config.initial_model else None
+        if previous:
+            initial = previous / MODEL
+        folder = made.folder if previous or not number else None
+        key = pretraining_key(phase, folder, initial) if folder else None
+        planned = PlannedStage("pretraining", _stage(config, "pretraining", key), "records")
         previous = planned.folder
         phases.append(previous)
         yield planned
     if config.distillation is not None:
-        teacher = Path(config.distillation.teacher) if config.has_own_teacher else previous and previous / MODEL
+        own = config.distillation.teacher
+        teacher = Path(own) if own is not None else previous / MODEL if previous else None
         key = distillation_key(config, records[-1].folder, teacher) if teacher and records[-1].folder else None
         planned = PlannedStage(
             "distillation",
-            key and _stage(config, "distillation", key),
+            _stage(config, "distillation", key),
             "records" if config.has_own_teacher else "pretraining",
         )
         previous = planned.folder
@@ -171,11 +174,13 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
         yield planned
     trained_by = "pretraining" if config.distillation is None else "distillation"
     key = finetuning_key(config, previous / MODEL) if previous else None
-    finetuning = PlannedStage("finetuning", key and _stage(config, "finetuning", key), trained_by)
+    finetuning = PlannedStage("finetuning", _stage(config, "finetuning", key), trained_by)
     yield finetuning
-    folders = (finetuning.folder, records[-1].folder, phases)
-    key = evaluation_key(config, *folders) if finetuning.folder else None
-    yield PlannedStage("evaluation", key and _stage(config, "evaluation", key), "finetuning")
+    published = [phase for phase in phases if phase]  # all of them, where there is a fine-tuned model
+    key = None
+    if finetuning.folder and records[-1].folder:
+        key = evaluation_key(config, finetuning.folder, records[-1].folder, published)
+    yield PlannedStage("evaluation", _stage(config, "evaluation", key), "finetuning")
 
 
 def _plan_records(config: PipelineConfig, vocabulary: Path | None) -> PlannedStage:
@@ -186,8 +191,12 @@ def _plan_records(config: PipelineConfig, vocabulary: Path | None) -> PlannedSta
     return PlannedStage("records", _stage(config, "records", key))
 
 
-def _stage(config: PipelineConfig, name: str, key: str) -> StageRun:
-    return StageRun(name, key, Path(config.runs) / name / key, ())
+@overload
+def _stage(config: PipelineConfig, name: str, key: str) -> StageRun: ...
+@overload
+def _stage(config: PipelineConfig, name: str, key: str | None) -> StageRun | None: ...
+def _stage(config: PipelineConfig, name: str, key: str | None) -> StageRun | None:
+    return StageRun(name, key, Path(config.runs) / name / key, ()) if key else None
 
 
 def _describe_minimal_pairs(config: PipelineConfig) -> list[str]:

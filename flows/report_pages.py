@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 REPORT = "report.html"
@@ -26,7 +27,7 @@ def find_page_url(page: Path) -> str | None:
 class ReportHandler(SimpleHTTPRequestHandler):
     """Serve `report.html` of the folders of results, and nothing else that lies there."""
 
-    def __init__(self, *arguments: object, folders: Sequence[Path], **options: object):
+    def __init__(self, *arguments: Any, folders: Sequence[Path], **options: Any):
         self._folders = folders
         super().__init__(*arguments, directory="/", **options)
 

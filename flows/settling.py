@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -44,7 +45,7 @@ def settle_config(config_path: str, overrides: Sequence[str] = ()) -> PipelineCo
 def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
     """Pin the paths to the present working directory, so that they mean the same in every child process."""
     corpus, task, vocabulary, evaluation = config.corpus, config.task, config.vocabulary, config.evaluation
-    files = {"train": _absolute(task.train), "dev": _absolute(task.dev)}
+    files: dict[str, Any] = {"train": _absolute(task.train), "dev": _absolute(task.dev)}
     files["extra_dev"] = {name: _absolute(path) for name, path in task.extra_dev.items()}
     return config.model_copy(
         update={

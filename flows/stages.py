@@ -114,12 +114,12 @@ def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Calla
         )
     folders: list[Path] = []
     if not config.has_own_teacher:
-        model = config.initial_model and Path(config.initial_model)
+        model = Path(config.initial_model) if config.initial_model else None
         for phase, folder in zip(config.phases, records, strict=True):
             folders.append(make(pretraining_stage(phase, folder, model)))
             model = folders[-1] / MODEL
     if config.distillation is not None:
-        teacher = folders[-1] / MODEL if folders else Path(config.distillation.teacher).absolute()
+        teacher = folders[-1] / MODEL if folders else Path(config.distillation.teacher or "").absolute()
         folders.append(make(distillation_stage(config, records[-1], teacher)))
     return folders
 
@@ -131,8 +131,8 @@ def finetuning_stage(config: PipelineConfig, model: Path) -> StageRun:
 
 def evaluation_stage(config: PipelineConfig, finetuned: Path, phases: Sequence[Path], records: Path) -> StageRun:
     """Return the stage of the report; `phases` are the folders of what was trained on records, in order."""
-    key = evaluation_key(config, *map(fetch_manifest, (finetuned, records)), [*map(fetch_manifest, phases)])
-    inputs = ["--finetuned", finetuned, "--pretrained", phases[-1], "--records", records]
+    key = evaluation_key(config, fetch_manifest(finetuned), fetch_manifest(records), [*map(fetch_manifest, phases)])
+    inputs: list[str | Path] = ["--finetuned", finetuned, "--pretrained", phases[-1], "--records", records]
     for folder in phases[:-1]:
         inputs += ["--earlier", folder]
     return _stage(config, EVALUATION, key, "--config", write_config(config), *inputs)

@@ -4,9 +4,8 @@ Nothing here knows Prefect.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from flows.settling import settle_config
 from flows.stages import (
@@ -126,7 +125,7 @@ def _list_scores(config: PipelineConfig, folder: Path, field: str) -> Iterator[t
     """Yield, for each epoch of each seed, the mean of its score and of the last scores of the seeds before."""
     before: list[float] = []
     for place, seed in enumerate(config.finetuning.seeds):
-        lines: list[Mapping[str, Any]] = read_log(folder / "pretrained" / f"seed-{seed}")
+        lines = read_log(folder / "pretrained" / f"seed-{seed}")
         scores = [line[field] for line in lines if field in line]
         for epoch, score in enumerate(scores, 1):
             yield place * config.finetuning.epochs + epoch, sum([*before, score]) / (len(before) + 1)

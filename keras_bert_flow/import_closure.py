@@ -7,7 +7,7 @@ Python, so a digest is comparable only within one.
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def _examine(source: bytes, package: str) -> tuple[str, frozenset[str]]:
     return digest, frozenset(name for name in _list_imports(tree, package) if name.partition(".")[0] in PACKAGES)
 
 
-def _has_docstring(node: ast.AST) -> bool:
+def _has_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     first = node.body[0] if node.body else None
     return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
 
@@ -101,9 +101,11 @@ def _list_imports(node: ast.AST, package: str) -> Iterator[str]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
         yield node.value.partition(":")[0]
     else:
-        checked = isinstance(node, ast.If) and "TYPE_CHECKING" in (
+        children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in (
             getattr(node.test, "id", None),
             getattr(node.test, "attr", None),
-        )
-        for child in node.orelse if checked else ast.iter_child_nodes(node):
+        ):
+            children = node.orelse
+        for child in children:
             yield from _list_imports(child, package)

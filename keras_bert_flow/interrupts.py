@@ -16,9 +16,15 @@ from keras_bert_flow import exit_status
 
 Undo = Callable[[bool], None]  # takes whether to hurry: a second signal came
 AGAIN = "run the same command again to complete it."
-STATUSES = {signal.SIGINT: exit_status.INTERRUPTED, signal.SIGTERM: exit_status.TERMINATED}
-LINES = {signal.SIGINT: f"kbf: interrupted; {AGAIN}\n", signal.SIGTERM: f"kbf: terminated by SIGTERM; {AGAIN}\n"}
-_DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+STATUSES: dict[int, int] = {signal.SIGINT: exit_status.INTERRUPTED, signal.SIGTERM: exit_status.TERMINATED}
+LINES: dict[int, str] = {
+    signal.SIGINT: f"kbf: interrupted; {AGAIN}\n",
+    signal.SIGTERM: f"kbf: terminated by SIGTERM; {AGAIN}\n",
+}
+_DEFAULTS: dict[int, Callable | signal.Handlers] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
 SHOW_CURSOR = b"\x1b[?25h"  # progress bars hide it
 _TEMPORARY_MODULES = "__autograph_generated_file"  # TensorFlow removes their files at a normal exit only
 
@@ -127,4 +133,4 @@ def _remove_temporary_modules() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(_TEMPORARY_MODULES):
             with suppress(OSError, TypeError, AttributeError):
-                os.remove(module.__file__)
+                os.remove(module.__file__ or "")

@@ -58,6 +58,8 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         seen: set[str] = set()
-        key = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"an object has the key {abridge(ascii(key))} twice")
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"an object has the key {abridge(ascii(key))} twice")
+            seen.add(key)
     return values

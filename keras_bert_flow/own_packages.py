@@ -40,7 +40,7 @@ def check_packages() -> None:
     """
     for name in PACKAGES:
         found = importlib.util.find_spec(name)
-        if not _is_own(name, found and found.origin):
+        if not _is_own(name, found.origin if found else None):
             places = [found.origin, *(found.submodule_search_locations or ())] if found else []
             place = next(filter(None, places), "none")
             raise ValueError(

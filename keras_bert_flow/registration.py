@@ -140,7 +140,9 @@ class _KerasFinder:
         others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader.exec_module = self._then_register(spec.loader.exec_module)
+            loader = spec.loader
+            # A method is replaced; and `hasattr` tells the checker nothing.
+            loader.exec_module = self._then_register(loader.exec_module)  # type: ignore[method-assign, union-attr]
         return spec
 
     def _then_register(self, exec_module):

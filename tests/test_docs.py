@@ -10,6 +10,7 @@ import pytest
 import typer.main
 
 from keras_bert_flow.cli import app
+from tests.documented import PYTHON, read_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -32,15 +33,10 @@ def test_reference_is_that_of_the_code():
         )
 
 
-def blocks(page: Path) -> Iterator[str]:
-    """Yield the lines of a page's code blocks, those that end in a backslash with the next."""
-    for block in re.findall(r"^```(?:bash)?\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
-        yield from re.sub(r"\\\n\s*", " ", block).splitlines()
-
-
 def commands() -> Iterator[tuple[str, list[str]]]:
     for page in PAGES:
-        for line in blocks(page):
+        lines = (line for block in read_blocks(page) if block.language != PYTHON for line in block.parts)
+        for line in lines:
             for part in line.split(" && "):
                 if found := COMMAND.match(part.partition("  #")[0]):
                     yield page.name, shlex.split(found[1], comments=True)

@@ -1,5 +1,7 @@
 """Leave padding out of what is computed token by token, where a step takes inputs of any shape."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -64,7 +66,7 @@ def _find_places(padding_mask):
     return padding_mask.reshape(-1).nonzero()[:, 0]
 
 
-_functions = []
+_functions: list[Any] = []
 
 
 def _row_functions():
@@ -88,7 +90,8 @@ def _row_functions():
 
         @staticmethod
         def backward(context, gradient):
-            return spread(gradient.contiguous(), *context.saved_tensors, context.count), None
+            (places,) = context.saved_tensors
+            return spread(gradient.contiguous(), places, context.count), None
 
     class Put(torch.autograd.Function):
         @staticmethod

@@ -17,7 +17,9 @@ from keras_bert_flow.versions import describe_versions
 class Commands(typer.Typer):
     """An application whose commands have their paths looked at before they begin."""
 
-    def command(self, *arguments: Any, **options: Any) -> Callable[[Callable], Callable]:
+    def command(  # type: ignore[override]  # which takes what Typer's takes
+        self, *arguments: Any, **options: Any
+    ) -> Callable[[Callable], Callable]:
         register = super().command(*arguments, **options)
 
         def add(function: Callable) -> Callable:

@@ -1,7 +1,7 @@
 """Commands that turn models of one format into those of another."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -63,7 +63,12 @@ def convert(
     if source.is_dir():
         verify(source)
     name = source_format or recognise(source)
-    changes = {"positions": positions, "layers": _read_numbers(layers), "vocabulary": vocab, "tied": tied}
+    changes: dict[str, Any] = {
+        "positions": positions,
+        "layers": _read_numbers(layers),
+        "vocabulary": vocab,
+        "tied": tied,
+    }
     changes |= {"gelu": gelu, "mlm_gelu": mlm_gelu, "mlm_epsilon": mlm_epsilon}
     is_same = dtype == "float32" and all(change is None for change in changes.values())
     if target is None and name == HUGGING_FACE and is_same:

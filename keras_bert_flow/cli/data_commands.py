@@ -127,8 +127,8 @@ def records(
 
         cased = settings.vocabulary.cased
         with working("Records: examining and copying what others made", written_to(output)):
-            made = import_records(imported, settings.records, vocab, cased, output, held_out or [])
-        show(made)
+            imported_to = import_records(imported or [], settings.records, vocab, cased, output, held_out or [])
+        show(imported_to)
         _say_training(output, config, set, flags)
         return
     with working("Records: checking the text and loading Apache Beam"):

@@ -2,7 +2,7 @@
 
 from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,7 +60,7 @@ def pretrain(
     """Pre-train a model, resuming from the newest checkpoint of a run that was stopped."""
     with stopping_for_later(), made_at(output, together=True) as place:
         settings = choose_backend(load(config, set), backend)
-        initial_model = initial_model or (settings.initial_model and Path(settings.initial_model))
+        initial_model = initial_model or (Path(settings.initial_model) if settings.initial_model else None)
         check_pretraining_stage(settings, records, initial_model, place)
         steps = settings.pretraining.total_steps
         with working(f"Pre-training for {steps:,} steps: loading Keras on {settings.backend}"):
@@ -88,7 +88,7 @@ def distill(
     with stopping_for_later(), made_at(output, together=True) as place:
         settings = choose_backend(load(config, set), backend)
         check_distillation_stage(settings, records, teacher, place)
-        steps = settings.distillation.total_steps
+        steps = settings.needed_distillation.total_steps
         with working(f"Distillation in {steps:,} steps: loading Keras on {settings.backend}"):
             from keras_bert_flow.backends.memory import keep_freed_memory
             from keras_bert_flow.training.distillation.distill import distill as run
@@ -135,10 +135,10 @@ def finetune(
             run(settings, model, place, report, data=data)
         if table := read_grid(place):
             show(grid_text(table), keep="\n")
-        model = find_finetuned(place)
+        finetuned = find_finetuned(place)
     show(name_path(output))
-    if model:
-        say_next("evaluate", *carry(config, set, None, backend), "--model", inside(output, model))
+    if finetuned:
+        say_next("evaluate", *carry(config, set, None, backend), "--model", inside(output, finetuned))
 
 
 @app.command()
@@ -167,9 +167,10 @@ def evaluate(
     """
     config = choose_file(config, task)
     _check_scored(config, model, predictions, minimal_pairs, limit, set)
+    scored: Any = model  # given, where it is read below
     if minimal_pairs is not None:
         choose_backend(PipelineConfig(), backend)
-        _print_pairs(model, minimal_pairs, limit, json)
+        _print_pairs(scored, minimal_pairs, limit, json)
         return
     if predictions is not None:
         from keras_bert_flow.evaluation.prediction_files import score_predictions
@@ -177,13 +178,13 @@ def evaluate(
         print_scores(score_predictions(fill_builtin_task(load(config, set)), predictions), json)
         return
     settings = choose_backend(load(config, set), backend)
-    check_asked_model(model, FINE_TUNED, {}, [], None)
+    check_asked_model(scored, FINE_TUNED, {}, [], None)
     settings = fill_builtin_task(settings)
-    questions = read_questions(settings, model)
+    questions = read_questions(settings, scored)
     with working(f"Scoring {model} on {settings.task.dev}"):
         from keras_bert_flow.evaluation.evaluate import evaluate_model
 
-        scores = evaluate_model(settings, model, questions)
+        scores = evaluate_model(settings, scored, questions)
     print_scores(scores, json)
     say_next(*ask_finetuned(str(model), settings.task.dev), *carry(backend=backend))
 

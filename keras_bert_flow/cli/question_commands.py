@@ -59,18 +59,18 @@ def predict(
     is_fine_tuned = asked_as in (None, FINE_TUNED)
     _check_file_options(is_fine_tuned, format, set, input, output)
     check_asked_model(model, asked_as, options, [] if is_fine_tuned else [input], output)
-    task = change_task(find_task(model)[0], set or ()) if is_fine_tuned else None
+    task: Any = change_task(find_task(model)[0], set or ()) if is_fine_tuned else None
     if format != JSONL:
         check_format(format, task)
-    examples = task.read(input, has_labels=False) if task and input else None
+    examples: Any = task.read(input, has_labels=False) if task and input else None
     from keras_bert_flow.prediction.asked_model import AT_ONCE
     from keras_bert_flow.prediction.load import load
 
     with working(f"Loading {model}"):
-        asked = load(model, asked_as, **options)
+        asked: Any = load(model, asked_as, **options)
     if set:
         asked.task = task
-    if format != JSONL:
+    if format != JSONL and output is not None:
         write_official(output, task, examples, asked.answer(examples))
     elif input is not None:
         examples = asked.read(input) if examples is None else examples

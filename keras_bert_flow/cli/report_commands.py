@@ -42,13 +42,14 @@ def report(
     backend: ChosenBackend = None,
 ) -> None:
     """Measure every fine-tuned model and write metrics.json and report.html; or compare reports, in a table."""
-    given = {"--finetuned": finetuned, "--pretrained": pretrained, "--records": records, "--output": output}
     if runs:
+        given = {"--finetuned": finetuned, "--pretrained": pretrained, "--records": records, "--output": output}
         _compare(runs, store, [name for name, value in given.items() if value is not None])
         return
-    if missing := [name for name, value in given.items() if value is None]:
+    if finetuned is None or pretrained is None or records is None or output is None:
         raise ValueError(
-            f"A report must be told what it is of. Received: no {missing[0]}. Give it, or the reports to compare."
+            "A report must have --finetuned, --pretrained, --records and --output. Received: not all of them. Give "
+            "them, or the reports to compare."
         )
     with made_at(output) as place:
         settings = fetch_tables(choose_backend(load(config, set), backend))

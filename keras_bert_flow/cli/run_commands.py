@@ -113,8 +113,8 @@ def _say_asking(settings: PipelineConfig, evaluation: Path) -> None:
 
     with suppress(OSError, ValueError):  # the run has ended well, whatever else lies there
         finetuned = find_source(evaluation, "finetuned")
-        model = finetuned and find_finetuned(finetuned)
-        if model is None:
+        model = find_finetuned(finetuned) if finetuned else None
+        if finetuned is None or model is None:
             return
         if settings.task.dev == BUILTIN:
             settings = resolve_builtin(settings, Path(settings.runs).absolute() / CORPUS.name / corpus_key())

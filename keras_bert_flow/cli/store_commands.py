@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -95,14 +96,15 @@ def compare_runs(
         "scores": list_differences(*map(read_scores, pair)),
     }
     if json:
-        differences = {title: {name: [a, b] for name, a, b in rows} for title, rows in found.items()}
-        show_json(dumps({"keys": [result.key for result in pair]} | differences, indent=1))
+        by_name = {title: {name: [a, b] for name, a, b in rows} for title, rows in found.items()}
+        show_json(dumps({"keys": [result.key for result in pair]} | by_name, indent=1))
         return
     rows = [["", *(f"{result.stage} {result.key}" for result in pair)]]
     for title, differences in found.items():
         rows.append([f"{title}:" if differences else f"{title}: the same", "", ""])
-        rows += [[f"  {name}", *("-" if value is None else as_yaml(value) for value in both)]
-                 for name, *both in differences]  # fmt: skip
+        for name, first_value, second_value in differences:
+            both = (first_value, second_value)
+            rows.append([f"  {name}", *("-" if value is None else as_yaml(value) for value in both)])
     show(align(rows), keep="\n")
 
 
@@ -122,7 +124,7 @@ def collect(
     What a process has locked, what it may be reading, and what is damaged stays. A result is used from outside the
     folder too where its path was given to a command: such uses are not seen.
     """
-    from keras_bert_flow.lineage.collection import choose, read_age, remove_results
+    from keras_bert_flow.lineage.collection import Choice, choose, read_age, remove_results
     from keras_bert_flow.lineage.results import Result, find_results
 
     if older_than is None and keep_last is None:
@@ -132,7 +134,7 @@ def collect(
         )
     age = None if older_than is None else read_age(older_than)
 
-    def choose_now(results: list[Result]):
+    def choose_now(results: Sequence[Result]) -> list[Choice]:
         return choose(results, time.time(), age, keep_last)
 
     choices = choose_now(find_results(folder))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 SHOWN_TRIALS = 5
 MAX_FIRST_FAILURES = 3  # with no trial that ended well: the reason is not what is searched
-STAGES = {"held_out_loss": ("vocabulary", "records", "pretraining")}
-STAGES["dev_score"] = (*STAGES["held_out_loss"], "finetuning")
+TRAINED = ("vocabulary", "records", "pretraining")
+STAGES = {"held_out_loss": TRAINED, "dev_score": (*TRAINED, "finetuning")}
 
 
 @app.command()
@@ -112,7 +112,7 @@ def _run_trial(search: "Search", name: str, metric: str, config: str, given: Seq
     trial, values = search.begin_trial()
     overrides, started_at = write_overrides(values), time.monotonic()
     show(f"{name}: {', '.join(overrides)}")
-    last: tuple[int, float] | None = None
+    last = 0, float("nan")
 
     def report(step: int, value: float) -> None:
         nonlocal last

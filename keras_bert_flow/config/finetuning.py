@@ -1,6 +1,6 @@
 """Section `finetuning`, and the grid in it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,7 +17,8 @@ from keras_bert_flow.config.optimization import (
 from keras_bert_flow.config.settings import Settings
 
 ALL = "all"
-MERGED, ADAPTER = "merged", "adapter"
+MERGED: Final = "merged"
+ADAPTER: Final = "adapter"
 
 
 class GridConfig(Settings):

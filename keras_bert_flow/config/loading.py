@@ -1,9 +1,9 @@
 """Read a configuration from YAML and `--set`, and say in one line what is wrong with it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin, overload
 
 from pydantic import ValidationError
 
@@ -14,11 +14,14 @@ from keras_bert_flow.terminal import abridge
 from keras_bert_flow.yaml_documents import MAX_BYTES, parse_yaml
 
 MAX_SHOWN_ERRORS = 3
+_Kind = TypeVar("_Kind", bound=Settings)
 
 
-def load_config(
-    path: str | Path | None, overrides: Sequence[str] = (), kind: type[Settings] = PipelineConfig
-) -> Settings:
+@overload
+def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> PipelineConfig: ...
+@overload
+def load_config(path: str | Path | None, overrides: Sequence[str], kind: type[_Kind]) -> _Kind: ...
+def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: Any = PipelineConfig) -> Any:
     """Read a YAML file and apply `key.sub=value` overrides.
 
     Raises:
@@ -42,7 +45,7 @@ def load_config(
     return make_config(kind, values, str(path or "--set"))
 
 
-def make_config(kind: type[Settings], values: dict, source: str) -> Settings:
+def make_config(kind: type[_Kind], values: dict, source: str) -> _Kind:
     """Build a configuration, turning what pydantic says into one line a person can act on."""
     try:
         return kind.model_validate(values)
@@ -80,7 +83,7 @@ def _apply_override(values: dict, override: str, kind: type[Settings]) -> None:
     values[leaf] = [value] if is_single else value
 
 
-def _is_list(kind: type[Settings], values: dict, path: Sequence[str]) -> bool:
+def _is_list(kind: type[Settings], values: Any, path: Sequence[str]) -> bool:
     """Tell whether a setting is a list, which `--set` may give as a single value."""
     annotation: Any = kind
     for name in path:
@@ -96,7 +99,7 @@ def _is_list(kind: type[Settings], values: dict, path: Sequence[str]) -> bool:
     return get_origin(annotation) is tuple
 
 
-def _explain(kind: type[Settings], item: dict, source: str) -> str:
+def _explain(kind: type[Settings], item: Mapping[str, Any], source: str) -> str:
     path = ".".join(str(part) for place, part in enumerate(item["loc"]) if not _is_tag(item["loc"], place))
     if item["type"] == "extra_forbidden":
         names = ", ".join(_fields_at(kind, item["loc"][:-1]))
@@ -115,11 +118,11 @@ def _is_tag(path: Sequence[str | int], place: int) -> bool:
     return place > 0 and path[place - 1] == "task" and path[place] in TASKS
 
 
-def _fields_at(kind: type[Settings], path: Sequence[str | int]) -> list[str]:
+def _fields_at(kind: Any, path: Sequence[str | int]) -> list[str]:
     names: Any = None  # of a dictionary of sections, whose keys are no settings
     for place, part in enumerate(path):
         if _is_tag(path, place):
-            kind = TASKS[part]
+            kind = TASKS[str(part)]
             continue
         if names is not None:
             kind, names = names, None

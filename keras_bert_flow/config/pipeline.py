@@ -16,7 +16,7 @@ from keras_bert_flow.config.optimization import check_at_most
 from keras_bert_flow.config.pretraining import PretrainingConfig, SecondPhaseConfig
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.config.settings import Settings
-from keras_bert_flow.config.tasks import POOLED, TASKS, AnyTask
+from keras_bert_flow.config.tasks import POOLED, TASKS, AnyTask, kind_of
 from keras_bert_flow.config.tuning import TuningConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 
@@ -83,25 +83,25 @@ class PipelineConfig(Settings):
 
     @model_validator(mode="after")
     def _check_pooling(self):
-        if self.finetuning.pooling is not None and self.task.kind not in POOLED:
+        if self.finetuning.pooling is not None and kind_of(self.task) not in POOLED:
             raise ValueError(
                 f"`finetuning.pooling` must go with a task of kind {', '.join(POOLED)}. Received: "
-                f"pooling={self.finetuning.pooling}, kind={self.task.kind}. Leave it out."
+                f"pooling={self.finetuning.pooling}, kind={kind_of(self.task)}. Leave it out."
             )
         return self
 
     @model_validator(mode="after")
     def _check_head_start(self):
-        if self.finetuning.head_start == "probe" and self.task.kind not in POOLED:
+        if self.finetuning.head_start == "probe" and kind_of(self.task) not in POOLED:
             raise ValueError(
                 f"`finetuning.head_start: probe` must go with a task of kind {', '.join(POOLED)}. Received: "
-                f"head_start=probe, kind={self.task.kind}. Leave it out."
+                f"head_start=probe, kind={kind_of(self.task)}. Leave it out."
             )
         return self
 
     @model_validator(mode="after")
     def _check_label_words(self):
-        settings, kind = self.finetuning, self.task.kind
+        settings, kind = self.finetuning, kind_of(self.task)
         if settings.label_words is None:
             return self
         received = f"kind={kind}, pooling={settings.pooling}, head_start={settings.head_start}"
@@ -150,10 +150,11 @@ class PipelineConfig(Settings):
 
     @model_validator(mode="after")
     def _check_initial_model(self):
-        if self.initial_model is not None and self.has_own_teacher:
+        teacher = self.distillation.teacher if self.distillation is not None else None
+        if self.initial_model is not None and teacher is not None:
             raise ValueError(
                 "`initial_model` must not go with `distillation.teacher`, with which nothing is pre-trained. Received: "
-                f"initial_model={self.initial_model}, teacher={self.distillation.teacher}. Leave out one of them."
+                f"initial_model={self.initial_model}, teacher={teacher}. Leave out one of them."
             )
         return self
 
@@ -163,12 +164,19 @@ class PipelineConfig(Settings):
         return self.distillation is not None and self.distillation.teacher is not None
 
     @property
+    def needed_distillation(self) -> DistillationConfig:
+        """The section `distillation`, which must be set."""
+        if self.distillation is None:
+            raise ValueError("A student must have the section `distillation`. Received: none. Give it.")
+        return self.distillation
+
+    @property
     def student(self) -> "PipelineConfig":
         """The configuration of the student of `distillation`, which must be set: sections `model` and `pretraining`."""
-        last, given = self.phases[-1], self.distillation.model_dump()
+        last, given = self.phases[-1], self.needed_distillation.model_dump()
         settings = {name: given[name] for name in given.keys() & type(last.pretraining).model_fields}
         pretraining = last.pretraining.model_copy(update=settings | {"bag_of_words": 0.0})
-        return last.model_copy(update={"model": self.distillation.student, "pretraining": pretraining})
+        return last.model_copy(update={"model": self.needed_distillation.student, "pretraining": pretraining})
 
     @property
     def phases(self) -> tuple["PipelineConfig", ...]:

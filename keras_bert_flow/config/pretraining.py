@@ -1,6 +1,6 @@
 """Sections `pretraining` and `second_phase`."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,9 @@ from keras_bert_flow.config.optimization import (
     check_equal_parts,
 )
 from keras_bert_flow.config.settings import Settings
+
+if TYPE_CHECKING:
+    from keras_bert_flow.config.distillation import DistillationConfig
 
 
 class PretrainingConfig(Settings):
@@ -155,7 +158,7 @@ class SecondPhaseConfig(Settings):
         return self
 
 
-def check_steps(settings: "PretrainingConfig | SecondPhaseConfig") -> None:
+def check_steps(settings: "PretrainingConfig | SecondPhaseConfig | DistillationConfig") -> None:
     """Raise ValueError for a warm-up longer than the run, and for batches that do not divide into equal parts."""
     check_at_most("warmup_steps", settings.warmup_steps, "total_steps", settings.total_steps)
     check_equal_parts(settings.batch_size, settings.accumulate_batches)

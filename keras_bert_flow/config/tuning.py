@@ -20,9 +20,8 @@ class Dimension(Settings):
 
     @model_validator(mode="after")
     def _check_range(self):
-        bounds = (self.low, self.high)
         if self.choices is not None:
-            if bounds != (None, None) or self.log:
+            if (self.low, self.high) != (None, None) or self.log:
                 raise ValueError(
                     f"`choices` must go without low, high and log. Received: low={self.low}, high={self.high}, "
                     f"log={self.log}. Leave out the range or the choices."
@@ -32,7 +31,7 @@ class Dimension(Settings):
                     f"`choices` must name one value or more, each once. Received: {list(self.choices)}. Give others."
                 )
             return self
-        if None in bounds:
+        if self.low is None or self.high is None:
             raise ValueError(
                 f"A range must have low and high. Received: low={self.low}, high={self.high}. Give both, or choices."
             )
@@ -42,6 +41,17 @@ class Dimension(Settings):
                 f"log={self.log}. Give other bounds."
             )
         return self
+
+    @property
+    def bounds(self) -> tuple[int | float, int | float]:
+        """Lowest and highest value of a range.
+
+        Raises:
+            ValueError: the values are chosen from.
+        """
+        if self.low is None or self.high is None:
+            raise ValueError(f"A range must have low and high. Received: choices={self.choices}.")
+        return self.low, self.high
 
     @property
     def is_whole(self) -> bool:

@@ -5,7 +5,7 @@ Source of the layout: peft 0.21, tuners/lora/config.py and utils/save_and_load.p
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -31,7 +31,7 @@ TASK_TYPES = {  # architecture → what peft calls its task
     "Model": "FEATURE_EXTRACTION",
 }
 # Fields that change what the matrices mean → what they must be.
-_PLAIN = {
+_PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
     "use_dora": (False, None),
@@ -156,7 +156,7 @@ class AdaptedTensors(TensorMapping):
             self._refuse(matrix, f"of the shape {shape}")
         return shape
 
-    def _refuse(self, name: str, what: str):
+    def _refuse(self, name: str, what: str) -> NoReturn:
         raise ValueError(
             f"{self._adapter.path}: LoRA must have two matrices for a weight of the model. Received: {abridge(name)}, "
             f"{what}. Does the adapter belong to {self._base.path}?"

@@ -17,7 +17,8 @@ from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, WORDS_TRANSFORM
 
 FLOAT32_BYTES = 4
-_MASKED_LM_SIZES = {  # our layers → the sizes of their tensors, as fields of the shape
+# Our layers → the sizes of their tensors, as fields of the shape.
+_MASKED_LM_SIZES: dict[str, dict[str, tuple[str, ...]]] = {
     "mlm_transform/dense": {"weight": ("embedding_dim", "hidden_dim"), "bias": ("embedding_dim",)},
     "mlm_transform/layer_norm": {"weight": ("embedding_dim",), "bias": ("embedding_dim",)},
     "mlm": {"bias": ("vocabulary_size",)},
@@ -87,10 +88,11 @@ def open_directory(
     path = (folder if (folder / "config.json").is_file() else base) / "config.json"
     config, source = read_json(path), str(path)
     shape, table = read_shape(config, source), find_table_of(config, source)
-    tensors = open_model_tensors(base).rename(table.normalise_name)
+    stored = open_model_tensors(base).rename(table.normalise_name)
+    tensors: StoredTensors | AdaptedTensors = stored
     if base != folder:
         _check_base(config, path, base / "config.json")
-        tensors = open_adapted(folder, tensors, table)
+        tensors = open_adapted(folder, stored, table)
     check_sizes(shape, table, tensors)
     check_memory(tensors)
     if (folder / "vocab.txt").is_file():

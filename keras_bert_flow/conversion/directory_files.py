@@ -31,7 +31,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}). Copy or save it again.") from None
     if not isinstance(content, kind):
-        name = {dict: "object", list: "array"}[kind]
+        name = "object" if kind is dict else "array"
         raise ValueError(f"{path}: must be a JSON {name}. Received: {type(content).__name__}.")
     return content
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
+from keras_bert_flow.conversion.codecs.tensors import TensorMapping
 from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.models.heads.registry import TASK_HEADS, find_task_head
 from keras_bert_flow.models.saved_as import SavedAs
@@ -21,7 +21,7 @@ def find_saved_as(model) -> SavedAs:
     return saved
 
 
-def has_head(saved: SavedAs, config: dict[str, Any], tensors: StoredTensors, table: FamilyTable) -> bool:
+def has_head(saved: SavedAs, config: dict[str, Any], tensors: TensorMapping, table: FamilyTable) -> bool:
     """Say whether a directory holds the head of a task, not one of another task by the same name."""
     if not saved.head:
         return True

@@ -47,7 +47,7 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
         config[MLM_ACTIVATION] = HF_ACTIVATIONS[settings["mlm_hidden_act"]]
     if settings.get("mlm_layer_norm_epsilon") is not None:
         config[MLM_EPSILON] = settings["mlm_layer_norm_epsilon"]
-    return config | table.written
+    return config | dict(table.written)
 
 
 def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:

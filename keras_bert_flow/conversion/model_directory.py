@@ -14,7 +14,8 @@ from keras_bert_flow.conversion.adapters import (
     describe_adapter,
     name_base,
 )
-from keras_bert_flow.conversion.codecs.safetensors_file import FILE, StoredTensors, write_tensors
+from keras_bert_flow.conversion.codecs.safetensors_file import FILE, write_tensors
+from keras_bert_flow.conversion.codecs.tensors import TensorMapping
 from keras_bert_flow.conversion.directory_files import check_vocabulary, write_json, write_vocabulary
 from keras_bert_flow.conversion.heads import find_saved_as
 from keras_bert_flow.conversion.hf_config import (
@@ -104,11 +105,13 @@ def save_model_directory(
     if task is not None:
         task.save(folder, max_tokens or backbone.max_positions)
     if not isinstance(card, str):
-        card = write_card(card or Card(), model, backbone, saved, config["architectures"][0], base and base[BASE])
+        card = write_card(
+            card or Card(), model, backbone, saved, config["architectures"][0], base[BASE] if base else None
+        )
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def load_model(model_class: type, path, **overrides):
+def load_model(model_class: Any, path, **overrides):
     """Load a model of a class; warn when a head is newly initialised without being asked for.
 
     Args:
@@ -212,7 +215,7 @@ def load_pretrainer(
     return model, new_layers + list_unpublished(model)
 
 
-def _find_stored(saved: SavedAs, family: str, tensors: StoredTensors) -> SavedAs:
+def _find_stored(saved: SavedAs, family: str, tensors: TensorMapping) -> SavedAs:
     """Return how a directory holds a model: `transformers` 4 had one bias, where 5 has another beside a table."""
     names = find_table(family).name_heads(MASKED_LM_TABLE, saved.architecture)
     if is_untied(saved) and f"{names['mlm']}.bias" not in tensors:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.conversion.adapters import AdaptedTensors
 from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
 from keras_bert_flow.conversion.directory_check import open_directory
 from keras_bert_flow.conversion.hf_config import read_hf_config
@@ -14,7 +15,7 @@ from keras_bert_flow.stores.fetching import fetch
 OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype", "name")
 
 
-def read_directory(path) -> tuple[Path, dict[str, Any], StoredTensors]:
+def read_directory(path) -> tuple[Path, dict[str, Any], StoredTensors | AdaptedTensors]:
     """Return the folder, the content of its `config.json`, and its tensors by their names of today, all finite.
 
     Raises:

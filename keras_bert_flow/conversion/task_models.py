@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
+from keras_bert_flow.conversion.codecs.tensors import TensorMapping
 from keras_bert_flow.conversion.directory_check import require_words_head
 from keras_bert_flow.conversion.heads import find_saved_as, has_head
 from keras_bert_flow.conversion.hf_config import POOLING_FIELD, read_labels
@@ -83,7 +83,7 @@ def _choose_classes(
     folder: Path,
     backbone: Backbone,
     config: dict[str, Any],
-    tensors: StoredTensors,
+    tensors: TensorMapping,
     saved: SavedAs,
     is_new: bool,
     num_classes: int | None,
@@ -95,7 +95,7 @@ def _choose_classes(
     if is_new:
         if num_classes is None and labels is None:
             raise ValueError(f"{folder}: there is no {saved.noun} in it, so a new one needs `num_classes` or `labels`.")
-        return {"num_classes": len(labels) if num_classes is None else num_classes, "labels": labels}
+        return {"num_classes": len(labels or ()) if num_classes is None else num_classes, "labels": labels}
     stored = read_labels(config, str(folder / "config.json"))
     if labels is not None and stored is not None and labels != stored:
         raise ValueError(

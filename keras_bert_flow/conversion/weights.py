@@ -7,7 +7,7 @@ import numpy as np
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion import huggingface as hf
 from keras_bert_flow.conversion.adapters import FIRST, PREFIX, SECOND
-from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
+from keras_bert_flow.conversion.codecs.tensors import TensorMapping
 from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.conversion.tables.table import FamilyTable, split_fused
 from keras_bert_flow.layers.query_key_value import PARTS
@@ -31,7 +31,7 @@ def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.nd
         )
     table = find_table(backbone.family)
     names = _name_layers(table, backbone, saved)
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for variable, value in read_merged(model):
         value = _check_finite(variable, value)
         parts = hf.tensor_names(variable.path, names)
@@ -68,7 +68,7 @@ def export_adapter(model, backbone: Backbone, saved: SavedAs) -> tuple[dict[str,
             f"An adapter must be of LoRA that `Backbone.enable_lora` has made. Received: {len(layers)} layers with "
             f"LoRA, of {len(kinds)} ranks and alphas. Save the whole model: leave out adapter_of."
         )
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for layer in layers:
         names = split_fused(known[layer.path])
         pairs = layer.list_lora() if len(names) > 1 else {None: (layer.lora_kernel_a, layer.lora_kernel_b)}
@@ -114,7 +114,7 @@ def import_tensors(
     model,
     backbone: Backbone,
     saved: SavedAs,
-    tensors: StoredTensors,
+    tensors: TensorMapping,
     new_layers: Collection[str] = (),
 ) -> None:
     """Read every weight of a model, but for the layers that are new.
@@ -141,17 +141,17 @@ def import_tensors(
         variable.assign(hf.import_variable(variable.path, arrays, backbone.num_heads))
 
 
-def has_pooler(family: str, saved: SavedAs, tensors: StoredTensors) -> bool:
+def has_pooler(family: str, saved: SavedAs, tensors: TensorMapping) -> bool:
     """Say whether a directory holds the pooler of a kind of model, which a masked LM does not."""
     return f"{find_table(family).name_pooler(saved.architecture)}.weight" in tensors
 
 
-def list_missing(model, saved: SavedAs, tensors: StoredTensors) -> tuple[str, ...]:
+def list_missing(model, saved: SavedAs, tensors: TensorMapping) -> tuple[str, ...]:
     """Return the layers of the pooler and of heads for which there is no tensor, in the order of the model."""
     table = find_table(model.backbone.family)
     names = {ours: found.name for ours, found in table.pooler.items()}
     names |= table.name_heads(saved.head, saved.architecture)
-    missing = {}  # an ordered set
+    missing: dict[str, None] = {}  # an ordered set
     for variable in model.weights:
         layer = variable.path.rpartition("/")[0]
         if layer in names and not tensors.keys() & hf.tensor_names(variable.path, names):

@@ -7,10 +7,10 @@ masks.
 Source: Liu et al. 2019 (RoBERTa), section 4.1; arXiv:1907.11692.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,11 +21,19 @@ from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_toke
 Features = Mapping[str, np.ndarray]
 
 
+class RandomAccess(Protocol):
+    """Records that are read by their number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Features: ...
+
+
 @dataclass(frozen=True)
 class NumberedRecords:
     """Records that come with their number, which their masks are drawn from."""
 
-    records: Sequence[Features]
+    records: RandomAccess
 
     def __len__(self) -> int:
         return len(self.records)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grain
 import numpy as np
@@ -64,7 +65,9 @@ def pretraining_dataset(
         dataset = shuffle_endlessly(grain.MapDataset.source(records), seed)
     objective = objective or find_objective(records.objective)
     dataset = dataset.map_with_index(Draws(objective, seed))
-    words = {"label_weights": records.label_weights, "mean_context": records.mean_context} if bag_of_words else {}
+    words: dict[str, Any] = (
+        {"label_weights": records.label_weights, "mean_context": records.mean_context} if bag_of_words else {}
+    )
     to_batch = partial(to_model_batch, objective=objective, **words)
     number, count = share
     if batch_size % count:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from copy import copy
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class PretrainingRecords:
         self.sequence_length = self.record_length if sequence_length is None else sequence_length
         check_cutting(self.objective, self.record_length, self.sequence_length)
         self._count = count_sequences(self.record_length, self.sequence_length)
-        self._rule = None if self.is_whole else self.read_masking_rule()
+        self._rule: Any = None if self.is_whole else self.read_masking_rule()
 
     def __len__(self) -> int:
         return (int(self._ends[-1]) if len(self._ends) else 0) * self._count

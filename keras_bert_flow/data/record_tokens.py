@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from keras_bert_flow.data.dynamic_masking import Features, restore_tokens
+from keras_bert_flow.data.dynamic_masking import RandomAccess, restore_tokens
 
 MOST_TOKENS = 16_000_000  # more of them change little, and would take more than seconds
 BATCH_TOKENS = 1 << 21
@@ -12,7 +12,7 @@ BATCH_TOKENS = 1 << 21
 FREQUENT = 1e-4
 
 
-def read_tokens(records: Sequence[Features], length: int) -> Iterator[np.ndarray]:
+def read_tokens(records: RandomAccess, length: int) -> Iterator[np.ndarray]:
     """Yield the tokens of records of a length before masking, int, (sequences, length).
 
     Of records with more than `MOST_TOKENS`, evenly spaced ones are read.
@@ -24,7 +24,9 @@ def read_tokens(records: Sequence[Features], length: int) -> Iterator[np.ndarray
         yield np.stack([restore_tokens(records[number]) for number in numbers[start : start + size]])
 
 
-def count_tokens(batches: Iterable[np.ndarray], vocabulary_size: int, special_ids: Sequence[int]) -> np.ndarray:
+def count_tokens(
+    batches: Iterable[np.ndarray], vocabulary_size: int, special_ids: Sequence[int] | np.ndarray
+) -> np.ndarray:
     """Return how often each token occurs, int, (vocabulary,); special pieces are not counted."""
     counts = sum(
         (np.bincount(rows.ravel(), minlength=vocabulary_size) for rows in batches), np.zeros(vocabulary_size, "int64")

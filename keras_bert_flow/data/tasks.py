@@ -20,7 +20,7 @@ def make_inputs(features: Features, rows: np.ndarray, width: int) -> dict[str, n
     sequences = (rows[:, None] * group + np.arange(group)).reshape(-1)
     token_ids, segment_ids, padding_mask = np.zeros((3, len(sequences), width), np.int32)
     for place, sequence in enumerate(sequences):
-        ids = features.token_ids[sequence]
+        ids = features.token_ids[int(sequence)]
         token_ids[place, : len(ids)] = ids
         segment_ids[place, features.first_lengths[sequence] : len(ids)] = 1
         padding_mask[place, : len(ids)] = 1
@@ -73,11 +73,16 @@ def predict_features(
     if not len(features):
         return {}
     outputs = model.output if isinstance(model.output, Mapping) else {ONLY_OUTPUT: model.output}
-    lengths, answers = features.lengths, {name: [None] * len(features) for name in outputs}
+    lengths = features.lengths
+    answers: dict[str, list[Any]] = {name: [None] * len(features) for name in outputs}
     of_tokens = {name: not features.has_axis and _is_per_token(output) for name, output in outputs.items()}
     if choose is None:
-        limits = {"max_widths": max_widths, "longest": features.sequence_length}
-        choose = partial(choose_few_widths, batch_positions=batch_positions, **limits)
+        choose = partial(
+            choose_few_widths,
+            batch_positions=batch_positions,
+            max_widths=max_widths,
+            longest=features.sequence_length,
+        )
     for rows, found in ask_in_batches(model, features, choose, batch_positions, follow):
         for name, values in found.items():
             for row, answer in zip(rows, values, strict=True):
@@ -87,7 +92,7 @@ def predict_features(
 
 def ask_in_batches(
     model,
-    features: Features,
+    features: Any,
     choose: ChooseWidths,
     batch_positions: int,
     follow: Callable = iter,
@@ -96,6 +101,7 @@ def ask_in_batches(
     """Yield rows and what a model says of them, float32 by output, batch by batch, the narrowest first.
 
     Args:
+        features: `Features`, or others that have `lengths` and that `make` reads.
         choose, follow: as for `predict_features`.
         make: makes inputs as `make_inputs` does, and others that the model takes.
     """

@@ -5,6 +5,7 @@ those of a single device; nothing has to be weighted.
 """
 
 import os
+from typing import Any
 
 import jax
 import keras
@@ -39,7 +40,7 @@ class JaxCluster(Cluster):
         self.processes, self.rank = jax.process_count(), jax.process_index()
         self.devices = devices // model_parallel
         self.ask_every_steps = 1 if self.processes == 1 else STEPS_BETWEEN_ASKS
-        self._predict = None
+        self._predict: Any = None  # a model and its compiled function
         names = keras.distribution.list_devices()[:devices]
         if layout is None:
             self._distribution = keras.distribution.DataParallel(devices=names, auto_shard_dataset=False)

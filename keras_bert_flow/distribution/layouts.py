@@ -26,7 +26,7 @@ def make_layout(shape: EncoderShape, cuts: Mapping[str, tuple], count: int) -> d
                 f"`distribution.model_parallel` must divide the model's {name}. Received: model_parallel={count}, "
                 f"{name}={size}. Choose a divisor of both num_heads and intermediate_dim."
             )
-    layout = {rf"(.*/)?{BLOCK}\d+/{weight}": axes for weight, axes in cuts.items()}
+    layout: dict[str, Sequence] = {rf"(.*/)?{BLOCK}\d+/{weight}": axes for weight, axes in cuts.items()}
     table = r"(.*/)?token_embedding/embeddings"
     if shape.vocabulary_size % count:
         return layout | {table: (None, MODEL)}

@@ -72,7 +72,7 @@ def _start_jax(config, settings: DistributionConfig, shape: EncoderShape) -> Clu
     if count == 1 and settings.kind != MODEL_PARALLEL:
         return _take_one(settings)
     parts, copies = _count_parts(config), count
-    if settings.kind == MODEL_PARALLEL:
+    if settings.model_parallel is not None:  # of that kind
         layout = make_layout(shape, find_family(config.model.family).cuts, settings.model_parallel)
         if count % settings.model_parallel or processes > 1:
             raise ValueError(
@@ -86,7 +86,9 @@ def _start_jax(config, settings: DistributionConfig, shape: EncoderShape) -> Clu
             "With jax, `accumulate_batches` needs a single process. Received: "
             f"accumulate_batches={parts}, {processes} processes. Set it to 1."
         )
-    return JaxCluster(count) if settings.kind != MODEL_PARALLEL else JaxCluster(count, layout, settings.model_parallel)
+    if settings.model_parallel is not None:
+        return JaxCluster(count, layout, settings.model_parallel)
+    return JaxCluster(count)
 
 
 def _start_tensorflow(config, settings: DistributionConfig, shape: EncoderShape) -> Cluster:

@@ -7,6 +7,7 @@ before the optimizer sees them.
 
 import json
 import os
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -70,7 +71,8 @@ class TensorFlowCluster(Cluster):
             self.rank = resolver.task_id + (len(workers.get("chief", ())) if resolver.task_type == "worker" else 0)
         self.devices = strategy.num_replicas_in_sync
         self.ask_every_steps = 1 if self.processes == 1 else STEPS_BETWEEN_ASKS
-        self._spec, self._predict = None, None
+        self._spec = None
+        self._predict: Any = None  # a model and its compiled function
 
     def scope(self):
         return self._strategy.scope()

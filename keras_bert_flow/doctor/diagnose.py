@@ -44,7 +44,7 @@ def diagnose(
     kind, place = find_kind(path)
     if kind == "records":
         return examine_records(place, vocabulary_file, sample)
-    verify(*filter(None, (place, vocabulary_file)))
+    verify(place, *([vocabulary_file] if vocabulary_file else []))
     if kind == "vocabulary":
         return examine_vocabulary(place, read_case(Path(place).parent) if cased is None else cased)
     tokenizer = read_tokenizer_file(vocabulary_file, cased) if vocabulary_file else None

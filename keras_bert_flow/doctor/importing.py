@@ -179,11 +179,11 @@ def _read_first(path: str) -> Mapping[str, np.ndarray]:
     with open(path, "rb") as file:
         if file.read(len(_GZIP)) == _GZIP:
             raise ValueError(f"Records must be without compression. Received: {path}, packed by gzip. Unpack it.")
-    file = TFRecordFile(path)
-    if not len(file):
+    records = TFRecordFile(path)
+    if not len(records):
         raise ValueError(f"A file of records must hold one. Received: {path}, without. Leave it out.")
     try:
-        return decode_record(convert_record(file[0]))
+        return decode_record(convert_record(records[0]))
     except ValueError as error:
         raise _unusable(path, error) from None
 

@@ -26,7 +26,7 @@ class Layout:
     """
 
     vocabulary_size: int
-    special_ids: tuple[int, int, int, int, int]
+    special_ids: tuple[int, ...]
     objective: str = DEFAULT
     mask_unit: str = "token"
     masked_fraction: float | None = None

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class RecordCounts:
         self.faults: Counter = Counter()
         self.first_fault: dict[str, str] = {}
         self.repeats = Repeats()
-        self._shape = (layout.sequence_length, layout.max_predictions)
+        self._shape: tuple[Any, Any] = (layout.sequence_length, layout.max_predictions)  # None until it is seen
         self.lengths = np.zeros((layout.sequence_length or 0) + 1, np.int64)
         self._rows = rows
         self._waiting: list[tuple[str, Features]] = []
@@ -67,7 +68,7 @@ class RecordCounts:
     def _has_shape(self, features: Features) -> bool:
         if None in self._shape:
             first = (len(features["input_ids"]), len(features["masked_lm_ids"]))
-            self._shape = tuple(known or seen for known, seen in zip(self._shape, first, strict=True))
+            self._shape = (self._shape[0] or first[0], self._shape[1] or first[1])
             self.lengths = np.zeros(self._shape[0] + 1, np.int64)
         length, predictions = self._shape
         return (

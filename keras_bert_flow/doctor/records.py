@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_bert_flow.artifacts import file_digest
-from keras_bert_flow.doctor.findings import Diagnosis, Finding, judge, share
+from keras_bert_flow.doctor.findings import Diagnosis, Finding, Verdict, judge, share
 from keras_bert_flow.doctor.layout import Layout, make_layout
 from keras_bert_flow.doctor.measures import even_histogram
 from keras_bert_flow.doctor.record_counts import FAULTS, RecordCounts
@@ -129,7 +129,7 @@ def _judge_amounts(manifest: Manifest | None, opened: RecordFiles) -> list[Findi
     train, held_out = opened.records_of("train"), opened.records_of("held_out")
     if manifest is None:  # the files of others have other names
         return [judge("records", len(opened) > 0, f"{len(opened):,}", "Give the corpus more documents.")]
-    held_out_verdict = "ok" if held_out else "warning"
+    held_out_verdict: Verdict = "ok" if held_out else "warning"
     return [
         judge("records", train > 0, f"{train:,} to train on", "Give the corpus more documents."),
         judge(

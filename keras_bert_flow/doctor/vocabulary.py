@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_bert_flow.doctor.findings import Diagnosis, Finding, grade, judge, percent, share
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
@@ -50,7 +51,7 @@ def examine_vocabulary(path: str | Path, cased: bool | None = None) -> Diagnosis
     unreachable = [piece for piece in ordinary if not is_reachable(piece, cased)]
     characters = {character for piece in ordinary for character in _letters(piece)}
     alone = {character for character in characters if character in ids or CONTINUATION + character in ids}
-    numbers = {
+    numbers: dict[str, Any] = {
         "pieces": len(pieces),
         "cased": cased,
         "special_ids": {piece: ids.get(piece) for piece in SPECIAL_PIECES},

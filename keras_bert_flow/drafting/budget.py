@@ -1,6 +1,7 @@
 """Choose the size of a model and the length of its training so that they fit in some minutes on this processor."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.drafting.task import DraftedTask
@@ -65,7 +66,7 @@ def choose_budget(
     length = 64 if minutes <= 120 else 128
     available = operations_per_second * EFFICIENCY * seconds * PRETRAINING_SHARE
     corpus_tokens = look.total_bytes / BYTES_PER_TOKEN
-    chosen = None
+    chosen: Any = None
     for size in SIZES:  # the smallest anyway, a larger one where it sees enough
         shape = resolve_shape(ModelConfig(size=size, max_positions=512), pieces)
         flops = count_flops(shape, length, round(0.15 * length), use_pooler=False).training

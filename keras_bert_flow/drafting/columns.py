@@ -112,7 +112,7 @@ def look_at_table(path: str | Path) -> Table:
     Raises:
         FileNotFoundError, ValueError: it cannot be read, its rows have not the same columns, or it has none.
     """
-    rows = list(islice(read_whole_rows(path), LOOKED_AT_ROWS + 1))
+    rows: list[tuple[int, Any]] = list(islice(read_whole_rows(path), LOOKED_AT_ROWS + 1))
     if not rows:
         raise ValueError(f"A table must hold at least one example. Received: {path}, which holds none.")
     if isinstance(rows[0][1], dict):
@@ -129,9 +129,9 @@ def look_at_table(path: str | Path) -> Table:
             )
     first, rest = [cell.strip() for cell in rows[0][1]], [values for _, values in rows[1:]]
     has_header, reason = find_header(first, rest)
-    names = first if has_header else [str(number) for number in range(width)]
+    headings = first if has_header else [str(number) for number in range(width)]
     body = rest if has_header else [rows[0][1], *rest]
-    columns = tuple(Column(name, tuple(row[place] for row in body)) for place, name in enumerate(names))
+    columns = tuple(Column(name, tuple(row[place] for row in body)) for place, name in enumerate(headings))
     return Table(str(path), columns, has_header, reason, len(body))
 
 

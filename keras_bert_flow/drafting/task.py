@@ -162,9 +162,9 @@ def _find_label(table: Table) -> Column | None:
 
 def _find_texts(table: Table, texts: list[Column]) -> tuple[Column, Column | None, str]:
     for first, second in PAIR_NAMES:
-        pair = table.find(first), table.find(second)
-        if all(pair):
-            return *pair, f"{first} and {second} are the names of a pair"
+        one, other = table.find(first), table.find(second)
+        if one and other:
+            return one, other, f"{first} and {second} are the names of a pair"
     named = [column for name in TEXT_NAMES if (column := table.find(name)) and not column.is_numeric]
     if named:
         return named[0], None, "by its name"
@@ -176,7 +176,7 @@ def _find_texts(table: Table, texts: list[Column]) -> tuple[Column, Column | Non
     longest = max(texts, key=lambda column: column.characters)
     alike = [column for column in texts if longest.characters <= ALIKE * column.characters]
     if len(alike) == 2 and not table.has_header:
-        return *alike, "the first of two columns of texts of similar length"
+        return alike[0], alike[1], "the first of two columns of texts of similar length"
     return longest, None, f"the longest texts: {longest.words:.1f} words on average"
 
 

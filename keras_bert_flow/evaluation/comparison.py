@@ -43,7 +43,7 @@ def compare_models(
     for _ in range(resamples):
         chosen = rng.integers(count, size=count)
         for model, of_model in measures.items():
-            draws[model].append(np.mean([measure(chosen) for measure in of_model]))
+            draws[model].append(float(np.mean([measure(chosen) for measure in of_model])))
     everything = np.arange(count)
     scores = {model: np.array([measure(everything) for measure in of_model]) for model, of_model in measures.items()}
     compared = {}

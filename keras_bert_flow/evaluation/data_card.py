@@ -97,7 +97,7 @@ def _count_rows(counters: Mapping[str, Any], prefix: str = "") -> list[list[str]
         if isinstance(value, Mapping):
             rows += _count_rows(value, f"{label}: ")
         else:
-            whole = counters.get(SHARES.get(name))
+            whole = counters.get(SHARES[name]) if name in SHARES else None
             share = f"{value / whole:.2%} of {SHARES[name]}".replace("_", " ") if whole else ""
             rows.append([label, f"{value:,}" if isinstance(value, int) else str(value), share])
     return rows

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.tasks import kind_of
 from keras_bert_flow.evaluation.data_card import make_data_card
 from keras_bert_flow.evaluation.grid_table import GRID_FILE, RANDOM_GRID_FILE, grid_markdown, other_seconds, read_grid
 from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown
@@ -72,7 +73,7 @@ def evaluate_model(
     """
     questions = questions or read_questions(config, model)
     predictor = Predictor(model)
-    scores = {}
+    scores: dict[str, Any] = {}
     for name, asked in questions.items():
         predictions = predictor.answer_encoded(asked.features, asked.examples)
         found = predictor.task.score(asked.examples, predictions)
@@ -249,15 +250,14 @@ def _gather_stages(
     vocabulary = find_source(records, "vocabulary")
     seconds: dict[Path, float | None] = dict.fromkeys([*([vocabulary] if vocabulary else []), records])
     seconds |= {phase: figure["seconds"] for phase, figure in zip(phases, figures, strict=True)}
-    seconds[finetuned] = sum(run.seconds for group in runs.values() for run in group)
-    seconds[finetuned] += sum(other_seconds(read_grid(finetuned, name)) for name in (GRID_FILE, RANDOM_GRID_FILE))
-    return gather_costs(seconds)
+    others = sum(other_seconds(read_grid(finetuned, name)) for name in (GRID_FILE, RANDOM_GRID_FILE))
+    return gather_costs(seconds | {finetuned: others + sum(run.seconds for group in runs.values() for run in group)})
 
 
 def _describe_usage(config: PipelineConfig, finetuned: Path) -> list[str]:
     """Write how the model of the first seed is used."""
     runs = sorted(finetuned.glob(f"{PRETRAINED}/seed-*/model"), key=lambda path: int(path.parent.name.split("-")[1]))
-    return [write_commands(runs[0], config.task.kind, config.backend), write_python(runs[0])]
+    return [write_commands(runs[0], kind_of(config.task), config.backend), write_python(runs[0])]
 
 
 def _list_versions() -> dict[str, str]:

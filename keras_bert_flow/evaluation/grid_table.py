@@ -36,8 +36,9 @@ def read_grid(finetuned: str | Path, name: str = GRID_FILE) -> dict[str, Any] | 
 
 def other_seconds(grid: Mapping[str, Any] | None) -> float:
     """Add up the time of the points that were not chosen; that of runs that failed is not known."""
-    points = grid["points"] if grid else []
-    return sum(point["seconds"] or 0.0 for point in points if point["name"] != grid["chosen"])
+    if not grid:
+        return 0.0
+    return sum((point["seconds"] or 0.0 for point in grid["points"] if point["name"] != grid["chosen"]), 0.0)
 
 
 def grid_rows(grid: Mapping[str, Any]) -> list[list[str]]:

@@ -104,7 +104,7 @@ def _heading(curve: Mapping[str, Any]) -> str:
 
 
 def _list_models(curve: Mapping[str, Any]) -> dict[str, str]:
-    names = {"tfidf": name_word_baseline(curve["kind"])} | MODEL_NAMES
+    names = {"tfidf": name_word_baseline(curve["kind"]) or ""} | MODEL_NAMES
     return {model: names[model] for model in MODELS if any(row.get(model) for row in curve["rows"])}
 
 

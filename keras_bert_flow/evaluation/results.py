@@ -42,6 +42,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from keras_bert_flow.evaluation.comparison import compare_models
 from keras_bert_flow.evaluation.convergence import is_improving
 from keras_bert_flow.evaluation.interval import bootstrap_interval
@@ -181,9 +183,9 @@ def _bound(task: Task, dev: Sequence[Any], run: RunPredictions, value: float) ->
 
 def _count_confusion(task: Task, dev: Sequence[Any], runs: Sequence[RunPredictions]) -> list[list[int]]:
     ids = {label: number for number, label in enumerate(task.labels)}
-    gold = [ids[example.label] for example in dev]
-    tables = [confusion(gold, [ids[prediction["label"]] for prediction in run.predictions], len(ids)) for run in runs]
-    return sum(tables).tolist()
+    gold = np.array([ids[example.label] for example in dev])
+    answers = [np.array([ids[prediction["label"]] for prediction in run.predictions]) for run in runs]
+    return np.sum([confusion(gold, labels, len(ids)) for labels in answers], axis=0).tolist()
 
 
 def _check_runs(runs: Mapping[str, Sequence[RunPredictions]], examples: int) -> None:

@@ -134,7 +134,8 @@ class _Differences:
             tolerance = TOLERANCE * max(1.0, float(np.abs(values[values > MASKED]).max(initial=0)))
             if not np.isfinite(others).all() or not int8 and difference > tolerance:
                 raise _different(title, f"{name} off by {difference:.1e}, at most {tolerance:.1e}", place)
-            self._pairs[name].append(tuple(self._list_answers(name, array, inputs) for array in (values, others)))
+            answers = self._list_answers(name, values, inputs), self._list_answers(name, others, inputs)
+            self._pairs[name].append(answers)
             self._count_agreement(name, values, others, inputs)
 
     @property

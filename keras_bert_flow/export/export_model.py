@@ -51,18 +51,20 @@ def export_model(
     """
     output, backend = check_local(output), choose_backend(format, keras.backend.backend())
     folder = fetch(folder)
-    tokenizer = check_export(folder, output, format, backend, int8, asked_as, strings)
+    tokenizer: Any = check_export(folder, output, format, backend, int8, asked_as, strings)
     known, model = find_export_format(format), load_served(folder, find_kind(folder, asked_as))
+    texts = None
     if strings:
         length = find_task(folder)[1] if has_task(folder) else model.axes["length"]
-        model = replace(model, strings=StringInputs(tokenizer, length))
+        texts = StringInputs(tokenizer, length)
+        model = replace(model, strings=texts)
     with publishing(output) as place:
         path = place / known.file
         _write(known, model, path, int8)
-        if strings:
+        if texts is not None:
             from keras_bert_flow.export.strings import compare_strings
 
-            compare_strings(path, model.strings)
+            compare_strings(path, texts)
         comparison = compare(model, _load(known, path), tokenizer, known.title, int8)
         copy_files(
             {name: folder / name for name in (CONFIG, *TOKENIZER, TASK_FILE) if (folder / name).is_file()}, place

@@ -7,6 +7,7 @@ exported models, such as `optimum` and `transformers.js`, look for them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 from keras import ops
@@ -55,7 +56,7 @@ class ServedModel:
     """
 
     model: keras.Model
-    axes: Mapping[str, int | None]
+    axes: Mapping[str, Any]
     kind: str
     strings: StringInputs | None = None
 

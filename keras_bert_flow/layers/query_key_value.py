@@ -18,6 +18,8 @@ class QueryKeyValue(Dense):
         num_heads: heads of the attention.
     """
 
+    lora_enabled: bool  # of Keras' Dense
+
     def __init__(self, units, num_heads, **kwargs):
         super().__init__(units, **kwargs)
         self.num_heads = num_heads

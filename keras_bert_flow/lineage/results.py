@@ -107,7 +107,8 @@ def read_result(folder: Path) -> Result:
         state = "set aside"
     elif fault:
         state = "damaged"
-    name = (hidden or aside)["name"] if hidden or aside else folder.name
+    renamed = hidden or aside
+    name = renamed["name"] if renamed else folder.name
     files = list(_list_files(folder))
     changed_at = max((status.st_mtime for _, status in files), default=folder.lstat().st_mtime)
     if state == "whole":

@@ -76,4 +76,5 @@ def as_yaml(value: Any) -> str:
 
 
 def _fields(section: str) -> set[str]:
-    return {*PipelineConfig.model_fields[section].annotation.model_fields}
+    annotation: Any = PipelineConfig.model_fields[section].annotation
+    return {*annotation.model_fields}

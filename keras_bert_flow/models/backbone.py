@@ -36,7 +36,7 @@ class Backbone(keras.Model):
 
     saved_as = SavedAs("Model", "encoder", use_pooler=None)
 
-    only_family = None  # of a class that has no other
+    only_family: str | None = None  # of a class that has no other
 
     def __init__(self, family=None, use_pooler=None, dtype=None, name=None, **sizes):
         family = family or self.only_family or DEFAULT

@@ -1,6 +1,7 @@
 """Keep which weights an optimizer does not decay, which Keras leaves out of a saved optimizer."""
 
 import re
+from collections.abc import Callable
 
 import keras
 
@@ -11,6 +12,8 @@ UNDECAYED_NAMES = (r"(^|/)(bias|gamma|beta)(:0)?$",)
 
 class ExcludesNames:
     """An optimizer that does not decay `UNDECAYED_NAMES`, also when it is made from a configuration."""
+
+    exclude_from_weight_decay: Callable[..., None]  # of the optimizer that this is mixed into
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

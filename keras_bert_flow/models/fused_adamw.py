@@ -1,5 +1,7 @@
 """Take the steps of Keras' AdamW in one pass over the weights, where the backend's own form needs several."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -16,7 +18,7 @@ from keras_bert_flow.models.decay_exclusions import ExcludesNames
 
 # On PyTorch an AdamW is of another class, which takes many weights in a call; Keras gives no subclass of AdamW that.
 # Not initialised: that would take memory on the device before a process has chosen its own.
-_KerasAdamW = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
+_KerasAdamW: Any = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
 
 
 class _AdamW(ExcludesNames, _KerasAdamW):

@@ -1,5 +1,7 @@
 """Share what every model with a head does: defaults of `compile`, configuration, model directories."""
 
+from typing import Any
+
 import keras
 
 from keras_bert_flow.backends.batches import take_batches
@@ -29,10 +31,10 @@ class ModelWithHead(keras.Model):
     """
 
     default_rate = 5e-5
-    default_loss_weights = None
+    default_loss_weights: dict[str, float] | None = None
     has_one_width = False  # all batches have it
     compiles_shapes = COMPILES_SHAPES
-    settings = ()
+    settings: Any = ()
 
     def __init__(self, backbone, inputs, outputs, name):
         super().__init__(inputs=inputs, outputs=outputs, name=name)

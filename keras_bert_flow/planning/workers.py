@@ -59,7 +59,7 @@ def describe_workers(config: PipelineConfig, files: Sequence[str]) -> list[str]:
     """Return a line on the worker processes of each data job; none where the user chose or the text is elsewhere."""
     if not files or _is_chosen(config.corpus, config.beam):
         return []
-    jobs = [] if config.vocabulary.file else [("vocabulary", None)]
+    jobs: list[tuple[str, RecordsConfig | None]] = [] if config.vocabulary.file else [("vocabulary", None)]
     jobs += [("records", phase.records) for phase in config.phases]
     size, cores, memory = text_bytes(config.corpus), count_cores(), available_memory()
     counts = ", ".join(

@@ -59,10 +59,8 @@ class AskedModel(ABC):
         return self._pose_all(read_items((line for _, line in read_lines(path)), f"{path}, row"))
 
     @abstractmethod
-    def answer(
-        self, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter
-    ) -> list[Prediction]:
-        """Return a prediction for each example.
+    def answer(self, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter) -> list[Any]:
+        """Return a prediction for each example: a `Prediction`, or what the model has in its place.
 
         Args:
             choose, follow: as for `predict_features`.

@@ -35,7 +35,7 @@ class Embedder(AskedModel):
     def __init__(
         self,
         folder: str | Path,
-        pooling: str | None = None,
+        pooling: Any = None,
         normalize: bool | None = None,
         batch_positions: int = BATCH_POSITIONS,
     ):

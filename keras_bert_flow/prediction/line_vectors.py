@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from keras_bert_flow.tasks.formats.bounded_reading import read_byte_lines
 
 VECTORS, LINES = "vectors.npy", "lines.npy"
 LINES_AT_ONCE = 16_384
+_Vectors = TypeVar("_Vectors", bound=np.ndarray)
 MODEL_FILES = ("config.json", "vocab.txt", "tokenizer_config.json")
 
 
@@ -81,7 +82,7 @@ def _describe(path: Path, embedder: Embedder, model: Path) -> dict[str, Any]:
 
 
 def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: Embedder, follow: Callable) -> None:
-    def allocate(shape: tuple[int, int], dtype: type) -> np.ndarray:
+    def allocate(shape: tuple[int, int], dtype: type) -> np.memmap:
         return np.lib.format.open_memmap(folder / VECTORS, "w+", dtype, shape)
 
     lines = _find_lines(path)
@@ -141,7 +142,9 @@ def _find_lines(path: Path) -> np.ndarray:
     return np.array(found, dtype=np.int64).reshape(-1, 2)
 
 
-def _embed(path: Path, lines: np.ndarray, embedder: Embedder, allocate: Callable, follow: Callable) -> np.ndarray:
+def _embed(
+    path: Path, lines: np.ndarray, embedder: Embedder, allocate: Callable[..., _Vectors], follow: Callable
+) -> _Vectors:
     vectors = allocate((len(lines), embedder.hidden_dim), np.float32)
     with path.open("rb") as file:
         for start in range(0, len(lines), LINES_AT_ONCE):

@@ -132,7 +132,8 @@ def write_lines(chunks: Iterable[Sequence[Prediction]], path: str | Path | None)
 
 
 def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
-    lines, rest, is_open = [], bytearray(), True
+    lines: list[bytes] = []
+    rest, is_open = bytearray(), True
     while is_open or lines:
         # With lines in hand, only what is there already is read.
         while is_open and len(lines) < at_once and (not lines or _has_more(descriptor)):

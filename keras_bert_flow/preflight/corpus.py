@@ -36,7 +36,8 @@ def check_text(config: PipelineConfig, files: Sequence[str], makes_records: bool
     Raises:
         ValueError: too much is rejected, there are too few documents, or a file is damaged.
     """
-    counts, rejecting = LimitedCounts(MOST_BYTES), []
+    counts = LimitedCounts(MOST_BYTES)
+    rejecting: list[tuple[str, str, int]] = []
     objective = find_objective(config.records.objective)
     needed, reason = (objective.needed_documents, objective.needed) if makes_records else (1, "text")
     is_held_out = held_out_choice(config.records.held_out_fraction, config.seed)

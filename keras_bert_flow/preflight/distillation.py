@@ -65,7 +65,7 @@ def check_teacher_directory(config: PipelineConfig, teacher: Path) -> None:
 
 def _check_student(config: PipelineConfig, teacher: Any, vocabulary_size: int) -> None:
     """Check the student against the shape of its teacher."""
-    settings = config.distillation
+    settings = config.needed_distillation
     student = resolve_shape(settings.student, vocabulary_size)
     check_teacher(student, teacher, settings.hidden_state_weight)
     if settings.start == "teacher":

@@ -13,7 +13,7 @@ def fetch_inputs(config: PipelineConfig) -> PipelineConfig:
         FileNotFoundError, OSError, ValueError: as of `stores.fetching.fetch`.
     """
     config = fetch_tables(config)
-    if config.distillation is None or not find_address(config.distillation.teacher or ""):
+    if config.distillation is None or not (own := config.distillation.teacher) or not find_address(own):
         return config
-    teacher = {"teacher": str(fetch(config.distillation.teacher))}
+    teacher = {"teacher": str(fetch(own))}
     return config.model_copy(update={"distillation": config.distillation.model_copy(update=teacher)})

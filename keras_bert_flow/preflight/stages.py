@@ -125,7 +125,7 @@ def check_importing(
     files: Sequence[str],
     held_out: Sequence[str],
     vocabulary: Path,
-    output: Path,
+    output: str | Path,
     others: Sequence[str],
 ) -> None:
     """Check what `kbf records --import` is given.

@@ -45,6 +45,7 @@ def encode_examples(features: Mapping[str, np.ndarray]) -> list[bytes]:
 
 
 def _encode_feature(name: bytes, values: np.ndarray) -> list[_Columns]:
+    payload: _Columns
     if values.dtype.kind == "f":
         tag, payload = _FLOAT_LIST, (np.ascontiguousarray(values, "<f4").view(np.uint8), None)
     else:

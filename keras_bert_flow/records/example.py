@@ -6,6 +6,8 @@ Feature{1: bytes, 2: floats, 3: int64s};
 each of these three is a list with its values in field 1, packed or not.
 """
 
+from typing import Any
+
 import numpy as np
 
 from keras_bert_flow.records.wire_format import BYTES, FIXED32, VARINT, read_fields, read_varints
@@ -74,6 +76,7 @@ def _enter(data: bytes, start: int, end: int) -> int:
 
 
 def _read_entry(data: bytes, start: int, end: int) -> tuple[str, np.ndarray]:
+    parts: list[Any]
     name, kind, parts = "", _INT64_LIST, []
     for number, wire, first, last in read_fields(data, start, end, depth=2):
         if wire != BYTES or number > 2:
@@ -97,7 +100,7 @@ def _read_entry(data: bytes, start: int, end: int) -> tuple[str, np.ndarray]:
 
 def _read_list(data: bytes, start: int, end: int, kind: int) -> list:
     """Return bytes objects, or arrays of numbers that follow each other."""
-    parts = []
+    parts: list[Any] = []
     for number, wire, first, last in read_fields(data, start, end, depth=4):
         if number != 1 or wire not in (BYTES, _UNPACKED[kind]):
             continue

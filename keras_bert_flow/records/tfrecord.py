@@ -8,8 +8,9 @@ import hashlib
 import mmap
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -128,9 +129,9 @@ class TFRecordFile:
         return {"path": self.path, "mapped": self._mapped}
 
     def __setstate__(self, state: dict) -> None:
-        self.__init__(**state)
+        type(self).__init__(self, **state)
 
-    def _open(self) -> Sequence:
+    def _open(self) -> Any:  # bytes, by slices
         index = self.path.with_name(self.path.name + INDEX_SUFFIX)
         if (carrier := find_carrier(self.path)) is not None:
             return ArrivingBytes(self.path, int.from_bytes(index.read_bytes()[-_OFFSET_BYTES:], "little"), carrier)

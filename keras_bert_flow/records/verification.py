@@ -26,9 +26,10 @@ def verify(*paths: str | Path) -> None:
         folder = (path if path.is_dir() else path.parent).resolve()
         if folder not in manifests:
             manifests[folder] = find_manifest(folder)
-        if manifests[folder] is None:
+        found = manifests[folder]
+        if found is None:
             continue
-        published, manifest = manifests[folder]
+        published, manifest = found
         prefix = folder.relative_to(published)
         for summary in manifest.files:
             place = Path(summary.name)

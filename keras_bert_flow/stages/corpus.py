@@ -22,6 +22,6 @@ def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConf
         files = tuple(str(corpus_folder / "corpus.txt") if item == BUILTIN else item for item in corpus.input)
         corpus = corpus.model_copy(update={"input": files})
     if task.train == BUILTIN:
-        files = {"train": str(corpus_folder / "train.tsv"), "dev": str(corpus_folder / "dev.tsv")}
-        task = task.model_copy(update=files | {"header": True, "text": "text", "text_pair": None, "label": "label"})
+        tables = {"train": str(corpus_folder / "train.tsv"), "dev": str(corpus_folder / "dev.tsv")}
+        task = task.model_copy(update={**tables, "header": True, "text": "text", "text_pair": None, "label": "label"})
     return config.model_copy(update={"corpus": corpus, "task": task})

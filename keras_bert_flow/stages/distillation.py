@@ -23,7 +23,7 @@ def distillation_key(config: PipelineConfig, records: Path, teacher: Path, earli
     refuse_auto(pretraining=student.pretraining.precision)
     settings = student.model_dump(include={"model", "seed", "backend"})
     settings["pretraining"] = student.pretraining.model_dump(exclude=find_unseen(student))
-    settings["distillation"] = config.distillation.model_dump(exclude={"teacher", "student"})
+    settings["distillation"] = config.needed_distillation.model_dump(exclude={"teacher", "student"})
     if earlier:
         settings["earlier"] = list(earlier)
     return DISTILLATION.make_key(settings, distillation_inputs(records, teacher))

@@ -31,7 +31,7 @@ class Download:
     def __init__(self, store: Store, folder: Path, files: Sequence[FileSummary]):
         self._store, self._folder = store, folder
         self._files = {folder / file.name: file for file in files}
-        self._coming = {path: Future() for path in self._files}
+        self._coming: dict[Path, Future] = {path: Future() for path in self._files}
         self._next = iter(self._files)
         self._taking, self._stopped = threading.Lock(), threading.Event()
         # They end with the process, wherever they are: what is not whole is gone on with.

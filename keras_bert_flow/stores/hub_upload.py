@@ -36,7 +36,7 @@ def write_license(card: Path, license: str | None) -> bytes:
     content = card.read_bytes()
     front = FRONT_MATTER.search(content)
     found = LICENSE.search(front[1]) if front else None
-    if not found:
+    if not front or not found:
         raise ValueError(
             f"A model card must begin with front matter that names a license. Received: {card}, without. Begin it with "
             "the lines `---`, `license: NAME` and `---`."

@@ -1,6 +1,7 @@
 """Look at published folders by their manifests, without the data: what a run is made from, and what is finished."""
 
 from pathlib import Path, PurePosixPath
+from typing import NoReturn
 
 from keras_bert_flow.arrivals import expect, find_carrier
 from keras_bert_flow.local_paths import find_address
@@ -23,7 +24,7 @@ class Listed:
     def is_bringing(self, path: Path) -> bool:
         return False
 
-    def wait(self, path: Path) -> None:
+    def wait(self, path: Path) -> NoReturn:
         raise FileNotFoundError(
             f"A file must be fetched before it is read. Received: {self._address}/{self._file.name}. Fetch its folder."
         )

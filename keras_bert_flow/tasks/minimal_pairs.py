@@ -65,7 +65,7 @@ def read_minimal_pairs(path: str | Path, limit: int | None = None) -> list[Minim
     """
     if limit is not None and limit < 1:
         raise ValueError(f"`limit` must be at least 1. Received: limit={limit}. Leave it out for all pairs.")
-    pairs, counts = [], Counter()
+    pairs, counts = [], Counter[str | None]()
     for number, fields in read_objects(path, ANY_PACKING):
         pair = _make_pair(f"{path}, row {number}", fields)
         phenomenon = pair.groups["phenomena"]

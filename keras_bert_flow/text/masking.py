@@ -156,6 +156,7 @@ def _replace_tokens(token_ids, is_chosen, draws, rule: MaskingRule, rng: np.rand
     masked[rows, columns] = np.where(draws < MASK_SHARE, rule.mask_id, changed)
     counts = np.bincount(rows, minlength=len(token_ids))
     slots = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    found = MaskedRows(masked, *np.zeros((2, len(token_ids), rule.max_predictions), token_ids.dtype), counts)
+    positions, ids = np.zeros((2, len(token_ids), rule.max_predictions), token_ids.dtype)
+    found = MaskedRows(masked, positions, ids, counts)
     found.positions[rows, slots], found.mask_ids[rows, slots] = columns, mask_ids
     return found

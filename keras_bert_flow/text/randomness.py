@@ -5,13 +5,14 @@ A worker's number, the order of work, a retry or the clock can change nothing th
 
 import hashlib
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
 
 def keyed_generator(*key: str | int) -> np.random.Generator:
     """Return a Philox generator that is a pure function of the key, such as (seed, purpose, document id, copy)."""
-    return np.random.Generator(np.random.Philox(_Key(_digest(key, 16).digest())))
+    return np.random.Generator(np.random.Philox(_Key(_digest(key, 16).digest())))  # type: ignore[arg-type]  # NumPy's stubs lack it
 
 
 def keyed_number(*key: str | int | bytes, digest_bytes: int = 8) -> int:
@@ -42,7 +43,7 @@ class _Key(np.random.bit_generator.ISeedSequence):
     def __init__(self, key: bytes):
         self._key = key
 
-    def generate_state(self, n_words: int, dtype: type = np.uint32) -> np.ndarray:
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
         return np.frombuffer(self._key, "<u8")  # (2,), what Philox asks for
 
 

@@ -50,7 +50,7 @@ def main(name: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training, whose end is ours
         signal.signal(number, signal.SIG_IGN)
     messages = Messages(sys.stdin.fileno())
-    given = json.loads(messages.read_line())
+    given = json.loads(messages.read_line() or b"")
     facts = RunFacts(**given | {path: Path(given[path]) for path in ("log", "state")})
     warnings = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
     for descriptor in (1, 2):  # what the packages say of themselves

@@ -47,7 +47,7 @@ def _check_float16() -> None:
     model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones", dtype="float32")(hidden))
     model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax", auto_scale_loss=False)
     try:
-        loss = float(model.train_on_batch(np.eye(4, dtype="float32"), np.ones((4, 1), "float32")))
+        loss: float | str = float(model.train_on_batch(np.eye(4, dtype="float32"), np.ones((4, 1), "float32")))
     except Exception as error:
         loss = str(error).partition("\n")[0]
     if not (isinstance(loss, float) and np.isfinite(loss)):

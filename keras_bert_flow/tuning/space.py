@@ -101,9 +101,10 @@ def read_params(params: Mapping[str, Any], space: Mapping[str, Dimension]) -> di
 def _draw(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
     if dimension.choices is not None:
         return _find_choice(trial.suggest_categorical(name, [*map(_store, dimension.choices)]), dimension)
+    low, high = dimension.bounds
     if dimension.is_whole:
-        return trial.suggest_int(name, dimension.low, dimension.high, log=dimension.log)
-    return trial.suggest_float(name, float(dimension.low), float(dimension.high), log=dimension.log)
+        return trial.suggest_int(name, int(low), int(high), log=dimension.log)
+    return trial.suggest_float(name, float(low), float(high), log=dimension.log)
 
 
 def _store(value: Any) -> Any:
@@ -119,7 +120,5 @@ def _find_choice(stored: Any, dimension: Dimension) -> Any:
 def _list_edges(dimension: Dimension) -> Sequence[Any]:
     if dimension.choices is not None:
         return dimension.choices
-    if dimension.is_whole:
-        return dimension.low, dimension.high
-    inner = dimension.low + (dimension.high - dimension.low) * INNER_SHARE
-    return float(dimension.low), inner, float(dimension.high)
+    low, high = dimension.bounds
+    return (low, high) if dimension.is_whole else (float(low), low + (high - low) * INNER_SHARE, float(high))

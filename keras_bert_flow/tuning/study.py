@@ -9,6 +9,7 @@ from typing import Any
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from keras_bert_flow.config.tuning import TuningConfig
@@ -16,7 +17,7 @@ from keras_bert_flow.tuning.space import draw, read_params
 
 STUDY_FILE, STUDY = "study.journal", "search"
 FAILURE = "failure"  # attribute of a trial that ended so
-DIRECTIONS = {"dev_score": "maximize", "held_out_loss": "minimize"}
+DIRECTIONS = {"dev_score": StudyDirection.MAXIMIZE, "held_out_loss": StudyDirection.MINIMIZE}
 
 
 class _HeldLock:
@@ -44,7 +45,8 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.path, self._tuning = folder / STUDY_FILE, tuning
         _cut_unfinished_line(self.path)
-        storage = JournalStorage(JournalFileBackend(str(self.path), lock_obj=_HeldLock()))
+        # the class that a lock is to have is private to Optuna
+        storage = JournalStorage(JournalFileBackend(str(self.path), lock_obj=_HeldLock()))  # type: ignore[arg-type]
         pruner = optuna.pruners.MedianPruner(n_startup_trials=tuning.startup_trials)
         self._study = optuna.create_study(
             storage=storage,
@@ -84,11 +86,11 @@ class Search:
 
     def rank(self) -> list[tuple[int, float, Mapping[str, Any]]]:
         """Return (place in order of their end, value, settings) of the complete trials, the best first."""
-        sign = -1 if self._study.direction == optuna.study.StudyDirection.MAXIMIZE else 1
+        sign = -1 if self._study.direction == StudyDirection.MAXIMIZE else 1
         rows = [
             (place, trial.value, read_params(trial.params, self._tuning.space))
             for place, trial in enumerate(self.list_ended(), 1)
-            if trial.state == TrialState.COMPLETE
+            if trial.state == TrialState.COMPLETE and trial.value is not None
         ]
         return sorted(rows, key=lambda row: (sign * row[1], row[0]))
 

@@ -6,8 +6,8 @@ Source: tensorflow/core/lib/strings/ordered_code.cc and core/util/saved_tensor_s
 from collections.abc import Iterable
 
 # Number of bytes → the bits that its first two bytes begin with
-_HEADERS = ((0, 0), (0x80, 0), (0xC0, 0), (0xE0, 0), (0xF0, 0), (0xF8, 0), (0xFC, 0), (0xFE, 0), (0xFF, 0))
-_HEADERS += ((0xFF, 0x80), (0xFF, 0xC0))
+_FIRST_BYTES = (0, 0x80, 0xC0, 0xE0, 0xF0, 0xF8, 0xFC, 0xFE, 0xFF)
+_HEADERS = (*((first, 0) for first in _FIRST_BYTES), (0xFF, 0x80), (0xFF, 0xC0))
 _ESCAPED = {0x00: b"\x00\xff", 0xFF: b"\xff\x00"}
 WHOLE = (0, -1)  # start and length of an axis that is not cut
 

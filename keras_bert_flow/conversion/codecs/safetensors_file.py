@@ -24,11 +24,16 @@ FLOAT32, BFLOAT16 = "float32", "bfloat16"
 MAX_HEADER_BYTES = 16 << 20  # a BERT of 24 layers has 50 kB
 CHUNK_BYTES = 4 << 20  # held while looking for NaN
 _LENGTH_BYTES = 8
-_FLOATS = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
-_INTEGERS = {
+_FLOATS: dict[str, np.dtype] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+_INTEGERS: dict[str, np.dtype] = {
     f"{letter}{bits}": np.dtype(f"<{letter.lower()}{bits // 8}") for letter in "IU" for bits in (8, 16, 32, 64)
 }
-_DTYPES = _FLOATS | _INTEGERS | {"BOOL": np.dtype("?")}
+_DTYPES: dict[str, np.dtype] = _FLOATS | _INTEGERS | {"BOOL": np.dtype("?")}
 READABLE = tuple(_DTYPES)
 # Bits of an element; those that numpy has no type for may be in a file, but are not read.
 _BITS = {name: 8 * dtype.itemsize for name, dtype in _DTYPES.items()} | {

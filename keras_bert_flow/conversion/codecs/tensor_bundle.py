@@ -33,7 +33,7 @@ MAX_SHARDS = 100_000  # five digits
 MAX_RANK = 254  # of a tensor, in TensorFlow
 _HEADER = b""
 _BFLOAT16 = 14
-_DTYPES = {  # DataType of tensorflow/core/framework/types.proto
+_DTYPES: dict[int, np.dtype] = {  # DataType of tensorflow/core/framework/types.proto
     1: np.dtype("<f4"),
     2: np.dtype("<f8"),
     3: np.dtype("<i4"),

@@ -50,6 +50,7 @@ class Adapter(Format):
         Args:
             told: the model, where it is not the one that `adapter_config.json` names.
         """
+        tensors: Any  # `AdaptedTensors`, as the folder is an adapter's
         base, settings = find_base(path, told), read_adapter_config(path)
         model, (config, tensors) = HuggingFace().read(base, cased), open_directory(path, base)
         table, has_config = find_table_of(config, str(base / CONFIG)), (path / CONFIG).is_file()

@@ -72,7 +72,8 @@ class HuggingFace(Format):
         tokenizer = dict(checkpoint.tokenizer)
         is_missing = VOCABULARY_FILE in tokenizer and FAST_TOKENIZER not in tokenizer
         if is_missing:
-            pieces = read_vocabulary(tokenizer[VOCABULARY_FILE])
+            vocabulary: Any = tokenizer[VOCABULARY_FILE]  # a path: no format makes one
+            pieces = read_vocabulary(vocabulary)
             tokenizer[FAST_TOKENIZER] = encode_fast_tokenizer(pieces, checkpoint.keeps_case())
         copy_files(tokenizer | dict(checkpoint.companions), folder)
         return (f"{FAST_TOKENIZER} new, of {VOCABULARY_FILE}",) if is_missing else ()

@@ -37,7 +37,7 @@ class TensorFlow(Format):
         folder = path if path.is_dir() else path.parent
         config = read_json(folder / CONFIG)
         table, source = find_table(FAMILY), str(folder / CONFIG)
-        config = {"model_type": FAMILY} | table.written | config
+        config = {"model_type": FAMILY} | dict(table.written) | config
         shape = read_shape(config, source)
         bundle = open_bundle(_find_prefix(path))
         here = {name: name_here(name) if bundle.is_float(name) else None for name in bundle}
@@ -104,6 +104,7 @@ def _find_tokenizer(folder: Path, config: dict[str, Any], cased: bool | None) ->
     settings = read_hf_config(config, str(folder / CONFIG))
     check_vocabulary(folder / VOCABULARY, settings["vocabulary_size"])
     pieces = read_vocabulary(folder / VOCABULARY)
+    given: Path | bytes
     if cased is None and (folder / SETTINGS).is_file():
         cased = read_json(folder / SETTINGS).get("do_lower_case") is False
         given = folder / SETTINGS

@@ -17,7 +17,7 @@ TABLE = replace(
     class_prefix="Electra",
     prefix="electra.",
     settings=(*BERT.settings, Setting("embedding_dim", "embedding_size", 128)),
-    written=BERT.written | {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
+    written=dict(BERT.written) | {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
     embeddings={
         "token_embedding": rows("embeddings.word_embeddings", "vocabulary_size", "embedding_dim"),
         "embeddings/position_embedding": rows("embeddings.position_embeddings", "num_position_rows", "embedding_dim"),

@@ -15,8 +15,8 @@ class DistilBertShape(EncoderShape):
     """That of BERT without segments; heads for whole texts have a dense layer with a ReLU for a pooler."""
 
     # Fixed: its `config.json` has no fields for them.
-    num_segments: ClassVar[int] = 0
-    layer_norm_epsilon: ClassVar[float] = 1e-12
+    num_segments: ClassVar[int] = 0  # type: ignore[misc]  # no field, so no argument either
+    layer_norm_epsilon: ClassVar[float] = 1e-12  # type: ignore[misc]
 
     @property
     def pooler_act(self) -> str:

@@ -1,5 +1,7 @@
 """Find the model of a kind of task."""
 
+from typing import Any
+
 from keras_bert_flow.by_name import load_by_name
 
 # kind of task → model, loaded when it is asked for
@@ -14,7 +16,7 @@ TASK_HEADS = {
 }
 
 
-def find_task_head(kind: str) -> type:
+def find_task_head(kind: str) -> Any:
     """Return the class of the model of a kind of task, as `Task.kind`.
 
     Raises:

@@ -1,5 +1,7 @@
 """Find the model that an objective of pre-training trains."""
 
+from typing import Any
+
 from keras_bert_flow.by_name import load_by_name
 
 # objective → model, loaded when it is asked for
@@ -11,6 +13,6 @@ PRETRAINERS = {
 }
 
 
-def find_pretrainer(objective: str) -> type:
+def find_pretrainer(objective: str) -> Any:
     """Return the class of the model of an objective, one of `text.objectives.registry.OBJECTIVES`."""
     return load_by_name(PRETRAINERS[objective])

@@ -20,7 +20,7 @@ def score_answer_file(task: Task, path: str | Path, examples: Sequence[ContextQu
             if missing := golds.keys() - {fields["id"] for fields in predictions}:
                 raise ValueError(f"{path}: an answer is missing for {abridge(sorted(missing))}. Predict them all.")
             return task.score(examples, predictions)
-        answers = {str(fields.get("id")): fields.get("answer") for fields in predictions}
+        answers: dict[str, Any] = {str(fields.get("id")): fields.get("answer") for fields in predictions}
     else:
         answers = _read_answers(path)
     if wrong := [question for question, answer in answers.items() if not isinstance(answer, str)]:

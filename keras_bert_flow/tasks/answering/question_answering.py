@@ -98,7 +98,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
             require_room(example, room, sequence_length)
             for begin, end, is_best in cut_windows(len(ids), room, self.stride):
                 has_gold = gold is not None and begin <= gold[0] and gold[1] < end
-                labels.append([place - begin + len(head) for place in gold] if has_gold else [0, 0])
+                labels.append([place - begin + len(head) for place in gold] if gold and has_gold else [0, 0])
                 rows.append(np.concatenate([head, ids[begin:end], [tokenizer.sep_id]]).astype(np.int32))
                 windows.append(Window(len(head), starts[begin:end], ends[begin:end], is_best))
                 owners.append(number)
@@ -116,7 +116,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         return count_unreachable_answers(examples, features, self.max_answer_tokens)
 
     def decode(
-        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[ContextQuestion]
+        self, outputs: Mapping[str, Any], features: Features, examples: Sequence[ContextQuestion]
     ) -> list[Prediction]:
         """Choose the spans whose start and end logit have the highest sum.
 
@@ -161,7 +161,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         if self.null_threshold is None:
             places.pop(None, None)
         place = places.most_common(1)[0][0] if places else None
-        predictions = []
+        predictions: list[Prediction] = []
         for example in examples:
             words = [match.span() for match in re.finditer(r"\S+", example.context)]
             span = words[place[0] : place[0] + place[1]] or words[: place[1]] if place else []

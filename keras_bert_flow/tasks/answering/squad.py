@@ -194,17 +194,17 @@ def _take(place: str, fields: Any, name: str, kind: type) -> Any:
     if not isinstance(fields, dict) or name not in fields:
         raise ValueError(f"{place}: the field {name!r} is missing. Received: {_name(fields)}. Add it.")
     value = fields[name]
-    is_text = kind is str and isinstance(value, str)
+    text = value if kind is str and isinstance(value, str) else None
     # True is an int to Python, but no place in a text.
-    if type(value) is not kind or (is_text and not value.strip()):
+    if type(value) is not kind or (text is not None and not text.strip()):
         names = {str: "text that is not blank", list: "a list", bool: "true or false", int: "a whole number"}
         received = abridge([ascii(value)])
         raise ValueError(f"{place}: the field {name!r} must be {names[kind]}. Received: {received}. Correct it.")
-    if is_text:
-        _refuse_nul(place, name, value)
-    if is_text and not value.isascii():
+    if text is not None:
+        _refuse_nul(place, name, text)
+    if text is not None and not text.isascii():
         try:
-            value.encode()
+            text.encode()
         except UnicodeEncodeError:  # JSON can spell half a surrogate pair, which no file can hold
             raise ValueError(
                 f"{place}: the field {name!r} must be Unicode. Received: {abridge([ascii(value)])}. Correct it."

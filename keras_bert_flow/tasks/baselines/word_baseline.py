@@ -104,8 +104,8 @@ def choose(task: Task, examples: Sequence[TextExample], rng: np.random.Generator
             for column, strength in enumerate(strengths):
                 found = task.score(held_out, model.predict(held_out, asked, strength))
                 scores[row, column] += found[task.main_metric] / FOLDS
-    row, column = np.unravel_index(scores.argmax(), scores.shape)  # the first of equals
-    return LONGEST[row], strengths[column], float(scores[row, column])
+    best_row, best_column = map(int, np.unravel_index(scores.argmax(), scores.shape))  # the first of equals
+    return LONGEST[best_row], strengths[best_column], float(scores[best_row, best_column])
 
 
 def assign_folds(targets: np.ndarray, rng: np.random.Generator, count: int = FOLDS) -> np.ndarray:

@@ -97,7 +97,7 @@ def _read_table(path: str | Path, columns: ChoiceColumns, header: bool) -> Itera
     for number, row in read_columns(path, columns.texts, columns.labels, header, None):
         values = dict(zip([*columns.texts, *columns.labels], row, strict=True))
         choices = tuple(values[name] for name in columns.choices)
-        place, question = f"{path}, row {number}", values.get(columns.question)
+        place, question = f"{path}, row {number}", values[columns.question] if columns.question is not None else None
         label = _read_label(place, columns, values, len(choices))
         yield ChoiceExample(values[columns.context], question, choices, label, place)
 
@@ -106,7 +106,7 @@ def _read_objects(path: Path, columns: ChoiceColumns) -> Iterator[ChoiceExample]
     names = [*columns.texts, *columns.labels]
     for place, fields in _find_objects(path):
         values = dict(zip(names, pick_fields(place, fields, names), strict=True))
-        if not isinstance(values.get(columns.question), list):
+        if columns.question is None or not isinstance(values[columns.question], list):
             yield _make_example(place, columns, values)
             continue
         lists = [values[name] for name in names if name != columns.context]
@@ -147,7 +147,8 @@ def _make_example(place: str, columns: ChoiceColumns, values: dict[str, Any]) ->
     for name, text in [*texts.items(), *((columns.choices[0], choice) for choice in choices)]:
         require_text(place, name, text)
     label = _read_label(place, columns, values, len(choices))
-    return ChoiceExample(values[columns.context], values.get(columns.question), tuple(choices), label, place)
+    question = values[columns.question] if columns.question is not None else None
+    return ChoiceExample(values[columns.context], question, tuple(choices), label, place)
 
 
 def _read_label(place: str, columns: ChoiceColumns, values: dict[str, Any], count: int) -> int | None:

@@ -93,7 +93,7 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         )
 
     def decode(
-        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[ChoiceExample]
+        self, outputs: Mapping[str, Any], features: Features, examples: Sequence[ChoiceExample]
     ) -> list[Prediction]:
         rows = probabilities_of(outputs, features, features.sequences_per_row)
         return [_predict(example, row, row.argmax()) for example, row in zip(examples, rows, strict=True)]
@@ -116,7 +116,8 @@ class MultipleChoice(MultipleChoiceSettings, Task):
 
     def show(self, example: ChoiceExample) -> dict[str, Any]:
         question = {} if example.question is None else {"text_pair": example.question}
-        return {"text": example.context, **question, "gold": example.choices[example.label]}
+        gold = None if example.label is None else example.choices[example.label]
+        return {"text": example.context, **question, "gold": gold}
 
     def review(self, example: ChoiceExample, prediction: Prediction) -> dict[str, Any] | None:
         if example.label == prediction["label"]:

@@ -86,7 +86,7 @@ class Classification(ClassificationSettings, Task):
         return encode_examples(tokenizer, examples, sequence_length, labels)
 
     def decode(
-        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[TextExample]
+        self, outputs: Mapping[str, Any], features: Features, examples: Sequence[TextExample]
     ) -> list[Prediction]:
         require_learnt(self.labels)
         return [self._predict(row, row.argmax()) for row in probabilities_of(outputs, features, len(self.labels))]
@@ -129,8 +129,8 @@ class Classification(ClassificationSettings, Task):
                 counts = np.bincount(pairs[chosen])
                 found = np.flatnonzero(counts)  # a pair each, of which scikit-learn makes less work than of examples
                 return matthews(*np.divmod(found, len(self.labels)), counts[found])
-            counts = count_classes(labels[chosen], answers[chosen], len(self.labels))
-            return counts[1].f1 if self.main_metric == "f1_positive" else macro_f1(counts)
+            classes = count_classes(labels[chosen], answers[chosen], len(self.labels))
+            return classes[1].f1 if self.main_metric == "f1_positive" else macro_f1(classes)
 
         return measure
 

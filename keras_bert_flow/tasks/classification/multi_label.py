@@ -102,7 +102,7 @@ class MultiLabel(MultiLabelSettings, Task):
         return encode_examples(tokenizer, examples, sequence_length, labels)
 
     def decode(
-        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[TextExample]
+        self, outputs: Mapping[str, Any], features: Features, examples: Sequence[TextExample]
     ) -> list[Prediction]:
         require_learnt(self.labels)
         probabilities = expit(logits_of(outputs, features, len(self.labels)))

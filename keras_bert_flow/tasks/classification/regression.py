@@ -81,7 +81,7 @@ class Regression(RegressionSettings, Task):
         return encode_examples(tokenizer, examples, sequence_length, labels)
 
     def decode(
-        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[TextExample]
+        self, outputs: Mapping[str, Any], features: Features, examples: Sequence[TextExample]
     ) -> list[Prediction]:
         scores = logits_of(outputs, features, width=1)[:, 0].clip(*self._range)
         return [{"score": score} for score in scores.tolist()]

@@ -9,7 +9,7 @@ from scipy.special import softmax
 from keras_bert_flow.tasks.core.features import Features
 
 
-def logits_of(outputs: Mapping[str, Sequence[Any]], features: Features, width: int) -> np.ndarray:
+def logits_of(outputs: Mapping[str, Any], features: Features, width: int) -> np.ndarray:
     """Return the logits of a model that answers an example with one row.
 
     Args:
@@ -37,12 +37,12 @@ def logits_of(outputs: Mapping[str, Sequence[Any]], features: Features, width: i
     return ordered
 
 
-def probabilities_of(outputs: Mapping[str, Sequence[Any]], features: Features, width: int) -> np.ndarray:
+def probabilities_of(outputs: Mapping[str, Any], features: Features, width: int) -> np.ndarray:
     """Return the softmax of the logits, float64, (examples, width)."""
     return softmax(logits_of(outputs, features, width), axis=1)
 
 
-def token_logits_of(outputs: Mapping[str, Sequence[Any]], name: str, features: Features) -> list[np.ndarray]:
+def token_logits_of(outputs: Mapping[str, Any], name: str, features: Features) -> list[np.ndarray]:
     """Return the logits of a model that answers each token with one, float64, (length,) each.
 
     Raises:

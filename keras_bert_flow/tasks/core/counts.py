@@ -67,7 +67,7 @@ def pool_tables(tables: Sequence[Table]) -> dict[str, dict[str, float | int]]:
     """Sum the counts of several tables; the shares are those of the sums."""
     names = dict.fromkeys(name for table in tables for name in table)
     sums = {
-        name: Counts(*(sum(table[name][field] for table in tables if name in table) for field in COUNTED))
+        name: Counts(*(sum(int(table[name][field]) for table in tables if name in table) for field in COUNTED))
         for name in names
     }
     return make_table(sums, sums.values())

@@ -49,7 +49,7 @@ class Features:
         """How many tokens of each row have a label of their own, int, (rows,); 0 where rows have labels."""
         of_tokens = [values for values in self.labels.values() if not isinstance(values, np.ndarray)]
         counts = [[np.count_nonzero(row != IGNORED) for row in values] for values in of_tokens]
-        return np.sum(counts, axis=0, dtype=np.int64) if counts else np.zeros(len(self), np.int64)
+        return np.array(counts, np.int64).sum(axis=0) if counts else np.zeros(len(self), np.int64)
 
     @property
     def lengths(self) -> np.ndarray:

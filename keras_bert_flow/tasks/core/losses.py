@@ -1,6 +1,6 @@
 """Compute the loss of what a model answered, as it is trained on it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from scipy.special import log_expit, logsumexp
 from keras_bert_flow.tasks.core.features import IGNORED, Features
 
 
-def mean_loss(outputs: Mapping[str, Sequence[Any]], features: Features) -> float:
+def mean_loss(outputs: Mapping[str, Any], features: Features) -> float:
     """Return the mean loss of all that has a label; of several outputs, the mean.
 
     It is the cross-entropy of whole numbers, in nats: of a row, or of each token; the binary one of (rows, labels) of
@@ -22,7 +22,7 @@ def mean_loss(outputs: Mapping[str, Sequence[Any]], features: Features) -> float
     return float(np.mean([_mean_loss(outputs[name], labels) for name, labels in features.labels.items()]))
 
 
-def _mean_loss(answers: Sequence[Any], labels: Any) -> float:
+def _mean_loss(answers: Any, labels: Any) -> float:
     if not isinstance(labels, np.ndarray):  # a label for each token
         tokens, answers = np.concatenate(labels), np.concatenate(answers)
         answers, labels = answers[tokens != IGNORED], tokens[tokens != IGNORED]

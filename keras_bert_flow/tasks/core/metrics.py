@@ -118,10 +118,10 @@ def confusion(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> 
     return confusion_matrix(labels, predictions, labels=range(num_classes))
 
 
-def mean_measure(values: Sequence[float]) -> Callable[[np.ndarray], float]:
+def mean_measure(values: Sequence[float] | np.ndarray) -> Callable[[np.ndarray], float]:
     """Return a score that is the mean of what each example scores, as a function of the examples that count."""
-    values = np.asarray(values, dtype=np.float64)
-    return lambda chosen: float(values[chosen].mean())
+    scores = np.asarray(values, dtype=np.float64)
+    return lambda chosen: float(scores[chosen].mean())
 
 
 def has_collapsed(labels: Iterable[Hashable], predictions: Iterable[Hashable]) -> bool:

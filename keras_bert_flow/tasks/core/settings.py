@@ -4,7 +4,7 @@ Each kind declares its settings once, as a frozen dataclass in the `settings.py`
 and `config.tasks` makes the section `task` of a configuration from them, with descriptions and limits.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -17,6 +17,7 @@ class TaskSettings:
         is_pooled: whether its head predicts from one vector for each text, so that `pooling` and a probe apply.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]  # each kind is a dataclass
     kind: ClassVar[str]
     is_pooled: ClassVar[bool] = False
 

@@ -39,6 +39,7 @@ class Task(ABC):
         official_format: name of the format in which others take predictions of this kind; None where there is none.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]  # each kind is a dataclass
     kind: ClassVar[str]
     baseline: ClassVar[str]
     headings: ClassVar[Mapping[str, str]]
@@ -86,9 +87,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def decode(
-        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[Any]
-    ) -> list[Prediction]:
+    def decode(self, outputs: Mapping[str, Any], features: Features, examples: Sequence[Any]) -> list[Prediction]:
         """Turn what a model answered into a prediction for each example.
 
         Args:
@@ -219,6 +218,6 @@ class Task(ABC):
         content = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
         (Path(folder) / TASK_FILE).write_text(content, encoding="utf-8")
 
-    def measure_loss(self, outputs: Mapping[str, Sequence[Any]], features: Features) -> float:
+    def measure_loss(self, outputs: Mapping[str, Any], features: Features) -> float:
         """Return the mean loss of what a model answered, as it is trained on it; see `losses.mean_loss`."""
         return mean_loss(outputs, features)

@@ -20,7 +20,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 CONTRASTIVE, COSINE = "contrastive", "cosine"
 BELONG = True  # the label of two texts that belong together
 METRICS = {CONTRASTIVE: ("mrr", "accuracy"), COSINE: CORRELATIONS}
-MAIN_METRICS = {CONTRASTIVE: "mrr", COSINE: "spearman"}
+MAIN_METRICS: dict[str, Any] = {CONTRASTIVE: "mrr", COSINE: "spearman"}
 DEEPEST = 10  # rank from which on a partner counts as not found by `mrr`
 COLLAPSED = 0.01  # share of the range of the labels
 
@@ -116,7 +116,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         )
 
     def decode(
-        self, outputs: Mapping[str, Sequence[Any]], features: Features, examples: Sequence[TextExample]
+        self, outputs: Mapping[str, Any], features: Features, examples: Sequence[TextExample]
     ) -> list[Prediction]:
         vectors = _vectors_of(outputs, features)
         if not features.labels:
@@ -142,7 +142,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         """Give every text the same vector: all cosines are 1, and second texts come in the order of the table."""
         if not _belong(examples):
             return [{"cosine": 1.0} for _ in examples]
-        texts = [text.encode() for example in examples for text in (example.text, example.text_pair)]
+        texts = [text.encode() for example in examples for text in (example.text, example.text_pair or "")]
         numbers = number_texts(texts).reshape(-1, 2)
         ranks = rank_partners(np.ones((len(examples), 2, 1)), numbers).ranks
         nearest = examples[0].text_pair
@@ -179,10 +179,11 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         return bool(np.ptp(labels) > 0 and np.ptp(cosines) <= COLLAPSED * np.ptp(labels))
 
     def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
+        metric = self.main_metric or MAIN_METRICS[self.objective]
         if _belong(examples):
-            return mean_measure(_gains(self.main_metric, predictions))
+            return mean_measure(_gains(metric, predictions))
         labels, cosines = _pair_scores(examples, predictions)
-        return lambda chosen: regression_metrics(labels[chosen], cosines[chosen])[self.main_metric]
+        return lambda chosen: regression_metrics(labels[chosen], cosines[chosen])[metric]
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -190,7 +191,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         options = {name: value for name, value in chosen.items() if value is not None}
         return {"objective": self.objective, "scale": self.scale} | options
 
-    def measure_loss(self, outputs: Mapping[str, Sequence[Any]], features: Features) -> float:
+    def measure_loss(self, outputs: Mapping[str, Any], features: Features) -> float:
         """Return the mean squared error of cosines; of pairs, the cross-entropy among all second texts, not a batch."""
         vectors, labels = _vectors_of(outputs, features), features.labels["logits"]
         if labels.ndim == 2:
@@ -209,7 +210,7 @@ def _make_labels(examples: Sequence[TextExample], token_ids: Sequence[np.ndarray
     return np.array([example.label for example in examples], dtype=np.float32)
 
 
-def _vectors_of(outputs: Mapping[str, Sequence[Any]], features: Features) -> np.ndarray:
+def _vectors_of(outputs: Mapping[str, Any], features: Features) -> np.ndarray:
     """Return what a model answered, float64, (rows, sequences_per_row, hidden)."""
     vectors = np.asarray(outputs["logits"], dtype=np.float64) if len(features) else np.zeros((0, 1, 1))
     if vectors.ndim != 3 or vectors.shape[:2] != (len(features), features.sequences_per_row):
@@ -226,7 +227,7 @@ def _vectors_of(outputs: Mapping[str, Sequence[Any]], features: Features) -> np.
 
 def _describe(vectors: np.ndarray, owners: np.ndarray, count: int) -> list[Prediction]:
     """Return the vector of each example of one text, the cosine of each of two."""
-    rows = [[] for _ in range(count)]
+    rows: list[list[int]] = [[] for _ in range(count)]
     for row, owner in enumerate(owners):
         rows[owner].append(row)
     return [

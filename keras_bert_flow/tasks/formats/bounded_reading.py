@@ -1,7 +1,7 @@
 """Read the bytes of a task's file, plain or packed, with limits, so that no file fills the memory of a reader."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -59,7 +59,9 @@ def read_whole(path: str) -> bytes:
 
 
 @contextmanager
-def _open(path: str, packed_as: Sequence[str] = GZIP) -> Iterator[tuple[BinaryIO, "_PackingCheck"]]:
+def _open(
+    path: str, packed_as: Sequence[str] = GZIP
+) -> Iterator[tuple["BinaryIO | _WholeFile", Callable[[int], None]]]:
     suffix = next((suffix for suffix in packed_as if path.endswith(suffix)), None)
     with open(path, "rb") as packed:
         if suffix is None:

@@ -67,9 +67,9 @@ def read_table(
     for number, values in read_columns(path, texts, [label], header, max_examples):
         require_text(f"{path}, row {number}", label, values[-1])
         examples.append((number, *values))
-    rows, texts, *pairs, labels = zip(*examples, strict=True)
-    labels = trim_labels([f"{path}, row {row}" for row in rows], labels)
-    return TaskTable(str(path), texts, pairs[0] if pairs else None, tuple(labels), rows)
+    rows, firsts, *seconds, labels = zip(*examples, strict=True)
+    trimmed = trim_labels([f"{path}, row {row}" for row in rows], labels)
+    return TaskTable(str(path), firsts, seconds[0] if seconds else None, tuple(trimmed), rows)
 
 
 def read_columns(

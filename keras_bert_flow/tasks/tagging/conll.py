@@ -162,7 +162,7 @@ def _parse_jsonl(path: str, has_labels: bool) -> Iterator[TaggedWords]:
         place = f"{path}, row {number}"
         words = _strings(place, "words", fields)
         tags = _strings(place, "tags", fields) if has_labels else None
-        if has_labels and len(tags) != len(words):
+        if tags is not None and len(tags) != len(words):
             raise ValueError(
                 f"{place}: each word must have one tag. Received: {len(words)} words, {len(tags)} tags. "
                 "Correct the row."

@@ -27,7 +27,7 @@ def count_spans(
         ValueError: sentences or their lengths differ, or a tag is not one of the scheme.
     """
     _require_pairs(gold, predicted)
-    all_gold, all_predicted, correct = Counter(), Counter(), Counter()
+    all_gold, all_predicted, correct = Counter[str](), Counter[str](), Counter[str]()
     for tags, answers in zip(gold, predicted, strict=True):
         expected, found = set(spans_of(tags, scheme, strict)), set(spans_of(answers, scheme, strict))
         all_gold.update(span.type for span in expected)

@@ -23,7 +23,7 @@ def count_hidden_words(
         longer than a row. spans: total and cut, no window shows all of it. Each of the two only where there is such a
         word or span.
     """
-    reason_of = _Reasons(tokenizer, room=features.sequence_length - 2)  # [CLS], [SEP]
+    reason_of = _Reasons(tokenizer, room=(features.sequence_length or 0) - 2)  # [CLS], [SEP]; `encode` has set it
     words = Counter(reason_of[word] for example in examples for word in example.words)
     total = words.total()
     del words[None]
@@ -40,6 +40,7 @@ class _Reasons(dict):
         self._tokenizer, self._room = tokenizer, room
 
     def __missing__(self, word: str) -> str | None:
+        reason: str | None
         pieces = self._tokenizer.encode(word)
         if len(pieces) == 0:
             reason = "no_piece"
@@ -57,7 +58,7 @@ def _count_spans(examples: Sequence[TaggedWords], features: Features, scheme: st
         windows[owner].append(window)
     total, cut = 0, 0
     for example, shown in zip(examples, windows, strict=True):
-        for span in spans_of(example.tags, scheme, strict):
+        for span in spans_of(example.tags or (), scheme, strict):
             total += 1
             cut += not any(window.first <= span.first and span.end <= window.end for window in shown)
     return {"total": total} | ({"cut": cut} if cut else {})

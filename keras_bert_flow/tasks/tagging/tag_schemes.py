@@ -86,12 +86,12 @@ def detect_scheme(sentences: Sequence[Sequence[str]], place: Callable[[int, int]
     if not faults[scheme]:
         return scheme
     sentence, word = faults[scheme][0]
-    tags = sentences[sentence]
-    around = " ".join(tags[max(word - 1, 0) : word + 2])
+    received = sentences[sentence]
+    around = " ".join(received[max(word - 1, 0) : word + 2])
     raise ValueError(
         f"{place(sentence, word)}: tags must be legal in a scheme, and these fit {scheme} best. "
-        f"Received: {tags[word]!r} in {around!r}; {len(faults[scheme])} of {len(sentences)} sentences are not legal. "
-        "Correct them, or name the `scheme`: they are then read as conlleval reads them."
+        f"Received: {received[word]!r} in {around!r}; {len(faults[scheme])} of {len(sentences)} sentences are not "
+        "legal. Correct them, or name the `scheme`: they are then read as conlleval reads them."
     )
 
 

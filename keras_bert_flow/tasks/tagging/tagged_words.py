@@ -78,10 +78,12 @@ def gold_tags(examples: Sequence[TaggedWords]) -> list[tuple[str, ...]]:
     Raises:
         ValueError: nobody has tagged one.
     """
+    tags = []
     for example in examples:
         if example.tags is None:
             raise ValueError(
                 f"A sentence must have tags here. Received: {abridge([' '.join(example.words)])!r}, without. "
                 "Read the table with labels."
             )
-    return [example.tags for example in examples]
+        tags.append(example.tags)
+    return tags

@@ -97,9 +97,9 @@ class TokenClassification(TokenClassificationSettings, Task):
     def learn(self, examples: Sequence[TaggedWords]) -> "TokenClassification":
         """Return this task with a scheme and its tags: every one that the scheme has for the types of the examples."""
         sentences = gold_tags(examples)
-        scheme = self.scheme or detect_scheme(sentences, lambda sentence, word: examples[sentence].place(word))
-        for example in examples:
-            for place, tag in enumerate(example.tags):
+        scheme: Any = self.scheme or detect_scheme(sentences, lambda sentence, word: examples[sentence].place(word))
+        for example, tags in zip(examples, sentences, strict=True):
+            for place, tag in enumerate(tags):
                 if not is_tag(tag, scheme):
                     raise ValueError(
                         f"{example.place(place)}: a tag must be one of {describe_scheme(scheme)}. "
@@ -133,7 +133,7 @@ class TokenClassification(TokenClassificationSettings, Task):
                 token_ids.append(np.array([tokenizer.cls_id, *shown, tokenizer.sep_id], dtype=np.int32))
                 numbers.append(number)
                 windows.append(window)
-                if tagged:
+                if tags is not None:
                     labels.append(np.full(len(token_ids[-1]), IGNORED, dtype=np.int32))
                     labels[-1][window.positions] = tags[window.answered]
         return Features(
@@ -201,12 +201,12 @@ class TokenClassification(TokenClassificationSettings, Task):
 
     def show(self, example: TaggedWords) -> dict[str, Any]:
         """Return an example for a reader; its labels are the words that have a tag, each as word/tag."""
-        tagged = zip(example.words, example.tags, strict=True)
+        tagged = zip(example.words, example.tags or (), strict=True)
         return {"text": example.written()[0], "gold": [f"{word}/{tag}" for word, tag in tagged if tag != OUTSIDE]}
 
     def review(self, example: TaggedWords, prediction: Prediction) -> dict[str, Any] | None:
         """Return the words with a wrong tag, each as word/tag, and the probability of the surest of those tags."""
-        tagged = zip(example.words, example.tags, prediction["tags"], prediction["probabilities"], strict=True)
+        tagged = zip(example.words, example.tags or (), prediction["tags"], prediction["probabilities"], strict=True)
         wrong = [row for row in tagged if row[1] != row[2]]
         if not wrong:
             return None
@@ -219,7 +219,7 @@ class TokenClassification(TokenClassificationSettings, Task):
 
     def is_collapsed(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> bool:
         """Tell whether every word has the same tag, such as O."""
-        return has_collapsed(*map(chain.from_iterable, (gold_tags(examples), _tags(predictions))))
+        return has_collapsed(chain.from_iterable(gold_tags(examples)), chain.from_iterable(_tags(predictions)))
 
     def make_measure(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> Measure:
         counts = count_sentences(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
@@ -233,7 +233,9 @@ class TokenClassification(TokenClassificationSettings, Task):
             self.write_official(Path(f"{path}.conll"), examples, predictions)
 
     def read_official(self, path: str | Path, examples: Sequence[TaggedWords]) -> list[Prediction]:
-        return [{"words": list(each.words), "tags": list(each.tags)} for each in read_predicted_tags(path, examples)]
+        return [
+            {"words": list(each.words), "tags": list(each.tags or ())} for each in read_predicted_tags(path, examples)
+        ]
 
     def _predict(self, example: TaggedWords, tags: list[str], probabilities: list[float]) -> Prediction:
         spans = example.show_spans(spans_of(tags, self._known_scheme(), self.strict))

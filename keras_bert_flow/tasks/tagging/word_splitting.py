@@ -53,7 +53,7 @@ def _stands_alone(characters: str, place: int) -> bool:
 def _joins(characters: str, place: int) -> bool:
     if not 0 < place < len(characters) - 1:
         return False
-    before, character, after = characters[place - 1 : place + 2]
+    before, character, after = characters[place - 1], characters[place], characters[place + 1]
     if character in JOINERS_OF_DIGITS:
         return before.isdigit() and after.isdigit()
     return character in JOINERS and not any(is_punctuation(side) or is_han(side) for side in (before, after))

@@ -83,7 +83,8 @@ def cut_windows(lengths: np.ndarray, room: int, stride: int) -> list[Window]:
 
 
 def _ranges(starts: np.ndarray, room: int, stride: int) -> list[tuple[int, int]]:
-    ranges, first, words = [], 0, len(starts) - 1
+    ranges: list[tuple[int, int]] = []
+    first, words = 0, len(starts) - 1
     while not ranges or ranges[-1][1] < words:
         end = int(np.searchsorted(starts, starts[first] + room, side="right")) - 1
         if not ranges or end > ranges[-1][1]:  # it shows a word that none has shown yet

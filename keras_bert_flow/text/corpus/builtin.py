@@ -140,7 +140,9 @@ def _read_docstrings(path: Path) -> tuple[str, ...]:
     return tuple(docstring for node in _walk_definitions(tree) if (docstring := ast.get_docstring(node)))
 
 
-def _walk_definitions(node: ast.AST) -> Iterator[ast.AST]:
+def _walk_definitions(
+    node: ast.AST,
+) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield the module, its classes and functions, and theirs, in reading order, without entering expressions."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         yield node

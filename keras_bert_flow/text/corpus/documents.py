@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from keras_bert_flow.text.corpus.inputs import PARQUET, is_jsonl, open_input, whole_file
 from keras_bert_flow.text.corpus.lines import LineReader, ReadingRule
@@ -120,7 +120,7 @@ def _split_text(lines: Iterable[str]) -> Iterator[list[str]]:
         yield texts
 
 
-def _read_pieces(file: io.BufferedIOBase, path: str, rule: ReadingRule) -> Iterator[bytes]:
+def _read_pieces(file: BinaryIO, path: str, rule: ReadingRule) -> Iterator[bytes]:
     """Yield the unpacked bytes of a file, or the values of its column of text."""
     if path.endswith(PARQUET):
         yield from (value or b"" for value in read_column(file, path, rule.text_field))

@@ -71,7 +71,7 @@ def describe_rejected(counters: Mapping[str, int], files: Sequence[tuple[str, st
 def advise(counters: Mapping[str, int]) -> str:
     """Return what to do about the rejected text, the reason with the most bytes first."""
     by_reason = rejected_bytes(counters)
-    ordered = sorted(by_reason, key=by_reason.get, reverse=True)
+    ordered = sorted(by_reason, key=by_reason.__getitem__, reverse=True)
     return " ".join(dict.fromkeys(REASONS[reason].remedy for reason in ordered))
 
 

@@ -55,7 +55,7 @@ def _ends_sentence(text: str, start: int, match: re.Match) -> bool:
         return True
     if match.end() < len(text) and not text[match.end()].isspace():
         return False
-    following = _NEXT.match(text, match.end())[1]
+    following = _NEXT.match(text, match.end())[1]  # type: ignore[index]  # matches anywhere
     if following is None:
         return True
     if following[0].islower() or following in ".,;:!?…)]}":

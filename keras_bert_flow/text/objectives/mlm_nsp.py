@@ -45,6 +45,7 @@ class NextSentence(SentencePairs):
             "Most chunks are of one sentence: give longer documents, shorter sentences or a longer sequence_length.",
         ),
     )
+    scores = dict(SentencePairs.scores) | {"nsp": sentence_label.task}
     needed_documents = 2
     needed = "two or more different documents to train on, for pairs from different documents"
     most_padding = 0.5

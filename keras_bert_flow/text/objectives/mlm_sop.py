@@ -39,6 +39,7 @@ class SentenceOrder(SentencePairs):
         shares=(SWAPPED_SHARE, SWAPPED_SHARE),
         is_drawn=True,
     )
+    scores = dict(SentencePairs.scores) | {"nsp": sentence_label.task}
     needed = "a document of two or more sentences to train on, for pairs of neighbouring segments"
     least_sentences = 2
     most_padding = 0.5

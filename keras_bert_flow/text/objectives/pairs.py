@@ -1,6 +1,6 @@
 """Pairs of segments, [CLS] A [SEP] B [SEP]: what the objectives that have them share."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -17,10 +17,6 @@ PairPlaces = tuple[int, int, int, int, bool]
 
 class SentencePairs(Objective):
     """Masked tokens, and something to tell of two segments; abstract."""
-
-    @property
-    def scores(self) -> Mapping[str, str]:
-        return super().scores | {"nsp": self.sentence_label.task}
 
     def make_batch(self, features: Features) -> Batch:
         """Add the label of the pair, `nsp`, and its weight, (batch,)."""

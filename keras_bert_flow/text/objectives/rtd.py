@@ -24,7 +24,7 @@ class ReplacedTokens(MaskedTokens):
     has_generator = True
     has_words_head = False
     main_score = "replaced_token"
-    scores = MaskedTokens.scores | {"rtd": "replaced_token"}
+    scores = dict(MaskedTokens.scores) | {"rtd": "replaced_token"}
 
     def find_further_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return `replaced_token_chance`, the accuracy of calling every token original: by the probability that the

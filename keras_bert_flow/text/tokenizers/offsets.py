@@ -37,7 +37,7 @@ def encode_with_offsets(tokenizer: Tokenizer, text: str) -> Offsets:
         (pieces,) each. Neither starts nor ends ever decrease.
     """
     matches = list(CHUNK.finditer(text))
-    chunk_spans = _remember_spans(tokenizer)
+    chunk_spans = _remember_spans(tokenizer)  # type: ignore[arg-type]  # hashed by identity
     spans = [chunk_spans[match.group()] for match in matches]
     ids, starts, ends = (
         np.fromiter(chain.from_iterable(map(itemgetter(part), spans)), dtype=np.int32) for part in range(3)

@@ -106,7 +106,7 @@ def _choose_longer(candidates: Candidates, room: int) -> list[str]:
     is_chosen = _improve(candidates, _prune(candidates, characters + room))
     uses = count_uses(candidates, encode_greedily(candidates, is_chosen))
     longer = np.flatnonzero(is_chosen & (candidates.lengths > 1))
-    names = [candidates.name(piece) for piece in longer]
+    names = [candidates.name(int(piece)) for piece in longer]
     return [name for _, _, name in sorted(zip(-uses[longer], map(len, names), names, strict=True))]
 
 

@@ -48,7 +48,7 @@ def distill(
     """
     check_local(output)
     config, records, teacher = resolve_precision(config, keras.backend.backend()), fetch(records, False), fetch(teacher)
-    settings = config.distillation
+    settings = config.needed_distillation
     recipe = Recipe(
         DISTILLATION.name,
         config.student,
@@ -67,7 +67,7 @@ def distill(
 
 def make_distiller(config: PipelineConfig, teacher: Path, training: PretrainingRecords) -> Distiller:
     """Load the teacher, and make a student as the section `distillation` says."""
-    settings = config.distillation
+    settings = config.needed_distillation
     known = MaskedLM.from_preset(teacher, dropout_rate=0.0, attention_dropout_rate=0.0)
     shape = resolve_shape(settings.student, training.manifest.config["vocabulary_size"])
     student = MaskedLM(Backbone(settings.student.family, use_pooler=False, **shape.describe()))

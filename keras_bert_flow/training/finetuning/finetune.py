@@ -95,8 +95,8 @@ def finetune(
         if config.finetuning.label_counts:
             train_label_counts(settled, tokenizer, data, work, make_runs)
         write_unreachable(work, data)
-        settings = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
-        return Contents(settings, {"model": folder_digest(model)})
+        written = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
+        return Contents(written, {"model": folder_digest(model)})
 
     with arithmetic(config.finetuning.precision):
         return publish(output, "finetuning", key, build, resumable=True)

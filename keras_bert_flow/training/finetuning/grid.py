@@ -97,7 +97,7 @@ def search_grid(
 
 def _train_points(config: PipelineConfig, folder: Path, make_runs, start: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for point in list_points(config.finetuning.grid):
+    for point in list_points(config.finetuning.grid or GridConfig()):
         rows.append(_describe(point, list(_train_point(point.settle(config), folder / point.name, make_runs, start))))
         best = find_best(rows)
         for row in rows:  # at most one point keeps its models: a grid of them fills a disk

@@ -61,7 +61,7 @@ def train_label_counts(
     settings = next(iter(starts.values())).finetuning
     examples = data.task.read(next(iter(starts.values())).task.train, settings.max_train_examples)
     rows = []
-    for count in sorted(number for number in settings.label_counts if number != "all"):
+    for count in sorted(number for number in settings.label_counts or () if number != "all"):
         features = data.task.encode(tokenizer, examples[:count], settings.sequence_length)
         few, folder = replace(data, train=features), work / FOLDER / str(count)
         counted = {start: with_labels(config, count, len(examples)) for start, config in starts.items()}

@@ -68,15 +68,15 @@ class TaskRuns:
         callbacks: Sequence[keras.callbacks.Callback],
         key: str = "",
     ):
-        parts = choose_parts(config, data.train)
-        self._settings = config.finetuning.model_copy(update={"accumulate_batches": parts})
+        self._parts = choose_parts(config, data.train)
+        self._settings = config.finetuning.model_copy(update={"accumulate_batches": self._parts})
         self._config, self._model = config.model_copy(update={"finetuning": self._settings}), model
         self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
         self._identity = finetuning_identity(self._config, model)
         self._field = f"dev_{data.task.main_metric}"
         self._key = key
-        self._classifier = None
-        self._probe = None
+        self._classifier: Any = None
+        self._probe: LinearProbe | None = None
 
     def finish(self, folder: Path, start: str, seed: int, may_fail: bool = False, prefix: str = "") -> dict[str, Any]:
         """Fill a folder with `model/`, `log.jsonl` and `run.json`, going on where a killed run was.
@@ -111,8 +111,8 @@ class TaskRuns:
         length = self._settings.sequence_length
         folder.mkdir(parents=True, exist_ok=True)
         self._tokenizer.write(folder)
-        vocabulary = folder / VOCABULARY_FILE
-        vocabulary = vocabulary if vocabulary.is_file() else None  # else a `tokenizer.json`
+        file = folder / VOCABULARY_FILE
+        vocabulary = file if file.is_file() else None  # else a `tokenizer.json`
         card = describe_run(self._config, self._data, run)
         options = {"card": card, "max_tokens": length}
         if self._settings.lora_output == ADAPTER:
@@ -158,7 +158,7 @@ class TaskRuns:
 
     def _track(self, folder: Path, run: Mapping[str, Any], name: str) -> Tracker:
         config, stage = self._config, FINETUNING.name
-        facts = config.model_dump(mode="json", include={"task", "finetuning", "backend"}) | run
+        facts = config.model_dump(mode="json", include={"task", "finetuning", "backend"}) | dict(run)
         loggers, state = config.loggers, folder / CHECKPOINTS
         return Tracker(loggers, folder, state, f"{config.name}/{stage}/{name}", stage, self._key, facts)
 
@@ -166,9 +166,9 @@ class TaskRuns:
         self, folder: Path, run: Mapping[str, Any], is_head_new: bool, name: str, on_begin: Callable[[], None]
     ) -> dict[str, Any]:
         """Train to the end, leave the classifier in the state to publish, and return what `run.json` says of it."""
-        settings, model, identity = self._settings, self._classifier, self._identity | run
+        settings, model, identity = self._settings, self._classifier, self._identity | dict(run)
         folder.mkdir(parents=True, exist_ok=True)
-        batches = make_batches(self._config, self._data.train, run["seed"], settings.accumulate_batches)
+        batches = make_batches(self._config, self._data.train, run["seed"], self._parts)
         total_steps = settings.epochs * batches.steps_per_epoch
         self._compile(total_steps)
         is_chosen = settings.publish == "best"
@@ -197,7 +197,7 @@ class TaskRuns:
             evaluate,
             batches.mean_positions,
             lambda line: self._report({"run": name} | dict(line)),
-            batches_per_step=settings.accumulate_batches,
+            batches_per_step=self._parts,
             callbacks=callbacks,
             on_begin=on_begin,
         )
@@ -239,7 +239,7 @@ class TaskRuns:
         )
         model = self._classifier
         # `TaskBatches` divides the weights of tags, and those of parts.
-        are_sums = self._data.train.labelled_tokens.any() or settings.accumulate_batches > 1
+        are_sums = self._data.train.labelled_tokens.any() or self._parts > 1
         losses = keras.tree.map_structure(_as_sum, model.make_losses()) if are_sums else None
         weights = model.default_loss_weights if are_sums else None
         model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard does

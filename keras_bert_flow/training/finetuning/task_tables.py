@@ -1,5 +1,7 @@
 """Give the tables of a task paths on this disk, wherever they are."""
 
+from typing import Any
+
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.stores.fetching import fetch
@@ -15,7 +17,7 @@ def fetch_tables(config: PipelineConfig) -> PipelineConfig:
         FileNotFoundError, OSError, ValueError: as of `stores.fetching.fetch`.
     """
     task, evaluation = config.task, config.evaluation
-    tables = {"train": fetch_table(task.train), "dev": fetch_table(task.dev)}
+    tables: dict[str, Any] = {"train": fetch_table(task.train), "dev": fetch_table(task.dev)}
     tables["extra_dev"] = {name: fetch_table(path) for name, path in task.extra_dev.items()}
     pairs = evaluation.minimal_pairs and fetch_table(evaluation.minimal_pairs)
     return config.model_copy(

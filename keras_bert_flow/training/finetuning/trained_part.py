@@ -5,6 +5,7 @@ from typing import Any
 
 from keras_bert_flow.config.finetuning import ALL, FinetuningConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.tasks import kind_of
 from keras_bert_flow.layers.shape import EncoderShape
 
 COSTS = ("trained_parameters", "parameters", "peak_bytes")  # what `run.json` says of the cost of a run
@@ -18,12 +19,12 @@ def check_trained_part(config: PipelineConfig, shape: EncoderShape) -> None:
         shape: of the encoder. Layers of ALBERT share blocks: it has fewer of these.
     """
     frozen, rank = config.finetuning.frozen_layers, config.finetuning.lora_rank
-    if frozen not in (None, ALL) and frozen > shape.num_blocks:
+    if isinstance(frozen, int) and frozen > shape.num_blocks:
         raise ValueError(
             f"`frozen_layers` must be at most {shape.num_blocks}, the model's number of blocks. Received: "
             f"finetuning.frozen_layers={frozen}. Lower it, or use {ALL!r}."
         )
-    if frozen in (ALL, shape.num_blocks) and config.task.kind == HEADLESS:
+    if frozen in (ALL, shape.num_blocks) and kind_of(config.task) == HEADLESS:
         raise ValueError(
             f"`frozen_layers` must leave something to train: a task of kind {HEADLESS} has no head. Received: "
             f"finetuning.frozen_layers={frozen}. Lower it, or use lora_rank."

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from keras_bert_flow.interrupts import leave
 
@@ -30,7 +31,7 @@ def stop_requests() -> Iterator[threading.Event]:
         requested.set()
         os.write(2, NOTICE)  # `print` may be under way in the code that the signal interrupts
 
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: requested.set())}
+    before: dict[int, Any] = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: requested.set())}
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, leave):
         before[signal.SIGINT] = signal.signal(signal.SIGINT, note_interrupt)
     try:

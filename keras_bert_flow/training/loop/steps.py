@@ -67,7 +67,7 @@ class StepFollower(keras.callbacks.CallbackList):
         self.stretch, self._first_step = stretch, stretch.step
         self._batches_per_step = batches_per_step
         self._cluster = cluster
-        self._queued = deque()  # a metric of each step that may still be under way
+        self._queued: deque[Any] = deque()  # a metric of each step that may still be under way
         self._callbacks, self._is_stop_requested, self._read_batch = callbacks, is_stop_requested, read_batch
 
     def on_train_begin(self, logs=None):

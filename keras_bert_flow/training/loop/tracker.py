@@ -69,9 +69,7 @@ class Tracker:
         status = "finished" if error is None else "stopped" if isinstance(error, Interrupted) else "failed"
         line = json.dumps({"status": status, "metrics": self._metrics or {}}).encode() + b"\n"
         for process in self._processes:
-            _write(process, line)
-            with suppress(OSError):
-                process.stdin.close()
+            _write(process, line, is_last=True)
         for process in self._processes:
             try:
                 process.wait(WAIT_SECONDS)
@@ -92,10 +90,16 @@ def _start_process(command: Sequence[str]) -> subprocess.Popen:
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ | child_environment())
 
 
-def _write(process: subprocess.Popen, line: bytes) -> None:
+def _write(process: subprocess.Popen, line: bytes, is_last: bool = False) -> None:
+    pipe = process.stdin
+    if pipe is None:
+        return
     with suppress(OSError):  # it has ended, and has said why
-        process.stdin.write(line)
-        process.stdin.flush()
+        pipe.write(line)
+        pipe.flush()
+    if is_last:
+        with suppress(OSError):
+            pipe.close()
 
 
 def _flatten(sections: Mapping[str, Any]) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def _fit(model, make_dataset, stretch: Stretch, end: int, users, is_stop_request
 
 def _measure_speed(stretch: Stretch, tokens_per_step: int, flops_per_step: int | None, peak_flops: float | None):
     steps_per_second = (stretch.step - stretch.start) / stretch.seconds
-    speed = {"tokens_per_second": round(tokens_per_step * steps_per_second)}
+    speed: dict[str, float] = {"tokens_per_second": round(tokens_per_step * steps_per_second)}
     if flops_per_step:
         speed["flops_per_second"] = round(flops_per_step * steps_per_second)
         if peak_flops:

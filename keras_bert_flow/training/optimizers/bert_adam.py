@@ -1,5 +1,7 @@
 """Step as the original BERT did: Adam with decoupled decay, without correcting the bias of the first steps."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -46,13 +48,17 @@ class BertAdam(MomentOptimizer):
 
     def step_all(self, given, scale, learning_rate):
         """Step along the gradients that `apply_at_once` gives; weights of one rate and one decay are one call."""
-        groups = {}
+        groups: dict[tuple[Any, Any], list[tuple]] = {}
         for gradient, variable, index in given:
             kind = self._rate_factors[index], 0.0 if self._is_excluded[index] else self.decay
             groups.setdefault(kind, []).append((variable.value, gradient, *self._find_moments(index)))
         for (factor, decay), tensors in groups.items():
+            weights, gradients, momentums, velocities = map(list, zip(*tensors, strict=True))
             step_by_torch(
-                *map(list, zip(*tensors, strict=True)),
+                weights,
+                gradients,
+                momentums,
+                velocities,
                 int(self.iterations),
                 learning_rate * factor,
                 (self.beta_1, self.beta_2, self.epsilon),

@@ -1,5 +1,7 @@
 """Make an optimizer by its name, with a rate that rises from 0, then falls."""
 
+from typing import Any
+
 from keras_bert_flow.models.defaults import EPSILON, make_adamw
 from keras_bert_flow.training.optimizers.bert_adam import BertAdam
 from keras_bert_flow.training.optimizers.guard import GuardedOptimizer
@@ -71,7 +73,7 @@ def make_optimizer(
     raise ValueError(f"The optimizer must be {ADAMW}, {BERT_ADAM}, {LAMB} or {MUON}. Received: {kind!r}.")
 
 
-def make_guarded_optimizer(*arguments, accumulate_batches=1, max_skipped_steps=0, precision="float32", **options):
+def make_guarded_optimizer(*arguments: Any, accumulate_batches=1, max_skipped_steps=0, precision="float32", **options):
     """Return an optimizer that watches for steps that are not finite, for `compile(..., auto_scale_loss=False)`.
 
     Args:
@@ -85,4 +87,5 @@ def make_guarded_optimizer(*arguments, accumulate_batches=1, max_skipped_steps=0
     if scales_loss or max_skipped_steps:
         inner = make_optimizer(*arguments, **options)
         return GuardedOptimizer(inner, max_skipped_steps, accumulate_batches, scales_loss)
-    return GuardedOptimizer(make_optimizer(*arguments, accumulate_batches=accumulate_batches, **options))
+    options["accumulate_batches"] = accumulate_batches
+    return GuardedOptimizer(make_optimizer(*arguments, **options))

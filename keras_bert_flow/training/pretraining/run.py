@@ -179,12 +179,12 @@ def _build(run: Run) -> Contents:
 def _save(run: Run, model: ModelWithHead, metrics: Mapping[str, Any]) -> None:
     (run.work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     cased, card = run.training.manifest.config["cased"], describe_run(run.config, run.training.manifest, metrics)
-    folder, vocabulary = run.work / "model", find_tokenizer_file(run.records)
-    if vocabulary.name != VOCABULARY_FILE:
+    folder, tokenizer = run.work / "model", find_tokenizer_file(run.records)
+    is_vocabulary = tokenizer.name == VOCABULARY_FILE
+    if not is_vocabulary:
         folder.mkdir(exist_ok=True)
-        copy_tokenizer(vocabulary, folder)
-        vocabulary = None
-    save_model_directory(model, folder, vocabulary, cased, card=card)
+        copy_tokenizer(tokenizer, folder)
+    save_model_directory(model, folder, tokenizer if is_vocabulary else None, cased, card=card)
 
 
 def _track(run: Run, facts: Mapping[str, Any]) -> Tracker:

@@ -1,7 +1,7 @@
 """Measure a pre-trainer on held-out records, exactly: sums over all predictions, in float64, on any backend."""
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def score_pretraining(
         `accuracy` of other outputs under their names, and what the objective adds; empty where there is no batch.
     """
     outputs = objective.scores
-    sums: Counter = Counter()
+    sums: dict[str, float] = defaultdict(float)
     tokens: Counter = Counter()
     for x, y, weights in batches:
         logits = cluster.predict(model, x)
@@ -47,17 +47,19 @@ def score_pretraining(
     return scores | objective.find_further_scores(sums)
 
 
-def _add_up(sums: Counter, tokens: Counter, names: Iterable[str], cluster: Cluster) -> tuple[Counter, Counter]:
+def _add_up(
+    sums: Mapping[str, float], tokens: Counter, names: Iterable[str], cluster: Cluster
+) -> tuple[dict[str, float], Counter]:
     """Add the sums and counts of all processes."""
     keys = [f"{name}_{sum_name}" for name in names for sum_name in SUMS]
     size = int(-cluster.smallest(-max(tokens, default=0))) + 1
     counts = np.bincount(list(tokens), list(tokens.values()), size) if tokens else np.zeros(size)
     totals = cluster.sum(np.array([sums[key] for key in keys] + counts.tolist()))
     counted = {token: int(count) for token, count in enumerate(totals[len(keys) :]) if count}
-    return Counter(dict(zip(keys, totals, strict=False))), Counter(counted)
+    return dict(zip(keys, totals, strict=False)), Counter(counted)
 
 
-def _add_scores(sums: Counter, name: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+def _add_scores(sums: dict[str, float], name: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
     chosen = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     largest = logits.max(axis=-1)
     total = np.exp(logits - largest[..., None]).sum(axis=-1, dtype=np.float64)

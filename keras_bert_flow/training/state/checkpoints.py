@@ -138,7 +138,7 @@ class Checkpoints:
         temporary = self._folder / f".{uuid.uuid4().hex}.tmp"
         try:
             temporary.mkdir()
-            save_file(state, temporary / STATE_FILE)
+            save_file(dict(state), temporary / STATE_FILE)
             follow_umask(temporary / STATE_FILE)
             facts["state_sha256"] = file_digest(temporary / STATE_FILE)
             facts["sha256"] = _digest(facts)

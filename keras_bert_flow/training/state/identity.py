@@ -40,7 +40,7 @@ def pretraining_identity(config: PipelineConfig, records: Path, initial_model: P
 def distillation_identity(config: PipelineConfig, records: Path, teacher: Path) -> dict[str, Any]:
     """Return what must stay as it is while a distillation lasts, as of `pretraining_identity`."""
     facts = pretraining_identity(config.student, records)
-    settings = config.distillation.model_dump(mode="json", exclude={*CHANGEABLE, "teacher", "student"})
+    settings = config.needed_distillation.model_dump(mode="json", exclude={*CHANGEABLE, "teacher", "student"})
     return facts | {"distillation": settings, "teacher": folder_files(teacher), **_software(DISTILLATION)}
 
 
@@ -103,5 +103,6 @@ def _name(path: tuple[str, ...]) -> str:
 
 def _value(values: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
     value = values.get(path)
-    is_digest = isinstance(value, str) and len(value) == 64
-    return value[:DIGITS] if is_digest else str(value)
+    if isinstance(value, str) and len(value) == 64:  # a digest
+        return value[:DIGITS]
+    return str(value)

@@ -63,7 +63,7 @@ class KerasHub(Format):
         backbone = serialise(found.hub, BACKBONE, _describe_backbone(found), dtype)
         objects = {CONFIG: backbone, FAST_TOKENIZER: tokenizer}
         if found.task:
-            objects[PREPROCESSOR] = _make_preprocessor(found, tokenizer, length)
+            objects[PREPROCESSOR] = _make_preprocessor(found, found.task, tokenizer, length)
             options = _describe_task(found, checkpoint.config, pooling)
             fields = {"backbone": backbone, "preprocessor": objects[PREPROCESSOR], **options}
             objects[TASK] = serialise(found.hub, found.task, fields)
@@ -106,12 +106,12 @@ def _describe_backbone(found: Fit) -> dict[str, Any]:
     return sizes | dict(found.hub.options)
 
 
-def _make_preprocessor(found: Fit, tokenizer: dict[str, Any] | None, length: int) -> dict[str, Any] | None:
+def _make_preprocessor(found: Fit, task: str, tokenizer: dict[str, Any] | None, length: int) -> dict[str, Any] | None:
     if tokenizer is None:
         return None
     fields = {"tokenizer": tokenizer, "config_file": PREPROCESSOR, "sequence_length": length, "truncate": "round_robin"}
-    fields |= MASKING if found.task == MASKED_LM else {}
-    return serialise(found.hub, PREPROCESSORS[found.task], fields)
+    fields |= MASKING if task == MASKED_LM else {}
+    return serialise(found.hub, PREPROCESSORS[task], fields)
 
 
 def _describe_task(found: Fit, config: Mapping[str, Any], pooling: Mapping[str, Any]) -> dict[str, Any]:

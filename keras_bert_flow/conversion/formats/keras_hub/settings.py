@@ -89,11 +89,11 @@ def read_model(folder: Path) -> HubModel:
     architecture = ARCHITECTURES[kind]
     shape = _make_shape(folder, backbone, hub, kind, stored)
     config = make_hf_config(shape.describe() | {"family": backbone.family}, architecture)
-    free = ("attention_dropout_rate", "initializer_range")  # which KerasHub has not
-    free = {setting.theirs for setting in table.settings if setting.ours in free}
+    lacking = ("attention_dropout_rate", "initializer_range")  # which KerasHub has not
+    free = {setting.theirs for setting in table.settings if setting.ours in lacking}
     config |= {name: value for name, value in stored.items() if name not in config or name in free}
     remarks, num_classes = [], 0
-    if kind == CLASSIFIER:
+    if task and kind == CLASSIFIER:
         num_classes = read_number(task, "num_classes")
         remarks += _describe_classifier(task, shape, table, config, num_classes)
     own = [f"{name}={config[name]}" for name in (MLM_ACTIVATION, MLM_EPSILON) if name in config]
@@ -107,7 +107,7 @@ def read_model(folder: Path) -> HubModel:
         num_classes,
         config,
         bool(stored),
-        _read_pooling(task) if kind == EMBEDDER else {},
+        _read_pooling(task) if task and kind == EMBEDDER else {},
         _read_max_tokens(task, shape),
         tuple(remarks),
     )

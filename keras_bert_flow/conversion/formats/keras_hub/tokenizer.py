@@ -46,11 +46,12 @@ def write_tokenizer(hub: HubFamily, source: Path, folder: Path) -> dict[str, Any
     tokenizer = read_tokenizer_file(file, cased)
     is_word_piece = isinstance(tokenizer, WordPieceTokenizer)
     model = None if is_word_piece else _take_byte_pairs(read_json_object(file))
-    assets, config = folder / ASSETS, {"config_file": FAST_TOKENIZER}
+    assets = folder / ASSETS
+    config: dict[str, Any] = {"config_file": FAST_TOKENIZER}
     if hub.tokenizer == WORD_PIECE and is_word_piece:
         assets.mkdir(parents=True)
         write_vocabulary(assets / WORD_PIECES, tokenizer.pieces)
-        fields = {"vocabulary": None, "sequence_length": None}
+        fields: dict[str, Any] = {"vocabulary": None, "sequence_length": None}
         fields |= {"lowercase": not tokenizer.cased, "strip_accents": not tokenizer.cased}
         config |= fields | _WORD_PIECE_RULES | {"special_tokens_in_strings": False}
     elif hub.tokenizer == BYTE_PAIRS and model is not None:
@@ -102,7 +103,7 @@ def _read_word_pieces(
     if not isinstance(lowercase, bool):
         raise ValueError(f"{path}: `lowercase` must be true or false. Received: {abridge(ascii(lowercase))}.")
     pieces = read_vocabulary(vocabulary)
-    files = {
+    files: dict[str, Path | bytes] = {
         VOCABULARY_FILE: vocabulary,
         TOKENIZER_CONFIG: describe_vocabulary(not lowercase, max_positions),
         FAST_TOKENIZER: encode_fast_tokenizer(pieces, not lowercase),
@@ -120,7 +121,7 @@ def _read_byte_pairs(config: Mapping[str, Any], path: Path, assets: Path) -> byt
     if not merges.is_file():
         raise FileNotFoundError(f"A tokenizer must have its merges. Received: {merges}, which is no file. Copy it.")
     lines = merges.read_text(encoding="utf-8").split("\n")
-    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    pairs: Any = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     try:
         tokenizer = Tokenizer(BPE(ids, pairs))
         tokenizer.post_processor = processors.RobertaProcessing(

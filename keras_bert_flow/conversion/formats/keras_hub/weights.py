@@ -47,7 +47,7 @@ def write_model_weights(fit: Fit, checkpoint: Checkpoint, folder: Path, dtype: s
     if variables[TASK_WEIGHTS]:
         # Keras warns where a compiled task finds no optimizer in the file.
         rate = fit.hub.classifier_rate if fit.task == CLASSIFIER else LEARNING_RATE
-        optimizer = {"optimizer/0": np.int32(0), "optimizer/1": np.float32(rate)}
+        optimizer = {"optimizer/0": np.array(0, np.int32), "optimizer/1": np.array(rate, np.float32)}
         write_weights(folder / TASK_WEIGHTS, variables[TASK_WEIGHTS] | optimizer)
     notes = {
         "filled with zeros, as the model has none": fit.absent,
