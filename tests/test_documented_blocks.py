@@ -26,18 +26,19 @@ ELIDED = {
 BEFORE = {
     "corpora.md": """
         cp out/vocabulary/vocab.txt vocab.txt
-        cp out/records/train-00000-* tf_examples.tfrecord-00000
-        cp out/records/held_out-* dev.tfrecord""",
+        cp out/records/train-00000-*.tfrecord tf_examples.tfrecord-00000
+        cp out/records/held_out-*.tfrecord dev.tfrecord""",
     "doctor.md": "cp -r out/records records",
     "formats.md": f"""
         kbf convert out/pretrained/model uncased_L-12_H-768_A-12 --format tensorflow
         {FINETUNE} adapted-runs {ADAPTER}
         cp -r adapted-runs/pretrained/seed-1/model adapter
+        rm -r out/finetuned; {FINETUNE} out/finetuned --set finetuning.pooling=null
         mkdir mine; cp out/vocabulary/vocab.txt mine; echo neologism >> mine/vocab.txt""",
     "objectives.md": "cp out/vocabulary/vocab.txt vocab.txt",
     "recipes.md": "mkdir B; cp -r out/pretrained/model B/model",
     "tasks.md": """
-        cp -r out/pretrained/model MODEL
+        kbf convert out/pretrained/model MODEL --positions 512
         kbf finetune --model MODEL --config configs/tasks/squad.yaml --output out/squad
         kbf finetune --model MODEL --config configs/tasks/rte.yaml --output out/rte
         kbf finetune --model MODEL --config configs/tasks/mnli.yaml --output out/mnli
