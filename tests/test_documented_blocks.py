@@ -52,11 +52,9 @@ BEFORE = {
 BEFORE_PYTHON = {
     "export.md": (
         f"""
-        for format in onnx saved_model litert; do
-            options=$(test $format != saved_model || echo --strings)
-            kbf export {MODEL} as-$format --format $format $options
-            cp -r as-$format/. served
-        done""",
+        kbf export {MODEL} as-tensorflow --format saved_model --strings
+        kbf export {MODEL} as-litert --format litert
+        cp -r as-tensorflow/. as-litert/. served""",
         "",
     ),
     "README.md": (
@@ -137,9 +135,16 @@ def run_command(folder: Path, command: str) -> str:
     return problem
 
 
+def prepare(folder: Path, lines: str) -> list[str]:
+    return [run(folder, line) for line in lines.splitlines()]
+
+
 def run_page(folder: Path, page: Path) -> list[str]:
     """Run what a page has, its commands first, and return what went wrong."""
-    problems = [run(folder, BEFORE.get(page.name, ""))]
+    problems = prepare(folder, BEFORE.get(page.name, ""))
+    for block in read_blocks(page):
+        if saved := re.match(r"saved as (\S+),", block.reasons.get("", "")):
+            (folder / saved[1]).write_text("".join(block.parts), encoding="utf-8")
     code = []
     for block in PARTS[page]:
         if block.language == PYTHON:
@@ -152,7 +157,7 @@ def run_page(folder: Path, page: Path) -> list[str]:
         backend = os.environ.get("KERAS_BACKEND", "torch")
         script = "\n".join([names, *code]).replace('"KERAS_BACKEND"] = "jax"', f'"KERAS_BACKEND"] = "{backend}"')
         (folder / "blocks.py").write_text(script, encoding="utf-8")
-        problems.append(run(folder, f"{bash}\npython blocks.py"))
+        problems += [*prepare(folder, bash), run(folder, "python blocks.py")]
     return [problem for problem in problems if problem]
 
 
