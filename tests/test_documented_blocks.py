@@ -26,18 +26,19 @@ ELIDED = {
 BEFORE = {
     "corpora.md": """
         cp out/vocabulary/vocab.txt vocab.txt
-        cp out/records/train-00000-* tf_examples.tfrecord-00000
-        cp out/records/held_out-* dev.tfrecord""",
+        cp out/records/train-00000-*.tfrecord tf_examples.tfrecord-00000
+        cp out/records/held_out-*.tfrecord dev.tfrecord""",
     "doctor.md": "cp -r out/records records",
     "formats.md": f"""
         kbf convert out/pretrained/model uncased_L-12_H-768_A-12 --format tensorflow
         {FINETUNE} adapted-runs {ADAPTER}
         cp -r adapted-runs/pretrained/seed-1/model adapter
+        rm -r out/finetuned; {FINETUNE} out/finetuned --set finetuning.pooling=null
         mkdir mine; cp out/vocabulary/vocab.txt mine; echo neologism >> mine/vocab.txt""",
     "objectives.md": "cp out/vocabulary/vocab.txt vocab.txt",
     "recipes.md": "mkdir B; cp -r out/pretrained/model B/model",
     "tasks.md": """
-        cp -r out/pretrained/model MODEL
+        kbf convert out/pretrained/model MODEL --positions 512
         kbf finetune --model MODEL --config configs/tasks/squad.yaml --output out/squad
         kbf finetune --model MODEL --config configs/tasks/rte.yaml --output out/rte
         kbf finetune --model MODEL --config configs/tasks/mnli.yaml --output out/mnli
@@ -51,11 +52,9 @@ BEFORE = {
 BEFORE_PYTHON = {
     "export.md": (
         f"""
-        for format in onnx saved_model litert; do
-            options=$(test $format != saved_model || echo --strings)
-            kbf export {MODEL} as-$format --format $format $options
-            cp -r as-$format/. served
-        done""",
+        kbf export {MODEL} as-tensorflow --format saved_model --strings
+        kbf export {MODEL} as-litert --format litert
+        cp -r as-tensorflow/. as-litert/. served""",
         "",
     ),
     "README.md": (
@@ -136,9 +135,16 @@ def run_command(folder: Path, command: str) -> str:
     return problem
 
 
+def prepare(folder: Path, lines: str) -> list[str]:
+    return [run(folder, line) for line in lines.splitlines()]
+
+
 def run_page(folder: Path, page: Path) -> list[str]:
     """Run what a page has, its commands first, and return what went wrong."""
-    problems = [run(folder, BEFORE.get(page.name, ""))]
+    problems = prepare(folder, BEFORE.get(page.name, ""))
+    for block in read_blocks(page):
+        if saved := re.match(r"saved as (\S+),", block.reasons.get("", "")):
+            (folder / saved[1]).write_text("".join(block.parts), encoding="utf-8")
     code = []
     for block in PARTS[page]:
         if block.language == PYTHON:
@@ -151,7 +157,7 @@ def run_page(folder: Path, page: Path) -> list[str]:
         backend = os.environ.get("KERAS_BACKEND", "torch")
         script = "\n".join([names, *code]).replace('"KERAS_BACKEND"] = "jax"', f'"KERAS_BACKEND"] = "{backend}"')
         (folder / "blocks.py").write_text(script, encoding="utf-8")
-        problems.append(run(folder, f"{bash}\npython blocks.py"))
+        problems += [*prepare(folder, bash), run(folder, "python blocks.py")]
     return [problem for problem in problems if problem]
 
 
