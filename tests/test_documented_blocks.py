@@ -55,7 +55,7 @@ BEFORE_PYTHON = {
         kbf export {MODEL} as-tensorflow --format saved_model --strings
         kbf export {MODEL} as-litert --format litert
         cp -r as-tensorflow/. as-litert/. served""",
-        "",
+        "import tensorflow_text\n",  # one folder serves all blocks here, and its SavedModel takes texts
     ),
     "README.md": (
         "",
