@@ -185,10 +185,7 @@ def test_run_is_cancelled_in_a_browser_at_a_checkpoint(served: Served, browser):
     (log,) = wait_for(lambda: list(served.folder.glob("runs/pretraining/.*.work/log.jsonl")), 2 * PATIENCE_SECONDS)
     browser.get(f"{served.url}/runs/flow-run/{run.id}")
     wait_for(lambda: run.name in text_of(browser))
-    wait_for(lambda: browser.find_elements("css selector", ".p-icon-button-menu button, button.p-icon-button-menu"))[
-        0
-    ].click()
-    wait_for(lambda: browser.find_elements("xpath", "//*[normalize-space(text())='Cancel']"))[-1].click()
+    click(browser, "Cancel")
     click(browser, "Confirm")
     wait_for(lambda: served.client.read_flow_run(run.id).state.is_final())
     assert served.client.read_flow_run(run.id).state.is_cancelled()
