@@ -68,7 +68,7 @@ def test_every_run_is_checked_before_the_first(many):
     values["matrix"] = {"over": {"finetuning.epochs": [1, -1]}}
     many.write_text(yaml.safe_dump(values))
     assert_refused(kbf("run", str(many)), "finetuning.epochs")
-    values["matrix"] = {"over": {"task.dev": ["dev.tsv", "none.tsv"]}}
+    values["matrix"] = {"over": {"task.dev": [values["task"]["dev"], "none.tsv"]}}
     many.write_text(yaml.safe_dump(values))
     assert_refused(kbf("run", str(many)), "none.tsv")
     assert not (many.parent / "runs").exists()
