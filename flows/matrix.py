@@ -12,9 +12,9 @@ from prefect.futures import PrefectFuture, as_completed
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
-from flows.child import GRACE_SECONDS, stop_children
+from flows.child import stop_children
 from flows.form import name_run
-from flows.local import QUIET, run_flow
+from flows.local import FLOW_GRACE_SECONDS, QUIET, run_flow
 from flows.pipeline import IS_CHECKED
 from flows.settling import DEFAULT_CONFIG, make_paths_absolute, settle_config
 from flows.stages import StageError
@@ -91,6 +91,6 @@ def _run_all(
             else:
                 made[label] = Path(found)
     except BaseException:  # cancelled: the threads wait for their children, and the process for its threads
-        stop_children(GRACE_SECONDS)
+        stop_children(FLOW_GRACE_SECONDS)
         raise
     return {cell.label: made[cell.label] for cell in cells if cell.label in made}, failed

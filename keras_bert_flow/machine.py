@@ -1,29 +1,38 @@
-"""Name the processor and the GPUs of this machine, without loading a backend."""
+"""Ask the system about this machine and the memory of processes, without loading a backend."""
 
 import os
 import platform
+import resource
+import sys
 from pathlib import Path
 
 CPU_INFO = Path("/proc/cpuinfo")
+_BYTES_OF_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
 GPUS = Path("/proc/driver/nvidia/gpus")  # of NVIDIA's driver on Linux: a folder each, with `information`
 
 
 def describe_processor() -> str:
     """Return the processor and the number of its cores, as in `AMD EPYC, 2 cores`."""
-    names = _read_fields(CPU_INFO, "model name")
+    names = read_fields(CPU_INFO, "model name")
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
 
 
 def describe_machine() -> str:
     """Return the processor, and the GPUs that are there whether or not they are used."""
-    gpus = [name for path in sorted(GPUS.glob("*/information")) for name in _read_fields(path, "Model")]
+    gpus = [name for path in sorted(GPUS.glob("*/information")) for name in read_fields(path, "Model")]
     counted = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
     return "; ".join([describe_processor(), *counted])
 
 
-def _read_fields(path: Path, name: str) -> list[str]:
+def read_peak_memory(who: int = resource.RUSAGE_SELF) -> int:
+    """Return the most bytes of memory that this process, or the largest of those it has waited for, has had."""
+    return resource.getrusage(who).ru_maxrss * _BYTES_OF_UNIT
+
+
+def read_fields(path: Path, name: str) -> list[str]:
+    """Return the values of `name : value` lines of a file of the system; none where there is no such file."""
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     return [value.strip() for key, colon, value in (line.partition(":") for line in lines) if key.strip() == name]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from keras_bert_flow.config.optimization import AUTO
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.machine import CPU_INFO, read_fields
 
 FLOAT32, BFLOAT16 = "float32", "mixed_bfloat16"
 SECTIONS = ("pretraining", "finetuning")
@@ -55,14 +56,10 @@ def choose_for_processor(backend: str, flags: Collection[str]) -> str:
     return BFLOAT16 if backend in BACKENDS_WITH_PRODUCTS and PROCESSOR_FLAGS & set(flags) else FLOAT32
 
 
-def read_processor_flags(path: str = "/proc/cpuinfo") -> frozenset[str]:
+def read_processor_flags(path: str | Path = CPU_INFO) -> frozenset[str]:
     """Return what the first processor can do, in Linux' words; nothing elsewhere."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(flags.partition(":")[2].split())
+    found = read_fields(Path(path), "flags")
+    return frozenset(found[0].split() if found else ())
 
 
 def ask_backend(backend: str) -> bool | None:

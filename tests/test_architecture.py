@@ -23,7 +23,7 @@ ALLOWED = {
     # What lies elsewhere is fetched; `fsspec` is loaded when something does.
     "stores": "arrivals artifacts extras local_paths locks records terminal fsspec huggingface_hub",
     "data": "arrivals text records stores tasks json_documents terminal grain numpy",
-    "backends": "keras numpy grain jax tensorflow torch",
+    "backends": "machine keras numpy grain jax tensorflow torch",
     "layers": "backends by_name keras",
     "models": "backends by_name layers keras numpy",
     # The backends where the file of one is loaded.
@@ -85,7 +85,7 @@ ALLOWED = {
         "config conversion data distribution doctor extras local_paths models os_errors outputs prediction records "
         "stores tasks text training"
     ),
-    "precision_choice": "config",
+    "precision_choice": "config machine",
     "planning": "config models preflight text numpy",
     "os_errors": "terminal",
     "own_packages": "",

@@ -41,6 +41,7 @@ def test_cells_are_every_combination_as_a_configuration_each(tmp_path):
     [
         ({}, "from 1 to 256 runs. Received: 0"),
         ({"over": {"seed": list(range(MOST_CELLS + 1))}}, "Received: 257"),
+        ({"over": {f"model.options.{number}": list(range(99)) for number in range(99)}}, "from 1 to 256 runs"),
         ({"over": {"seed": [1, 1]}}, "Received: seed=1, twice"),
         ({"over": {"task": [{"train": "a"}, {"train": "a"}]}}, "twice. Give each section a `name`"),
     ],

@@ -2,11 +2,12 @@
 
 import itertools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
 from keras_bert_flow.config.limits import MOST_PROCESSES
 from keras_bert_flow.config.settings import Settings
@@ -30,15 +31,15 @@ class MatrixConfig(Settings):
     )
     at_once: int = Field(1, ge=1, le=MOST_PROCESSES, description="Runs at a time.")
 
-    @field_validator("over", "variants")
-    @classmethod
-    def _check_names(cls, value: Any) -> Any:
-        for settings in value if isinstance(value, tuple) else (value,):
-            if fixed := [name for name in settings if name.split(".")[0] in NOT_VARIED]:
-                raise ValueError(f"A matrix must not change `{fixed[0]}`. Received: {fixed[0]}. Leave it out.")
-            if empty := [name for name, values in settings.items() if values in ((), [])]:
-                raise ValueError(f"A matrix must have a value of each setting. Received: none of `{empty[0]}`.")
-        return value
+    @model_validator(mode="after")
+    def _check_names(self):
+        for name in itertools.chain(self.over, *self.variants):
+            if name.split(".")[0] in NOT_VARIED:
+                raise ValueError(f"A matrix must not change `{name}`. Received: {name}. Leave it out.")
+        for name, values in self.over.items():
+            if not values:
+                raise ValueError(f"A matrix must have a value of each setting. Received: none of `{name}`. Give some.")
+        return self
 
 
 @dataclass(frozen=True)
@@ -62,16 +63,14 @@ def list_cells(matrix: MatrixConfig) -> list[Cell]:
     Raises:
         ValueError: there are none, or too many, or two are the same.
     """
-    combinations = itertools.product(*([(name, value) for value in values] for name, values in matrix.over.items()))
-    chosen = [
-        {**variant, **dict(combination)}
-        for variant, combination in itertools.product(matrix.variants or ({},), combinations)
-    ]
-    if chosen == [{}] or not 1 <= len(chosen) <= MOST_CELLS:
-        count = 0 if chosen == [{}] else len(chosen)
+    variants = matrix.variants or ({},)
+    count = len(variants) * math.prod(map(len, matrix.over.values())) if matrix.over or matrix.variants else 0
+    if not 1 <= count <= MOST_CELLS:
         raise ValueError(
-            f"`matrix` must have from 1 to {MOST_CELLS} runs. Received: {count}. Give `over` or `variants` values."
+            f"`matrix` must have from 1 to {MOST_CELLS} runs. Received: {count:,}. Give `over` or `variants` values."
         )
+    combinations = itertools.product(*([(name, value) for value in values] for name, values in matrix.over.items()))
+    chosen = [variant | dict(combination) for variant, combination in itertools.product(variants, combinations)]
     cells = [Cell(_label(settings), _write_overrides(settings), tuple(settings)) for settings in chosen]
     labels = [cell.label for cell in cells]
     if repeated := [label for label in labels if labels.count(label) > 1]:

@@ -11,6 +11,7 @@ from keras_bert_flow.evaluation.result_sections import MAX_CLASSES, abridge, wri
 from keras_bert_flow.tasks.core.task import Task
 
 SHOWN_EXAMPLES, SHOWN_RECORDS = 4, 2
+LOOKED_AT = 1000  # examples among which one of each label is looked for
 MAX_RECORD = 1200  # characters of a shown record: a long sequence is a page
 # Counter → the counter that it is a part of.
 SHARES = {"unknown_tokens": "tokens", "masked_tokens": "instance_tokens", "padding_positions": "positions"}
@@ -65,11 +66,11 @@ def _count_labels(task: Task, examples: Iterable[Any]) -> dict[str, int]:
 def _choose_examples(task: Task, examples: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the first example of each label, or the first ones, in the order of the table."""
     first: dict[str, int] = {}
-    for place, example in enumerate(examples):
+    for place, example in enumerate(examples[:LOOKED_AT]):
         first.setdefault(repr(task.show(example)["gold"]), place)
         if len(first) >= SHOWN_EXAMPLES:
             break
-    places = [*first.values(), *(place for place in range(len(examples)) if place not in {*first.values()})]
+    places = [*dict.fromkeys([*first.values(), *range(min(SHOWN_EXAMPLES, len(examples)))])]
     return [task.show(examples[place]) for place in sorted(places[:SHOWN_EXAMPLES])]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.evaluation.headings import format_spread, main_metric, shown_metrics
+from keras_bert_flow.evaluation.headings import format_spread, main_metric, name_models, shown_metrics
 from keras_bert_flow.evaluation.summary import align
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.lineage.settings import as_yaml, flatten
@@ -40,8 +40,9 @@ def tabulate_runs(runs: Mapping[str, Path]) -> list[list[str]]:
     shown = differing if len(differing) <= MOST_SETTINGS else []
     figures = {key: what for key, what in FIGURES.items() if any(key in results["pretraining"] for _, results in found)}
     headings = dict.fromkeys(_heading(results) for _, results in found)
-    models = {"tfidf": "TF-IDF", "random": "random weights", "pretrained": "pre-trained"}
-    models = {model: name for model, name in models.items() if any(model in results["models"] for _, results in found)}
+    models: dict[str, str] = {}
+    for _, results in found:
+        models |= {model: name for model, name in name_models(results).items() if model != "baseline"}
     columns = [(model, heading) for heading in headings for model in models]
     header = ["run", *shown, *(f"{models[model]}, {heading}" for model, heading in columns), "runs"]
     rows = [[*header, *(name for name, _ in figures.values())]]

@@ -7,7 +7,6 @@ equal results have equal manifests, whoever made them and for how long.
 import json
 import os
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from keras_bert_flow.json_documents import parse_json
-from keras_bert_flow.machine import describe_machine
+from keras_bert_flow.machine import describe_machine, read_peak_memory
 
 COSTS = "costs.jsonl"
-_BYTES_OF_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
 _WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
@@ -53,7 +51,7 @@ def noting_cost(folder: Path) -> Iterator[None]:
             began.isoformat(timespec="seconds"),
             round(time.monotonic() - started, 3),
             round(_processor_seconds() - spent, 3),
-            max(resource.getrusage(who).ru_maxrss for who in _WHO) * _BYTES_OF_UNIT,
+            max(map(read_peak_memory, _WHO)),
             describe_machine(),
         )
         if folder.is_dir() and any(folder.iterdir()):

@@ -77,28 +77,9 @@ def full_report() -> Report:
             **{f"{model}/{seed}": losses for model in ("pretrained", "random") for seed in (1, 2)},
         },
         counters={"documents": 12345, "tokens": 2000, "unknown_tokens": 30, "rejected": {"not_utf8": 3}},
-        data={
-            "tables": {
-                "training": {"examples": 3, "labels": {"blue": 1, "red": 2}},
-                "dev": {"examples": 9, "labels": {}},
-            },
-            "examples": [{"text": "a", "text_pair": "b", "gold": ["x", "y"]}],
-            "records": "[CLS] [MASK: a] b [SEP]",
-        },
-        stages=[
-            {"stage": "vocabulary", "key": "0e", "seconds": None},
-            {
-                "stage": "records",
-                "key": "0f",
-                "seconds": 12.34,
-                "processor_seconds": 23.45,
-                "peak_bytes": 5_000_000,
-                "began": "2026-11-27T01:02:03+00:00",
-                "machine": "AMD EPYC, 2 cores",
-                "parts": 2,
-            },
-        ],
-        config={"name": "a", "backend": "jax", "corpus": {"input": ("builtin", "grün")}, "none": None},
+        data={"records": "[CLS] [MASK: a] b [SEP]"},
+        stages=[{"stage": "records", "key": "0f", "seconds": 12.34}],
+        config={"name": "a", "corpus": {"input": ("builtin", "grün")}, "none": None},
         versions={"python": "3.11.0", "keras": "3.15.1"},
         errors=[{"text": "t2", "text_pair": "p2", "gold": "red", "predicted": "blue", "probability": 0.9}],
     )
@@ -131,7 +112,7 @@ def test_report_shows_every_part():
         "Versions",
         "Configuration",
     ]
-    result, runs, pretraining, classes, confusion, errors, tables, examples, data, stages, versions = page.tables
+    result, runs, pretraining, classes, confusion, errors, data, stages, versions = page.tables
     assert [row[:2] for row in result[1:]] == [
         ["majority class", "25.0"],
         ["random weights", "37.5 ± 17.7"],
@@ -158,13 +139,8 @@ def test_report_shows_every_part():
     assert confusion[1:] == [["blue", "2", "0", "0"], ["green", "0", "2", "0"], ["red", "0", "1", "3"]]
     assert errors[1] == ["t2 ‖ p2", "red", "blue", "0.900"]
     assert ["unknown tokens", "30", "1.50% of tokens"] in data and ["rejected: not utf8", "3", ""] in data
-    assert tables == [["table", "examples", "blue", "red"], ["training", "3", "1", "2"], ["dev", "9", "0", "0"]]
-    assert examples[1] == ["a ‖ b", "x, y"] and "[MASK: a]" in page.text
-    assert stages[1:] == [
-        ["vocabulary", "0e", "", "", "", ""],
-        ["records", "0f", "2026-11-27 01:02, in 2 parts", "12.3", "23.4", "5"],
-    ]
-    assert "2026-11-27, jax on AMD EPYC, 2 cores: 12 s in all stages." in page.text
+    assert "[MASK: a]" in page.text
+    assert stages[1] == ["records", "0f", "", "12.3", "", ""]
     assert versions[1:] == [["python", "3.11.0"], ["keras", "3.15.1"]]
     assert "input:\n  - builtin\n  - grün\n" in page.text and "none: null" in page.text
     assert "By accuracy on colours, the pre-trained model reaches" in page.text and "summed over 2 runs" in page.text
