@@ -35,7 +35,7 @@ ALLOWED = {
     ),
     "tasks": "by_name text pydantic json_documents local_paths numpy sklearn scipy",
     "evaluation": (
-        "doctor lineage tasks data prediction models conversion artifacts config json_documents stages local_paths "
+        "lineage tasks data prediction models conversion artifacts config json_documents stages local_paths "
         "precision_choice records training "
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),

@@ -18,8 +18,8 @@ from keras_bert_flow.conversion.directory_check import check_directory
 from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.data.shown_records import show_examples
 from keras_bert_flow.doctor.diagnose import diagnose
-from keras_bert_flow.doctor.examples import show_examples
 from keras_bert_flow.doctor.findings import as_text
 from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
 from keras_bert_flow.prediction.derived_task import find_task

@@ -214,6 +214,6 @@ def inspect(
     part: Annotated[str, typer.Option(help="train or held_out.")] = "train",
 ) -> None:
     """Print pre-training records as text, with their masks shown."""
-    from keras_bert_flow.doctor.examples import show_examples
+    from keras_bert_flow.data.shown_records import show_examples
 
     show(show_examples(records, number, part), keep="\n")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.doctor.examples import show_examples
+from keras_bert_flow.data.shown_records import show_examples
 from keras_bert_flow.evaluation.page import code, paragraph, table
 from keras_bert_flow.evaluation.result_sections import MAX_CLASSES, abridge, write_answer
 from keras_bert_flow.tasks.core.task import Task

@@ -12,8 +12,8 @@ from beam_jobs.build_vocabulary import build_vocabulary
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.data.dynamic_masking import restore_tokens
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.data.shown_records import show_examples
 from keras_bert_flow.doctor.diagnose import diagnose
-from keras_bert_flow.doctor.examples import show_examples
 from keras_bert_flow.stages.records import records_key
 from tests.beam_jobs.conftest import build, make_corpus, make_documents, make_records_config, read_folder
 from tests.oracles.other_tokenizers import make_byte_level, make_unigram

@@ -7,9 +7,9 @@ import pytest
 
 from keras_bert_flow.artifacts import package_version
 from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.data.shown_records import show_examples
 from keras_bert_flow.doctor.corpus import examine_corpus
 from keras_bert_flow.doctor.diagnose import diagnose
-from keras_bert_flow.doctor.examples import show_examples
 from keras_bert_flow.doctor.findings import as_text
 from keras_bert_flow.doctor.records import examine_records
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
@@ -21,7 +21,7 @@ SUBJECTS = ("river", "lake", "sea")
 
 def block(command: str) -> str:
     """Return what the page shows below a command."""
-    (shown,) = re.findall(rf"```\n\$ {re.escape(command)}\n(.*?)```", PAGE, re.DOTALL)
+    (shown,) = re.findall(rf"```console\n\$ {re.escape(command)}\n(.*?)```", PAGE, re.DOTALL)
     return shown.rstrip()
 
 

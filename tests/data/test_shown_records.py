@@ -1,11 +1,12 @@
 import pytest
 
-from keras_bert_flow.doctor.examples import show_examples, show_prediction, show_record
+from keras_bert_flow.data.shown_records import show_examples, show_prediction, show_record
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from tests.doctor.examined import ROWS
 from tests.oracles.plain_records import PIECES, make_many, publish_plain
 from tests.oracles.tiny_records import write_tiny_records
 
+pytestmark = pytest.mark.any_backend
+ROWS = make_many(400)
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##ting", "dog", "ran")
 TOKENIZER = WordPieceTokenizer(WORDS)
 #        [CLS] the [MASK: cat] sat ##ting→dog [SEP] ran(kept) dog [SEP]
