@@ -24,8 +24,9 @@ p { margin: .5rem 0; max-width: 46rem; }
 table { border-collapse: collapse; font-size: .92rem; margin: .4rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .32rem 1.1rem .32rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
-tbody th { font-weight: 500; }
+tbody th { font-weight: 500; min-width: 11.5rem; }
 .number { text-align: right; white-space: nowrap; padding: .32rem 0 .32rem 1.4rem; }
+thead .number { white-space: normal; }
 .number + :not(.number) { padding-left: 1.4rem; }
 .cell { text-align: right; padding: .32rem .8rem; }
 .text { overflow-wrap: anywhere; min-width: 16rem; }
@@ -39,6 +40,7 @@ summary { cursor: pointer; }
     --shade: 44, 110, 180; }
   body { max-width: none; padding: 0; font-size: 10pt; }
   h2 { break-after: avoid; } tr, figure { break-inside: avoid; } .wide { overflow: visible; }
+  table { font-size: 8.5pt; } .text { min-width: 9rem; } .number { padding-left: .8rem; }
   details::details-content { content-visibility: visible; height: auto; } }
 """
 
