@@ -1,5 +1,7 @@
 """The flow from fine-tuned models to the report."""
 
+from functools import partial
+
 from prefect import flow
 
 from flows.finished import find_finetuned, find_pretrained, find_records
@@ -7,8 +9,8 @@ from flows.form import FIELDS, name_run, with_form
 from flows.report import show_report, show_stages
 from flows.report_pages import REPORT
 from flows.settling import settle_folder
-from flows.stages import evaluation_stage
-from flows.tasks import Performed, evaluate_model, fill_builtin, perform
+from flows.stages import evaluation_stage, make_builtin
+from flows.tasks import Performed, perform
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
@@ -32,13 +34,13 @@ def evaluate(
         The path of the report.
     """
     performed: list[Performed] = []
+    make = partial(perform, performed=performed)
     check_run(config, ("evaluation",))
-    config = fill_builtin(config, performed)
+    config = make_builtin(config, make)
     folders = [settle_folder(records)] if records else find_records(config)
     phases = [settle_folder(pretrained)] if pretrained else find_pretrained(config, folders)
     finetuned_folder = settle_folder(finetuned) if finetuned else find_finetuned(config, phases[-1])
-    stage = evaluation_stage(config, finetuned_folder, phases, folders[-1])
-    evaluation = perform(evaluate_model, stage, performed)
+    evaluation = make(evaluation_stage(config, finetuned_folder, phases, folders[-1]))
     show_stages(performed)
     show_report(evaluation)
     return name_path(evaluation / REPORT)

@@ -1,13 +1,15 @@
 """The flow from a pre-trained model to models of a task."""
 
+from functools import partial
+
 from prefect import flow
 
 from flows.finished import find_pretrained, find_records
 from flows.form import FIELDS, name_run, with_form
 from flows.report import show_stages
 from flows.settling import settle_folder
-from flows.stages import MODEL, finetuning_stage
-from flows.tasks import Performed, fill_builtin, finetune_model, perform
+from flows.stages import MODEL, finetuning_stage, make_builtin
+from flows.tasks import Performed, perform
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
@@ -27,9 +29,10 @@ def finetune(
         The folder of fine-tuned models.
     """
     performed: list[Performed] = []
+    make = partial(perform, performed=performed)
     check_run(config, ("finetuning",))
-    config = fill_builtin(config, performed)
+    config = make_builtin(config, make)
     folder = settle_folder(model) if model else find_pretrained(config, find_records(config))[-1] / MODEL
-    finetuned = perform(finetune_model, finetuning_stage(config, folder), performed)
+    finetuned = make(finetuning_stage(config, folder))
     show_stages(performed)
     return name_path(finetuned)

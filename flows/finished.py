@@ -1,12 +1,39 @@
-"""Find what the earlier stages of a configuration have published, for flows that run one stage alone."""
+"""Find what the stages of a configuration have published."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.stages import MODEL, StageRun, finetuning_stage, make_pretrained, make_records
+from flows.stages import MODEL, StageRun, finetuning_stage, make_all, make_pretrained, make_records
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.records.manifest import MANIFEST, check_folder
+
+
+class Unfinished(Exception):
+    """A stage must run."""
+
+
+def find_all(config: PipelineConfig) -> list[StageRun] | None:
+    """Return the stages of a run in order, the report's last, where all are finished; else None.
+
+    Args:
+        config: of `settle_config`.
+    Raises:
+        ValueError: a result lost more of its text than is allowed now.
+    """
+    found: list[StageRun] = []
+
+    def find(stage: StageRun) -> Path:
+        if not stage.is_finished():
+            raise Unfinished
+        found.append(stage)
+        return stage.folder
+
+    try:
+        make_all(config, find)
+    except Unfinished:
+        return None
+    return found
 
 
 def find_records(config: PipelineConfig) -> list[Path]:

@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.child import GRACE_SECONDS, run_child
+from flows.finished import find_all
 from flows.logs import RUN_LOGGERS
+from flows.report_pages import REPORT
 from flows.server import chosen_server, running_server
-from flows.stages import StageError
+from flows.settling import settle_config
+from flows.stages import IS_THERE, StageError
 from keras_bert_flow import exit_status
 from keras_bert_flow.artifacts import removed_on_leaving, write_atomically
 from keras_bert_flow.interrupts import handling_signals
@@ -67,6 +70,9 @@ def run_locally(
     chosen = settings.api.url
     chosen_backend = () if backend is None else (f"backend={backend}",)  # stronger than a setting
     parameters = {"config_path": str(config_path), "overrides": [*overrides, *chosen_backend]}
+    # On a server that ends with the run nobody would see the flow find everything.
+    if not chosen and flow == PIPELINE and (report := _find_report(parameters, on_line)):
+        return report
     with ExitStack() as running:
         with working("Reaching Prefect's server" if chosen else "Starting Prefect's server"):
             server = chosen_server(chosen) if chosen else running_server(settings.home / SERVER_LOG)
@@ -124,6 +130,14 @@ def run_flow(
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         raise StageError(f"The flow {how}. {text}")
     return Path(text)
+
+
+def _find_report(parameters: dict[str, Any], on_line: Callable[[str], None]) -> Path | None:
+    """Return the path of the report where all stages are finished, and say so of each, as the flow would."""
+    stages = find_all(settle_config(**parameters))
+    for stage in stages or ():
+        on_line(stage.say(IS_THERE))
+    return stages[-1].folder / REPORT if stages else None
 
 
 def _read_settings() -> Any:

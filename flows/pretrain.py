@@ -1,13 +1,15 @@
 """The flow from records to a pre-trained model."""
 
+from functools import partial
+
 from prefect import flow
 
 from flows.finished import find_records
 from flows.form import name_run, with_form
 from flows.report import show_stages
 from flows.settling import settle_folder
-from flows.stages import make_pretrained
-from flows.tasks import TRAINING, Performed, fill_builtin, perform
+from flows.stages import make_builtin, make_pretrained
+from flows.tasks import Performed, perform
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
@@ -27,9 +29,10 @@ def pretrain(
         The folder of pre-training, of its second phase or of the student where there is one, which holds `model/`.
     """
     performed: list[Performed] = []
+    make = partial(perform, performed=performed)
     check_run(config, ("pretraining",))
-    config = fill_builtin(config, performed)
+    config = make_builtin(config, make)
     folders = [settle_folder(records)] if records else find_records(config)
-    pretrained = make_pretrained(config, folders, lambda stage: perform(TRAINING[stage.name], stage, performed))
+    pretrained = make_pretrained(config, folders, make)
     show_stages(performed)
     return name_path(pretrained[-1])

@@ -15,11 +15,13 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.locks import locked
+from keras_bert_flow.preflight.stages import check_label_words
 from keras_bert_flow.records.manifest import check_folder, read_manifest
-from keras_bert_flow.stages.corpus import CORPUS, corpus_key
+from keras_bert_flow.stages.corpus import CORPUS, corpus_key, resolve_builtin
 from keras_bert_flow.stages.distillation import DISTILLATION, distillation_key
 from keras_bert_flow.stages.evaluation import EVALUATION, evaluation_key
 from keras_bert_flow.stages.finetuning import FINETUNING, finetuning_key
+from keras_bert_flow.stages.names import needs_builtin
 from keras_bert_flow.stages.pretraining import PRETRAINING, pretraining_key
 from keras_bert_flow.stages.records import RECORDS, records_key
 from keras_bert_flow.stages.stage import Stage
@@ -34,6 +36,7 @@ COMMAND = (sys.executable, "-m", "keras_bert_flow")
 MESSAGE = "kbf: "  # before the message of a command that failed; whoever prints it puts it there again
 MAX_STARTS = 5
 NO_NEXT_STEP = {"KBF_NEXT_STEPS": "off"}  # a command would say what comes after it, which the flow knows
+IS_THERE = "is there"  # how a finished stage is told of
 MODEL = "model"  # the model directory within a folder of pre-training
 
 
@@ -59,6 +62,9 @@ class StageRun:
 
     def is_finished(self) -> bool:
         return is_finished(self.folder, self.key)
+
+    def say(self, how: str) -> str:
+        return f"{self.name} {self.key}: {how}, in {name_path(self.folder)}"
 
     def reads(self, folder: Path) -> bool:
         """Whether the command is given a folder, or something in it."""
@@ -92,6 +98,28 @@ def distillation_stage(config: PipelineConfig, records: Path, teacher: Path) -> 
     key = distillation_key(config, fetch_manifest(records), fetch_manifest(teacher))
     inputs = ("--records", records, "--teacher", teacher)
     return _stage(config, DISTILLATION, key, "--config", write_config(config), *inputs)
+
+
+def make_builtin(config: PipelineConfig, make: Callable[[StageRun], Path]) -> PipelineConfig:
+    """Put files in the places of the word `builtin`, making or finding them first."""
+    return resolve_builtin(config, make(corpus_stage(config))) if needs_builtin(config) else config
+
+
+def make_all(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Path:
+    """Make or find every stage of a run, in order.
+
+    Args:
+        make: takes a stage and returns its folder.
+    Returns:
+        The folder of the report.
+    """
+    config = make_builtin(config, make)
+    records = make_records(config, make)
+    if config.finetuning.label_words:
+        check_label_words(config, find_tokenizer_file(fetch(records[-1], wait=False)))
+    phases = make_pretrained(config, records, make)
+    finetuned = make(finetuning_stage(config, phases[-1] / MODEL))
+    return make(evaluation_stage(config, finetuned, phases, records[-1]))
 
 
 def make_records(config: PipelineConfig, make: Callable[[StageRun], Path]) -> list[Path]:

@@ -19,12 +19,12 @@ from prefect.tasks import MaterializingTask
 
 from flows.logs import escape_run_logs
 from flows.progress import StageProgress
-from flows.stages import StageRun, corpus_stage, run_stage
-from keras_bert_flow.config.pipeline import PipelineConfig
+from flows.stages import IS_THERE, StageRun, run_stage
 from keras_bert_flow.local_paths import name_path
-from keras_bert_flow.stages.corpus import resolve_builtin
+from keras_bert_flow.stages.corpus import CORPUS
 from keras_bert_flow.stages.distillation import DISTILLATION
-from keras_bert_flow.stages.names import needs_builtin
+from keras_bert_flow.stages.evaluation import EVALUATION
+from keras_bert_flow.stages.finetuning import FINETUNING
 from keras_bert_flow.stages.pretraining import PRETRAINING
 from keras_bert_flow.stages.records import RECORDS
 from keras_bert_flow.stages.vocabulary import VOCABULARY
@@ -97,12 +97,6 @@ def distill_model(stage: StageRun) -> str:
     return follow(stage)
 
 
-# What is made of text: stage → task
-TEXT = {VOCABULARY.name: learn_vocabulary, RECORDS.name: write_records}
-# What is trained on records: stage → task
-TRAINING = {PRETRAINING.name: pretrain_model, DISTILLATION.name: distill_model}
-
-
 @stage_task("finetune-model")
 def finetune_model(stage: StageRun) -> str:
     """Fine-tune the model on its task, once per seed."""
@@ -113,6 +107,18 @@ def finetune_model(stage: StageRun) -> str:
 def evaluate_model(stage: StageRun) -> str:
     """Measure the models and write the report."""
     return follow(stage)
+
+
+# stage → its task
+TASKS = {
+    CORPUS.name: write_corpus,
+    VOCABULARY.name: learn_vocabulary,
+    RECORDS.name: write_records,
+    PRETRAINING.name: pretrain_model,
+    DISTILLATION.name: distill_model,
+    FINETUNING.name: finetune_model,
+    EVALUATION.name: evaluate_model,
+}
 
 
 def follow(stage: StageRun) -> str | State:
@@ -144,15 +150,15 @@ class Performed:
         return self.state.name == CACHED
 
 
-def perform(step: MaterializingTask, stage: StageRun, performed: list[Performed]) -> Path:
+def perform(stage: StageRun, performed: list[Performed]) -> Path:
     """Run the task of a stage, note that it is done, and return the stage's folder.
 
     Prefect draws an edge from each stage whose folder the command reads; else from the one before.
     """
-    log, started = get_run_logger(), time.monotonic()
+    log, step, started = get_run_logger(), TASKS[stage.name], time.monotonic()
     doing = (step.description or "").partition("\n")[0].rstrip(".")
-    how = "is there" if stage.is_finished() else f"running: {doing}"
-    log.info("%s %s: %s, in %s", stage.name, stage.key, how, name_path(stage.folder))
+    how = IS_THERE if stage.is_finished() else f"running: {doing}"
+    log.info("%s", stage.say(how))
     asset = Asset(
         key=name_asset(stage.name, stage.key), properties=AssetProperties(description=name_path(stage.folder))
     )
@@ -165,10 +171,3 @@ def perform(step: MaterializingTask, stage: StageRun, performed: list[Performed]
         log.info("%s: done in %s s", stage.name, done.seconds)
     performed.append(done)
     return Path(folder)
-
-
-def fill_builtin(config: PipelineConfig, performed: list[Performed]) -> PipelineConfig:
-    """Put files in the places of the word `builtin`, writing them out first."""
-    if not needs_builtin(config):
-        return config
-    return resolve_builtin(config, perform(write_corpus, corpus_stage(config), performed))

@@ -5,14 +5,15 @@ Nothing here knows Prefect.
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from flows.settling import settle_config
 from flows.stages import (
     MODEL,
     StageRun,
-    corpus_stage,
     finetuning_stage,
+    make_builtin,
     make_pretrained,
     make_records,
     run_stage,
@@ -21,8 +22,6 @@ from keras_bert_flow.artifacts import work_folder
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.local_paths import find_address
-from keras_bert_flow.stages.corpus import resolve_builtin
-from keras_bert_flow.stages.names import needs_builtin
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.objectives.registry import find_objective
@@ -40,11 +39,7 @@ def settle_trial(config_path: str, overrides: list[str], on_line: Callable[[str]
     config = settle_config(config_path, overrides)
     finetuning = config.finetuning.model_copy(update={"compare_random": False, "label_counts": None})
     config = config.model_copy(update={"finetuning": finetuning, "tuning": None})
-    if needs_builtin(config):
-        stage = corpus_stage(config)
-        run_stage(stage, on_line)
-        config = resolve_builtin(config, stage.folder)
-    return config
+    return make_builtin(config, partial(_make, on_line=on_line))
 
 
 def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], None], report: Report) -> float:
@@ -61,9 +56,7 @@ def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], N
     count = (0 if config.has_own_teacher else len(config.phases)) + (config.distillation is not None)
     trained = 0
 
-    def make(stage: StageRun) -> Path:
-        run_stage(stage, on_line)
-        return stage.folder
+    make = partial(_make, on_line=on_line)
 
     def make_trained(stage: StageRun) -> Path:
         nonlocal trained
@@ -79,6 +72,11 @@ def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], N
     stage = finetuning_stage(config, phases[-1] / MODEL)
     field = f"dev_{make_task(**config.task.arguments).main_metric}"
     return _find_score(_make_followed(stage, lambda folder: _list_scores(config, folder, field), on_line, report))
+
+
+def _make(stage: StageRun, on_line: Callable[[str], None]) -> Path:
+    run_stage(stage, on_line)
+    return stage.folder
 
 
 def _find_main_loss(config: PipelineConfig) -> str:

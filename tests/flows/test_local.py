@@ -62,7 +62,7 @@ def processes_of(home: Path) -> list[int]:
     return found
 
 
-def test_run_says_what_the_stages_say_and_leaves_no_process(start, home: Path, tiny_config: Path):
+def test_run_says_what_the_stages_say_and_leaves_no_process(start, home: Path, tmp_path: Path, tiny_config: Path):
     said, complained = start().communicate(timeout=PATIENCE_SECONDS)
     *lines, report = said.splitlines()
     assert Path(report).is_file() and report.startswith(str(tiny_config.parent))
@@ -71,6 +71,10 @@ def test_run_says_what_the_stages_say_and_leaves_no_process(start, home: Path, t
     assert complained == ""
     assert (home / SERVER_LOG).is_file()
     assert processes_of(home) == []
+    again, complained = start(PREFECT_HOME=str(tmp_path / "unused")).communicate(timeout=PATIENCE_SECONDS)
+    assert [line.split()[0] for line in again.splitlines()[:-1] if ": is there, in " in line] == STAGES
+    assert again.splitlines()[-1] == report and complained == ""
+    assert not (tmp_path / "unused" / SERVER_LOG).exists()
 
 
 def test_flow_that_dies_shows_its_last_output():

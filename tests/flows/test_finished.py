@@ -1,0 +1,81 @@
+"""A run whose stages are all finished: found without a flow, but for who watches on a server."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flows import local, stages
+from flows.finished import find_all
+from flows.local import run_locally
+from flows.settling import settle_config
+from flows.stages import make_all, run_stage
+
+STAGES = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
+BACKEND = "backend=torch"
+
+
+def set_server(monkeypatch, address: str | None) -> None:
+    """Have Prefect's settings say so; it reads them once in a process."""
+    settings = SimpleNamespace(api=SimpleNamespace(url=address), home=Path("prefect"))
+    monkeypatch.setattr(local, "_read_settings", lambda: settings)
+
+
+@pytest.fixture
+def report(tiny_config: Path, monkeypatch) -> Path:
+    """Make every stage by a stand-in, and return the page of the report."""
+    monkeypatch.chdir(tiny_config.parent)
+    monkeypatch.setattr(stages, "COMMAND", (sys.executable, str(Path(__file__).with_name("fake_command.py"))))
+    set_server(monkeypatch, None)
+
+    def make(stage):
+        run_stage(stage, lambda line: None)
+        return stage.folder
+
+    settled = settle_config("tiny.yaml", [BACKEND])
+    assert find_all(settled) is None
+    return make_all(settled, make) / "report.html"
+
+
+@pytest.fixture
+def flow_runs(monkeypatch) -> list[str]:
+    """Note the servers at which a flow is run, and run none."""
+    addresses = []
+
+    def note(parameters, environment, on_line, flow):
+        addresses.append(environment["PREFECT_API_URL"])
+        return Path("of the flow")
+
+    monkeypatch.setattr(local, "run_flow", note)
+    monkeypatch.setattr(local, "chosen_server", nullcontext)
+    monkeypatch.setattr(local, "running_server", lambda log: nullcontext("http://127.0.0.1/ours"))
+    return addresses
+
+
+def test_finished_run_needs_no_flow(report, flow_runs):
+    lines = []
+    assert run_locally("tiny.yaml", backend="torch", on_line=lines.append) == report
+    assert [line.split()[0] for line in lines if ": is there, in " in line] == STAGES
+    assert flow_runs == []
+
+
+def test_finished_run_is_shown_on_a_server_that_is_set(report, flow_runs, monkeypatch):
+    set_server(monkeypatch, "http://127.0.0.1:1/api")
+    assert run_locally("tiny.yaml", backend="torch", on_line=print) == Path("of the flow")
+    assert flow_runs == ["http://127.0.0.1:1/api"]
+
+
+@pytest.mark.parametrize("stage", ["vocabulary", "evaluation"])
+def test_damaged_result_is_for_the_flow(report, flow_runs, stage):
+    (folder,) = report.parents[2].joinpath(stage).iterdir()
+    next(path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "manifest.json").write_bytes(b"")
+    assert find_all(settle_config("tiny.yaml", [BACKEND])) is None
+    assert run_locally("tiny.yaml", backend="torch", on_line=print) == Path("of the flow")
+    assert flow_runs == ["http://127.0.0.1/ours"]
+
+
+def test_settings_that_ask_for_another_result_are_for_the_flow(report, flow_runs):
+    assert run_locally("tiny.yaml", ["seed=5"], "torch", print) == Path("of the flow")
+    assert len(flow_runs) == 1
