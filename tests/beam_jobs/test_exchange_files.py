@@ -81,7 +81,7 @@ def test_sorted_files_that_were_cut_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("writer", [WriteRuns, WriteChunks])
-@pytest.mark.parametrize("harm", ["gone", "cut"])
+@pytest.mark.parametrize("harm", [pytest.param("gone", marks=pytest.mark.slow), "cut"])
 def test_file_that_is_harmed_before_it_is_read_fails_the_job(
     harm, writer, corpus, vocabulary_file, tmp_path, monkeypatch
 ):

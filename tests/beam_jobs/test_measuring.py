@@ -31,6 +31,7 @@ def measure(texts, cased, exchange):
 
 
 @pytest.mark.parametrize(("cased", "kept"), [(False, 0), (True, 1)])
+@pytest.mark.slow
 def test_size_is_of_distinct_documents_with_a_token(cased, kept, exchange):
     texts = [[text] for text in ["a b", "c", "ähm"] * 50 + EMPTY]
     for sizes in measure(texts, cased, exchange):

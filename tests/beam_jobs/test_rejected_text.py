@@ -78,6 +78,7 @@ def test_much_rejected_text_is_refused_with_its_reason_and_file(bad, vocabulary_
     assert names_in(tmp_path / "out") == []
 
 
+@pytest.mark.slow
 def test_much_rejected_text_is_said_where_it_is_allowed(bad, vocabulary_file, tmp_path, caplog):
     path, _ = bad
     corpus = CorpusConfig(input=(str(path.parent),), max_rejected_share=1, lines="sentences")
@@ -99,6 +100,7 @@ def test_little_rejected_text_is_said(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("cut", [7, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_skipped_files_count_with_the_bytes_that_are_known(cut, vocabulary_file, tmp_path):
     packed = gzip.compress(TEXT.encode() * 30, mtime=0)
     (tmp_path / "a.txt").write_text(TEXT)
@@ -152,6 +154,7 @@ def test_files_of_other_endings_in_a_folder_are_said(tmp_path, caplog):
     assert message.endswith(f": {tmp_path}/text/C.TXT, {tmp_path}/text/README, {tmp_path}/text/d.md and 1 more.")
 
 
+@pytest.mark.slow
 def test_all_rejected_names_the_cause_and_not_blank_lines(vocabulary_file, tmp_path):
     (tmp_path / "a.txt").write_bytes("café\n\nà\n".encode("latin-1") * 20)
     corpus = CorpusConfig(input=(str(tmp_path / "a.txt"),))

@@ -21,7 +21,13 @@ from tests.patience import PATIENCE_SECONDS
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("options", [["--direct_runner_bundle_repeat=1"], ["--runner=BundleBasedDirectRunner"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--direct_runner_bundle_repeat=1"],
+        pytest.param(["--runner=BundleBasedDirectRunner"], marks=pytest.mark.slow),
+    ],
+)
 def test_records_have_the_same_bytes_under_replay_and_another_runner(options, built, corpus, vocabulary_file, tmp_path):
     assert read_folder(build(corpus, vocabulary_file, tmp_path / "r", options=options)) == read_folder(built)
 
@@ -48,6 +54,7 @@ def test_records_have_the_same_bytes_whatever_the_file_is_called(built, vocabula
     assert read_folder(build(corpus, vocabulary_file, tmp_path / "r")) == read_folder(built)
 
 
+@pytest.mark.slow
 def test_records_have_the_same_bytes_however_the_text_is_split(built, vocabulary_file, tmp_path):
     contents = []
     for order in (1, -1):

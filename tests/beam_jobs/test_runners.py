@@ -48,7 +48,12 @@ def test_dataflow_needs_a_bucket():
     ("runner", "option", "program"),
     [
         ("PrismRunner", "--prism_beam_version_override=v9.99.0", "prism"),
-        ("FlinkRunner", "--flink_job_server_jar=http://127.0.0.1:9/a.jar", "127.0.0.1:9/a.jar"),
+        pytest.param(
+            "FlinkRunner",
+            "--flink_job_server_jar=http://127.0.0.1:9/a.jar",
+            "127.0.0.1:9/a.jar",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_runner_whose_program_is_out_of_reach_is_refused_in_one_line(runner, option, program, tmp_path):

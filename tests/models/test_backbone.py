@@ -96,6 +96,7 @@ def test_backbone_is_of_a_known_family():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.any_backend
 def test_keras_clones_a_backbone(family):
     backbone, inputs = Backbone(family, **SMALL), make_inputs()
     twin = keras.models.clone_model(backbone)

@@ -35,6 +35,7 @@ def ask(model):
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.any_backend
 def test_only_lora_pooler_and_head_are_trained_and_saved_merged(family, tmp_path):
     model = make_classifier(family)
     before, first = read_weights(model), ask(model)

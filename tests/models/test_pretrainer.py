@@ -121,6 +121,7 @@ def test_pretrainer_ties_decoder_to_token_embedding():
     assert np.flatnonzero(difference).tolist() == [unused]
 
 
+@pytest.mark.any_backend
 def test_pretrainer_default_optimizer_decays_matrices_only():
     model = make_pretrainer()
     model.compile()

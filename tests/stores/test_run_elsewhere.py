@@ -60,6 +60,7 @@ def run_all(settled):
 ALL = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
 
 
+@pytest.mark.slow
 def test_another_machine_finds_every_stage_finished(config, tmp_path, monkeypatch, trouble, server):
     monkeypatch.setattr(stages, "COMMAND", (sys.executable, str(ROOT / "tests" / "flows" / "fake_command.py")))
     monkeypatch.setenv("FAKE_CALLS", str(tmp_path))

@@ -95,6 +95,7 @@ def test_word_baseline_of_the_card_is_that_of_the_report(place, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("bert_adam", marks=pytest.mark.any_backend)])
+@pytest.mark.any_backend
 def test_finetune_slows_layers_by_depth(place, tmp_path, optimizer):
     settings = {"layer_decay": 1e-5, "seeds": (1,), "epochs": 1, "compare_random": False, "optimizer": optimizer}
     output = finetune(make_task_config(place, **settings), place / "model", tmp_path / "out", lambda line: None)
@@ -123,6 +124,7 @@ def test_finetune_starts_a_new_head_for_other_classes(place, finished, tmp_path)
     assert len(Predictor(output / "pretrained" / "seed-1" / "model").task.labels) == 3
 
 
+@pytest.mark.any_backend
 def test_finetune_goes_on_between_runs_and_a_seed_is_the_same_anywhere(place, finished):
     class Killed(BaseException):
         pass

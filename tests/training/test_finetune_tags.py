@@ -56,6 +56,7 @@ def finetune_tags(place, output="finished", **changes):
     return [line["loss"] for line in log], log[-1]["dev_loss"]
 
 
+@pytest.mark.any_backend
 def test_loss_of_a_pass_is_the_mean_over_all_tags(place):
     losses, dev_loss = finetune_tags(place, group_by_length=True)
     assert np.mean(losses) == pytest.approx(dev_loss, rel=1e-4)  # float32, and means of 8 rows

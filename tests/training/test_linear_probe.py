@@ -94,6 +94,7 @@ def unit_of(vectors):
 
 @EVERY_POOLING
 @pytest.mark.parametrize("name", ["two", "three"])
+@pytest.mark.any_backend
 def test_classes_have_the_probabilities_of_scikit_learn(tmp_path, name, pooling):
     model, features = make_probed(name, pooling, tmp_path)
     vectors, labels = pool_with_transformers(tmp_path / "probed", features, pooling), features.labels["logits"]
@@ -207,6 +208,7 @@ def fits(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["two_classes", pytest.param("regression", marks=pytest.mark.any_backend)])
+@pytest.mark.any_backend
 def test_run_begins_with_the_probe(tmp_path, fits, name):
     """At a rate of almost 0 the published head is the one that was fitted; seed 2 comes on a used classifier."""
     model, settings = write_tiny_model(tmp_path), {"learning_rate": 1e-12, "epochs": 1, "head_start": "probe"}

@@ -150,6 +150,7 @@ def step_from(model, values, gradient):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.any_backend
 def test_these_weights_only_are_decayed(kind):
     model = make_model(make_optimizer(kind, 0.1))
     values = [np.ones(variable.shape, "float32") for variable in model.trainable_variables]

@@ -76,6 +76,7 @@ def test_other_threads_leave_signals_alone():
     assert found == [signal.getsignal(signal.SIGTERM)]
 
 
+@pytest.mark.any_backend
 def test_command_that_is_stopped_outside_of_training_says_run_again(tmp_path, monkeypatch, capfd):
     records, output = write_tiny_records(tmp_path / "records"), tmp_path / "out"
     arguments = ["kbf", "pretrain", "--records", str(records), "--output", str(output), *TINY]

@@ -47,6 +47,7 @@ def read_run(output):
         ("all", (".embeddings.", ".encoder.")),
     ],
 )
+@pytest.mark.any_backend
 def test_lowest_layers_are_frozen_to_the_bit(place, tmp_path, frozen, still):
     output = run(place, tmp_path / "out", frozen_layers=frozen, **ONE_RUN)
     names = load_file(place / "model" / "model.safetensors").keys()
