@@ -55,6 +55,7 @@ def test_who_writes_a_line_and_waits_gets_its_answer(folder):
             process.kill()
 
 
+@pytest.mark.slow
 def test_file_on_standard_input_is_answered_in_order(folder, tmp_path):
     texts = [f"w{number % 38} {'cat ' * (number % 11)}" for number in range(2000)]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
