@@ -58,8 +58,12 @@ def server_command(port: int, ui: bool = False) -> tuple[str, ...]:
 
 
 def server_settings(address: str) -> dict[str, str]:
-    """Return the settings of a server with a UI, which else looks for the API at port 4200."""
-    return SERVER_SETTINGS | {"PREFECT_SERVER_UI_API_URL": address, "PREFECT_API_URL": address}
+    """Return the settings of a server with a UI, which else looks for the API at port 4200.
+
+    Its advertisement lies over the button that submits a form.
+    """
+    page = {"PREFECT_SERVER_UI_API_URL": address, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
+    return SERVER_SETTINGS | page | {"PREFECT_API_URL": address}
 
 
 @contextmanager

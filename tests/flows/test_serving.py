@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -149,6 +149,16 @@ def click(browser, label: str) -> None:
     browser.find_elements("xpath", f"//button[contains(., '{label}')]")[-1].click()
 
 
+def submit(browser, served: Served) -> None:
+    """Submit until there is a run: a click while the page still validates what was typed does nothing."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not served.run_states():
+        assert time.monotonic() < deadline
+        click(browser, "Submit")
+        with suppress(AssertionError):
+            wait_for(served.run_states, 10.0)
+
+
 @pytest.mark.slow
 def test_run_is_started_watched_and_read_in_a_browser(served: Served, browser):
     open_form(browser, served, "bert-pipeline/tiny")
@@ -159,7 +169,7 @@ def test_run_is_started_watched_and_read_in_a_browser(served: Served, browser):
     wait_for(lambda: "minimum of 1" in text_of(browser))
     assert served.run_states() == {}
     fill_in(browser, "Budget", "6")
-    click(browser, "Submit")
+    submit(browser, served)
     wait_for(lambda: list(served.run_states().values()) == ["Completed"], 2 * PATIENCE_SECONDS)
     (run,) = served.client.read_flow_runs()
     assert run.name == "tiny, tiny, 6 steps, jax"
