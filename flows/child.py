@@ -34,7 +34,7 @@ def run_child(
     environment: Mapping[str, str],
     on_line: Callable[[str], None],
     grace_seconds: float = GRACE_SECONDS,
-    follow: Callable[[], None] | None = None,
+    follow: Callable[[], object] | None = None,
 ) -> int:
     """Run a command to its end.
 
@@ -128,7 +128,7 @@ def ended_on_leaving(find_child: Callable[[], subprocess.Popen], grace_seconds: 
         yield
 
 
-def _wait(child: subprocess.Popen, follow: Callable[[], None]) -> int:
+def _wait(child: subprocess.Popen, follow: Callable[[], object]) -> int:
     while True:
         try:
             return child.wait(FOLLOW_SECONDS)

@@ -8,8 +8,10 @@ import importlib
 import importlib.util
 import json
 import logging
+import os
 import sys
 import tempfile
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,7 +23,7 @@ from flows.child import GRACE_SECONDS, run_child
 from flows.finished import find_all
 from flows.logs import RUN_LOGGERS
 from flows.report_pages import REPORT
-from flows.server import chosen_server, running_server
+from flows.server import POLL_SECONDS, answers, check_chosen_server, running_server
 from flows.settling import settle_config
 from flows.stages import IS_THERE, StageError
 from keras_bert_flow import exit_status
@@ -34,6 +36,7 @@ PIPELINE, MATRIX = "flows.pipeline:bert_pipeline", "flows.matrix:bert_matrix"
 FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow gives its stage the grace first
 LAST_LINES = 5  # of a flow that died before it could say why
 SERVER_LOG = "keras-bert-flow-server.log"
+AWAITED = "KBF_AWAITED_SERVER"  # the address of one that starts while the flow's process imports Prefect
 # Prefect speaks to its server only; what the stages say is printed by `_print_lines_of_ours`.
 QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
@@ -73,11 +76,13 @@ def run_locally(
     # On a server that ends with the run nobody would see the flow find everything.
     if not chosen and flow == PIPELINE and (report := _find_report(parameters, on_line)):
         return report
-    with ExitStack() as running:
-        with working("Reaching Prefect's server" if chosen else "Starting Prefect's server"):
-            server = chosen_server(chosen) if chosen else running_server(settings.home / SERVER_LOG)
-            address = running.enter_context(server)
-        return run_flow(parameters, QUIET | {"PREFECT_API_URL": address}, on_line, flow)
+    if chosen:
+        with working("Reaching Prefect's server"):
+            check_chosen_server(chosen)
+        return run_flow(parameters, {"PREFECT_API_URL": chosen}, on_line, flow)
+    with running_server(settings.home / SERVER_LOG) as server:
+        environment = {"PREFECT_API_URL": server.address, AWAITED: server.address}
+        return run_flow(parameters, environment, on_line, flow, server.watch)
 
 
 def main(flow: str, parameters: str, outcome: str) -> int:
@@ -88,6 +93,8 @@ def main(flow: str, parameters: str, outcome: str) -> int:
 
             module, _, function = flow.partition(":")
             run = getattr(importlib.import_module(module), function)
+            while (address := os.environ.get(AWAITED)) and not answers(address):
+                time.sleep(POLL_SECONDS)
         IS_CHECKED.set(True)
         _print_lines_of_ours()
         text, status = run(**json.loads(parameters)), 0
@@ -105,9 +112,17 @@ def main(flow: str, parameters: str, outcome: str) -> int:
 
 
 def run_flow(
-    parameters: dict, environment: dict[str, str], on_line: Callable[[str], None], flow: str = PIPELINE
+    parameters: dict,
+    environment: dict[str, str],
+    on_line: Callable[[str], None],
+    flow: str = PIPELINE,
+    watch: Callable[[], object] | None = None,
 ) -> Path:
-    """Run the flow in a child process and return the path of its report; raise as `run_locally` does."""
+    """Run the flow in a child process and return the path of its report; raise as `run_locally` does.
+
+    Args:
+        watch: called again and again while it runs; what it raises stops the flow.
+    """
     last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
     waiting = ExitStack()  # for the first line: Prefect takes seconds to be imported
@@ -121,8 +136,8 @@ def run_flow(
         outcome = Path(folder) / "outcome"
         command = (sys.executable, "-m", "flows.local", flow, json.dumps(parameters), str(outcome))
         with waiting:
-            waiting.enter_context(working("Starting the flow"))
-            status = run_child(command, environment, follow, FLOW_GRACE_SECONDS)
+            waiting.enter_context(working("Starting Prefect"))
+            status = run_child(command, QUIET | environment, follow, FLOW_GRACE_SECONDS, watch)
         text = outcome.read_text("utf-8", "surrogatepass") if outcome.is_file() else _last_words(last_lines)
     if status == exit_status.USER_ERROR:
         raise ValueError(text)

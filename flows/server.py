@@ -30,23 +30,49 @@ SERVER_SETTINGS = {
 _ERROR = re.compile(r"[\w.]+(Error|Exception|Exit): ")
 
 
-@contextmanager
-def running_server(log_path: Path, environment: dict[str, str] | None = None) -> Iterator[str]:
-    """Start a server on a free port of this machine alone, yield the address of its API, and stop it.
+class StartingServer:
+    """A server that may not answer yet.
 
-    Raises:
-        StageError: the server ended or did not answer in time; the message names its log.
+    Attributes:
+        address: of its API.
     """
+
+    def __init__(self, address: str, process: subprocess.Popen, log_path: Path):
+        self.address = address
+        self._process, self._log_path = process, log_path
+        self._deadline = time.monotonic() + START_SECONDS
+        self._has_answered = False
+
+    def watch(self) -> bool:
+        """Return whether it has answered.
+
+        Raises:
+            StageError: it ended before, or did not answer in time; the message names its log.
+        """
+        self._has_answered = self._has_answered or answers(self.address)
+        status = self._process.poll()
+        if self._has_answered or (status is None and time.monotonic() < self._deadline):
+            return self._has_answered
+        how = f"did not answer within {START_SECONDS:.0f} s" if status is None else f"ended with status {status}"
+        raise StageError(f"Prefect's server {how}. {_last_error(self._log_path)} Its log: {self._log_path}")
+
+    def wait(self) -> None:
+        """Wait until it answers; raises as `watch` does."""
+        while not self.watch():
+            time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def running_server(log_path: Path, environment: dict[str, str] | None = None) -> Iterator[StartingServer]:
+    """Start a server on a free port of this machine alone, yield it before it answers, and stop it."""
     port = find_free_port()
     log_path.parent.mkdir(parents=True, exist_ok=True)
     log_path.write_bytes(b"")  # then appended to, as by a second server with the same home
     with open(log_path, "ab") as log:
         server = start_child(server_command(port), SERVER_SETTINGS | (environment or {}), log)
     try:
-        address = f"http://127.0.0.1:{port}/api"
         with ended_on_leaving(lambda: server, STOP_SECONDS):
-            wait_for_server(address, server, log_path)
-            yield address
+            yield StartingServer(f"http://127.0.0.1:{port}/api", server, log_path)
     finally:
         stop_child(server, STOP_SECONDS)
 
@@ -66,9 +92,8 @@ def server_settings(address: str) -> dict[str, str]:
     return SERVER_SETTINGS | page | {"PREFECT_API_URL": address}
 
 
-@contextmanager
-def chosen_server(address: str) -> Iterator[str]:
-    """Yield the address of the server that Prefect is set to use, once something answers there.
+def check_chosen_server(address: str) -> None:
+    """Check that something answers at the address of the server that Prefect is set to use.
 
     Raises:
         ValueError: nothing answers.
@@ -83,7 +108,6 @@ def chosen_server(address: str) -> Iterator[str]:
             f"`PREFECT_API_URL` must be the address of a running server. Received: {address}, set {source}; nothing "
             f"answers there. Start the server with `prefect server start`, or {unset} to run without one."
         ) from None
-    yield address
 
 
 def find_free_port() -> int:
@@ -121,21 +145,6 @@ def _find_setting() -> tuple[str, str]:
     return "in a file that `prefect config view` names", "remove it there"
 
 
-def wait_for_server(address: str, server: subprocess.Popen, log_path: Path) -> None:
-    """Wait until a server answers.
-
-    Raises:
-        StageError: it ended, or did not answer in time.
-    """
-    deadline = time.monotonic() + START_SECONDS
-    while not _answers(address):
-        if server.poll() is not None or time.monotonic() > deadline:
-            status = server.poll()
-            how = f"did not answer within {START_SECONDS:.0f} s" if status is None else f"ended with status {status}"
-            raise StageError(f"Prefect's server {how}. {_last_error(log_path)} Its log: {log_path}")
-        time.sleep(POLL_SECONDS)
-
-
 def _last_error(log_path: Path) -> str:
     """Find the line of the last error in a log, which more lines may follow; else its last line."""
     lines = [line.strip() for line in log_path.read_text("utf-8", "replace").splitlines() if line.strip()]
@@ -143,7 +152,8 @@ def _last_error(log_path: Path) -> str:
     return (errors or lines or ["It printed nothing."])[-1]
 
 
-def _answers(address: str) -> bool:
+def answers(address: str) -> bool:
+    """Say whether a server of this machine answers."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
     try:
         with direct.open(f"{address}/health", timeout=ANSWER_SECONDS) as response:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flows.child import ended_on_leaving, start_child, stop_child
 from flows.report_pages import HOST, REPORTS_FOLDERS, REPORTS_URL, serving_reports
-from flows.server import check_port, server_command, server_settings, wait_for_server
+from flows.server import StartingServer, check_port, server_command, server_settings
 from flows.stages import StageError
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.local_paths import find_address
@@ -91,7 +91,7 @@ def serve(
         log = home / "server.log"
         server = Kept("server", partial(start, server_command(port, ui=True), settings, log), log)
         stack.enter_context(server.kept())
-        wait_for_server(address, server.child, log)
+        StartingServer(address, server.child, log).wait()
 
         from flows.deployments import deploy
 

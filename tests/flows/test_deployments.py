@@ -45,8 +45,9 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dic
     """
     monkeypatch.chdir(tmp_path)
     settings = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_WORKER_QUERY_SECONDS": "1"}
-    with running_server(tmp_path / "server.log", settings) as address:
-        settings["PREFECT_API_URL"] = address
+    with running_server(tmp_path / "server.log", settings) as server:
+        server.wait()
+        settings["PREFECT_API_URL"] = server.address
         prefect(settings, "work-pool", "create", "local", "--type", "process")
         deployed = prefect(settings, "deploy", "--all", "--prefect-file", "flows/prefect.yaml")
         assert all(f"'{flow}/local' successfully created" in " ".join(deployed.split()) for flow in FLOWS)

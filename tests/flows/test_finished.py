@@ -44,13 +44,14 @@ def flow_runs(monkeypatch) -> list[str]:
     """Note the servers at which a flow is run, and run none."""
     addresses = []
 
-    def note(parameters, environment, on_line, flow):
+    def note(parameters, environment, on_line, flow, watch=None):
         addresses.append(environment["PREFECT_API_URL"])
         return Path("of the flow")
 
     monkeypatch.setattr(local, "run_flow", note)
-    monkeypatch.setattr(local, "chosen_server", nullcontext)
-    monkeypatch.setattr(local, "running_server", lambda log: nullcontext("http://127.0.0.1/ours"))
+    ours = SimpleNamespace(address="http://127.0.0.1/ours", watch=None)
+    monkeypatch.setattr(local, "check_chosen_server", lambda address: None)
+    monkeypatch.setattr(local, "running_server", lambda log: nullcontext(ours))
     return addresses
 
 

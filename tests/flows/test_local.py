@@ -135,10 +135,13 @@ def test_run_says_where_the_server_that_does_not_answer_is_set(start, tmp_path: 
 
 @pytest.mark.slow
 def test_run_uses_the_chosen_server(start, home: Path, tmp_path: Path):
-    with running_server(tmp_path / "server.log", {"PREFECT_HOME": str(tmp_path / "other")}) as address:
-        said, _ = start(PREFECT_API_URL=address).communicate(timeout=PATIENCE_SECONDS)
+    with running_server(tmp_path / "server.log", {"PREFECT_HOME": str(tmp_path / "other")}) as server:
+        server.wait()
+        said, _ = start(PREFECT_API_URL=server.address).communicate(timeout=PATIENCE_SECONDS)
         assert Path(said.splitlines()[-1]).is_file()
-        with urllib.request.urlopen(urllib.request.Request(f"{address}/flow_runs/count", method="POST")) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{server.address}/flow_runs/count", method="POST")
+        ) as answer:
             assert answer.read() == b"1"
 
 
