@@ -23,7 +23,7 @@ def many(tiny_config: Path) -> Path:
     here = tiny_config.parent
     values["task"] |= {name: str(here / values["task"][name]) for name in ("train", "dev")}
     values |= {"runs": str(here / "runs"), "corpus": {"input": [str(here / "corpus.txt")], "lines": "sentences"}}
-    tiny_config.write_text(yaml.safe_dump(values))
+    tiny_config.write_text(yaml.safe_dump(values, sort_keys=False))
     return tiny_config
 
 
