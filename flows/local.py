@@ -22,6 +22,7 @@ from typing import Any
 from flows.child import GRACE_SECONDS, run_child
 from flows.finished import find_all
 from flows.logs import RUN_LOGGERS
+from flows.plan import is_soon_digested
 from flows.report_pages import REPORT
 from flows.server import POLL_SECONDS, answers, check_chosen_server, running_server
 from flows.settling import settle_config
@@ -148,8 +149,12 @@ def run_flow(
 
 
 def _find_report(parameters: dict[str, Any], on_line: Callable[[str], None]) -> Path | None:
-    """Return the path of the report where all stages are finished, and say so of each, as the flow would."""
-    stages = find_all(settle_config(**parameters))
+    """Return the path of the report where all stages are finished, and say so of each, as the flow would.
+
+    The flow finds it where there is much text, which would be digested twice.
+    """
+    config = settle_config(**parameters)
+    stages = find_all(config) if is_soon_digested(config) else None
     for stage in stages or ():
         on_line(stage.say(IS_THERE))
     return stages[-1].folder / REPORT if stages else None

@@ -90,15 +90,20 @@ def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: Task
     ]
 
 
+def is_soon_digested(config: PipelineConfig) -> bool:
+    """Say whether the text is here and so little that it may be digested once more, to know what is finished."""
+    files = check_corpus(config)
+    remote = any(map(is_remote, config.corpus.input))
+    return not remote and sum(Path(path).stat().st_size for path in files) <= DIGESTED_BYTES
+
+
 def describe_finished(config: PipelineConfig) -> str:
     """Return a line on the stages that are finished and those that are to run.
 
     Args:
         config: with absolute paths; `check_run` has accepted it.
     """
-    files = check_corpus(config)
-    remote = any(map(is_remote, config.corpus.input))
-    if remote or sum(Path(path).stat().st_size for path in files) > DIGESTED_BYTES:
+    if not is_soon_digested(config):
         return "Which stages are finished is told as each comes: the text is not digested twice."
     stages = list(plan_stages(config))
     finished = [f"{planned.name} {planned.stage.key}" for planned in stages if planned.stage and planned.folder]

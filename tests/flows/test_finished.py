@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows import local, stages
+from flows import local, plan, stages
 from flows.finished import find_all
 from flows.local import run_locally
 from flows.settling import settle_config
@@ -75,6 +75,12 @@ def test_damaged_result_is_for_the_flow(report, flow_runs, stage):
     assert find_all(settle_config("tiny.yaml", [BACKEND])) is None
     assert run_locally("tiny.yaml", backend="torch", on_line=print) == Path("of the flow")
     assert flow_runs == ["http://127.0.0.1/ours"]
+
+
+def test_much_text_is_not_digested_twice(report, flow_runs, monkeypatch):
+    monkeypatch.setattr(plan, "DIGESTED_BYTES", 10)
+    assert run_locally("tiny.yaml", backend="torch", on_line=print) == Path("of the flow")
+    assert len(flow_runs) == 1
 
 
 def test_settings_that_ask_for_another_result_are_for_the_flow(report, flow_runs):

@@ -11,7 +11,7 @@ from flows import stages
 from flows.finished import find_finetuned, find_pretrained, find_records
 from flows.plan import describe_plan
 from flows.settling import settle_config
-from flows.stages import MODEL, evaluation_stage, finetuning_stage, make_pretrained, run_stage
+from flows.stages import MODEL, finetuning_stage, make_all, run_stage
 from keras_bert_flow.stages.digests import folder_digest
 from keras_bert_flow.stores.cache import fetched_root
 from keras_bert_flow.stores.fetching import fetch, stop_downloads
@@ -50,11 +50,7 @@ def run_all(settled):
             ran.append(stage.name)
         return stage.folder
 
-    vocabulary = perform(stages.vocabulary_stage(settled))
-    records = [perform(stages.records_stage(settled, vocabulary))]
-    phases = make_pretrained(settled, records, perform)
-    finetuned = perform(finetuning_stage(settled, phases[-1] / MODEL))
-    return ran, perform(evaluation_stage(settled, finetuned, phases, records[-1]))
+    return ran, make_all(settled, perform)
 
 
 ALL = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
