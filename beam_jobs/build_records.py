@@ -14,16 +14,17 @@ import apache_beam as beam
 
 from beam_jobs.exchange.choice import choose_exchange
 from beam_jobs.measuring import MeasureCorpus
-from beam_jobs.pairing import BuildRecords, PoolDocuments, RecordRule
+from beam_jobs.pairing import MASKING, BuildRecords, PoolDocuments, RecordRule
 from beam_jobs.publishing import JobFolders, check_place_of, publish_result, read_published
-from beam_jobs.reading import ReadCorpus, tell_ignored, tell_rejected
+from beam_jobs.reading import READING, ReadCorpus, tell_ignored, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results
 from beam_jobs.running import run_pipeline
-from beam_jobs.sharding import WriteShards, plan_shards
+from beam_jobs.sharding import WRITING, WriteShards, plan_shards
 from beam_jobs.storage import BeamStorage
-from beam_jobs.tokenizing import TokenizeDocuments
+from beam_jobs.tokenizing import TOKENIZING, TokenizeDocuments
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.job_progress import plan_parts
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import FileSummary
 from keras_bert_flow.records.publish import Contents
@@ -97,6 +98,7 @@ def _run(
         counters = (read.counters, tokenized[COUNTERS], built[COUNTERS]) | "FlattenCounters" >> beam.Flatten()
         _ = {"results": files, COUNTERS: counters} | "WriteSummaries" >> WriteResults(folders.place)
 
+    plan_parts(READING, TOKENIZING, MASKING, WRITING)
     run_pipeline(build, options, folders.scratch)
     results, counters = read_results(folders.place)
     tell_ignored(corpus, BeamStorage(options))

@@ -13,6 +13,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_jobs.exchange.exchange import Exchange
 from beam_jobs.results import COUNTERS, CountingDoFn
 from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.job_progress import DOCUMENTS, MB, expect, note
 from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault, read_texts
 from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_ignored, find_inputs
 from keras_bert_flow.text.corpus.rejected import (
@@ -24,6 +25,7 @@ from keras_bert_flow.text.corpus.rejected import (
 )
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 
+READING = ("reading", MB)  # the first part of a job, of which `keras_bert_flow.job_progress` tells
 BATCH_CHARACTERS = 64_000  # of an element: Beam takes some 20 us for each, as long as a short document takes to encode
 Texts = list[list[str]]  # the lines of each document of a batch
 REJECTED_FILE = "rejected_inputs.txt"
@@ -102,7 +104,7 @@ class ReadDocuments(CountingDoFn):
     def start_bundle(self) -> None:
         super().start_bundle()
         self._batch: Texts = []
-        self._characters = 0
+        self._characters = self._told_bytes = 0
 
     def process(self, path: str) -> Iterator[Texts]:
         counts: Counter = Counter({"files_read": 1})
@@ -113,11 +115,14 @@ class ReadDocuments(CountingDoFn):
             counts[_LEFT_OUT + fault.message] += 1
         else:
             counts["files_used"] += 1
+            self._told_bytes = 0
             for lines in read_texts(path, self._rule, counts, self._storage):
                 self._batch.append(lines)
                 self._characters += sum(map(len, lines))
                 if self._characters >= BATCH_CHARACTERS:
+                    self._tell(counts)
                     yield self._take_batch()
+            self._tell(counts)
         for reason, rejected in rejected_bytes(counts).items():
             counts[f"{_REJECTED_IN}{reason}{_SEPARATOR}{path}"] = rejected
         self.counts.update(counts)
@@ -127,7 +132,12 @@ class ReadDocuments(CountingDoFn):
             yield GlobalWindows.windowed_value(self._take_batch())
         yield from super().finish_bundle()
 
+    def _tell(self, counts: Mapping[str, int]) -> None:
+        note(READING[0], (counts["bytes_read"] - self._told_bytes) / 1e6)
+        self._told_bytes = counts["bytes_read"]
+
     def _take_batch(self) -> Texts:
+        expect(DOCUMENTS, len(self._batch))
         batch, self._batch, self._characters = self._batch, [], 0
         return batch
 

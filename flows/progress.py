@@ -8,13 +8,18 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from keras_bert_flow.terminal import JOINERS, escape_controls
 
-# As `keras_bert_flow.progress` writes it: "step 1,200 of 5,000: loss 6.913, 0:12:30 left"
+# As `keras_bert_flow.progress` and `job_progress` write them: "step 1,200 of 5,000: loss 6.913, 0:12:30 left", and
+# "part 2 of 4, tokenizing: 1,200 of 4,904 documents"
+PART = re.compile(r"\bpart (?P<number>\d+) of (?P<parts>\d+), [\w ]+(?P<rest>.*)")
 SHARE = re.compile(r"(?P<done>\d[\d,]*) of (?P<total>\d[\d,]*)\b")
 UPDATE_SECONDS = 5.0  # a request each; a page asks for news as rarely
 
 
 def parse_share(line: str) -> float | None:
     """Return the percentage that a line says is done; None where it says nothing of the kind."""
+    if part := PART.search(line):
+        before, parts = int(part["number"]) - 1, int(part["parts"])
+        return (100 * before + (parse_share(part["rest"]) or 0.0)) / parts
     found = SHARE.search(line)
     if not found:
         return None

@@ -29,7 +29,7 @@ SHOWN = ("loss", "tokens_per_second", "utilisation")  # beside scores on dev, an
 PARTS = {"masked_lm": "masked LM", "words": "bag of words", "soft": "soft targets", "hidden": "hidden states"}
 HELD_OUT = "held_out_"
 LINE_EVERY_SECONDS = 5.0  # so that a log file of a long run stays readable
-STILL_EVERY_SECONDS = 30.0  # the same, of work of which only the time is known
+STILL_EVERY_SECONDS = 30.0  # the same, of work of which nothing but the time is known
 MEASURE_EVERY_SECONDS = 1.0
 HIDDEN = "KBF_PROGRESS"  # set to `off`, nothing but training is told of
 
@@ -81,7 +81,7 @@ def counting_progress(
 def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[None]:
     """Say on standard error what is being done and for how long, where nothing counts it.
 
-    A terminal has a line that goes away; elsewhere there is a line at once and another every half minute.
+    A terminal has a line that goes away; elsewhere there is a line at once and another now and then.
 
     Args:
         measure: returns what has come of it so far, in words, and is called from another thread.
@@ -91,6 +91,7 @@ def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[Non
         return
     started, ended = time.monotonic(), threading.Event()
     name, is_terminal = escape_controls(name), sys.stderr.isatty()
+    every = MEASURE_EVERY_SECONDS if is_terminal else LINE_EVERY_SECONDS if measure else STILL_EVERY_SECONDS
 
     def describe() -> str:
         made = measure() if measure else ""
@@ -99,7 +100,7 @@ def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[Non
     with _spinner(name) if is_terminal else nullcontext() as update:
 
         def follow() -> None:
-            while not ended.wait(MEASURE_EVERY_SECONDS if is_terminal else STILL_EVERY_SECONDS):
+            while not ended.wait(every):
                 with suppress(OSError, ValueError):  # files that come and go; a standard error that was closed
                     if update is not None:
                         update(describe())

@@ -36,7 +36,7 @@ ALLOWED = {
     "tasks": "by_name text pydantic json_documents local_paths numpy sklearn scipy",
     "evaluation": (
         "lineage tasks data prediction models conversion artifacts config json_documents stages local_paths "
-        "precision_choice records training "
+        "job_progress precision_choice records training "
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),
     "conversion": (
@@ -51,7 +51,7 @@ ALLOWED = {
     # The runtimes of its formats, each where its file is loaded.
     "export": (
         "by_name artifacts conversion data extras local_paths models outputs prediction stores tasks text keras numpy "
-        "ai_edge_litert jax onnx onnxruntime tensorflow tensorflow_text tf2onnx torch"
+        "job_progress ai_edge_litert jax onnx onnxruntime tensorflow tensorflow_text tf2onnx torch"
     ),
     "doctor": "text records config artifacts stages json_documents terminal numpy scipy",
     "config": "tasks local_paths terminal yaml_documents pydantic",
@@ -67,11 +67,13 @@ ALLOWED = {
     # Each of the two where the file of its logger is loaded.
     "tracking": "artifacts locks terminal mlflow wandb",
     "progress": "terminal rich",
+    "job_progress": "",
     "markdown": "terminal",
     "exit_status": "",
     "interrupts": "exit_status",
     "beam_jobs": (
-        "text records config artifacts exit_status interrupts stages local_paths locks terminal apache_beam numpy"
+        "text records config artifacts exit_status interrupts stages local_paths locks terminal apache_beam numpy "
+        "job_progress"
     ),
     "flows": EVERYTHING,
     "cli": EVERYTHING,

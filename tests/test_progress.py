@@ -126,7 +126,7 @@ def test_count_without_a_terminal_has_lines_now_and_then(monkeypatch, capsys):
 
 def test_work_without_a_count_is_told_at_once_and_from_time_to_time(monkeypatch, capsys):
     monkeypatch.setenv("KBF_PROGRESS", "on")
-    monkeypatch.setattr(progress, "STILL_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.05)
     measured = threading.Event()
 
     def measure():

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.work_measure import written_to
+from keras_bert_flow.cli.work_measure import following
 from keras_bert_flow.outputs import check_place, existing_output
-from keras_bert_flow.progress import working
 from keras_bert_flow.terminal import show
 
 
@@ -75,7 +74,7 @@ def convert(
         raise ValueError(
             f"It must be said what {source} is to become. Received: no --format, and no --dtype. Give one."
         )
-    with working(f"Conversion of {source}: reading, writing and reading back", written_to(output)):
+    with following(f"Conversion of {source}: reading, writing and reading back", output):
         done = run(source, output, target or HUGGING_FACE, name, dtype, cased, dry_run, base=base, **changes)
     show(f"{done.source} → {done.target}: {done.architecture}, {done.tensors} tensors, {done.parameters:,} parameters.")
     for remark in done.remarks:

@@ -21,7 +21,7 @@ from keras_bert_flow.cli.options import (
     SkipBadInputs,
     load,
 )
-from keras_bert_flow.cli.work_measure import written_to
+from keras_bert_flow.cli.work_measure import expect_text, following
 from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.outputs import check_output
 from keras_bert_flow.planning.workers import worker_options
@@ -65,7 +65,8 @@ def vocab(
         settings = fill_builtin_corpus(settings, output)
         if settings.vocabulary.file is None:
             options = worker_options(settings.corpus, None, options)
-    with working(f"Vocabulary: counting words for {settings.vocabulary.size:,} pieces", written_to(output)):
+    with following(f"Vocabulary of {settings.vocabulary.size:,} pieces", output):
+        expect_text(settings.corpus)
         folder = build_vocabulary(settings.corpus, settings.vocabulary, output, options)
     file = find_tokenizer_file(folder) if not is_remote(output) else None
     show(file or folder)
@@ -126,7 +127,7 @@ def records(
         from keras_bert_flow.doctor.importing import import_records
 
         cased = settings.vocabulary.cased
-        with working("Records: examining and copying what others made", written_to(output)):
+        with following("Records: examining and copying what others made", output):
             imported_to = import_records(imported or [], settings.records, vocab, cased, output, held_out or [])
         show(imported_to)
         _say_training(output, config, set, flags)
@@ -140,7 +141,8 @@ def records(
         settings = fill_builtin_corpus(settings, output)
         options = worker_options(settings.corpus, settings.records, options)
     cased, seed = settings.vocabulary.cased, settings.seed
-    with working(f"Records: masking {settings.records.sequence_length} tokens an instance", written_to(output)):
+    with following(f"Records of {settings.records.sequence_length} tokens an instance", output):
+        expect_text(settings.corpus)
         made = build_records(settings.corpus, settings.records, vocab, cased, output, seed, options)
     show(made)
     _say_training(output, config, set, flags)
@@ -168,7 +170,7 @@ def _say_training(records: str, config: Path | None, overrides: list[str] | None
 def corpus(output: Output) -> None:
     """Write out the built-in corpus and task: the docstrings of the packages installed here."""
     check_output(output)
-    with working("Corpus: reading the docstrings of the packages installed here", written_to(output)):
+    with following("Corpus: reading the docstrings of the packages installed here", output):
         from keras_bert_flow.builtin import publish_builtin
 
         made = publish_builtin(output)

@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.work_measure import written_to
+from keras_bert_flow.cli.work_measure import following
 from keras_bert_flow.export.request import check_export, choose_backend
 from keras_bert_flow.preflight.models import check_model_directory
-from keras_bert_flow.progress import working
 from keras_bert_flow.terminal import show
 
 
@@ -41,7 +40,7 @@ def export(
     check_export(model, output, format, chosen, int8, asked_as, strings)
     check_model_directory(model)
     os.environ["KERAS_BACKEND"] = chosen
-    with working(f"Export of {model} as {format} by {chosen}, and the comparison", written_to(output)):
+    with following(f"Export of {model} as {format} by {chosen}", output):
         from keras_bert_flow.export.export_model import export_model
 
         done = export_model(model, output, format, int8, asked_as, strings)

@@ -30,6 +30,7 @@ from keras_bert_flow.cli.options import (
     require_file,
     stopping_for_later,
 )
+from keras_bert_flow.cli.work_measure import following
 from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
 from keras_bert_flow.local_paths import name_path
@@ -181,7 +182,7 @@ def evaluate(
     check_asked_model(scored, FINE_TUNED, {}, [], None)
     settings = fill_builtin_task(settings)
     questions = read_questions(settings, scored)
-    with working(f"Scoring {model} on {settings.task.dev}"):
+    with following(f"Scoring {model} on {settings.task.dev}"):
         from keras_bert_flow.evaluation.evaluate import evaluate_model
 
         scores = evaluate_model(settings, scored, questions)

@@ -10,10 +10,10 @@ from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.builtin_files import fill_builtin_task
 from keras_bert_flow.cli.next_steps import ask_finetuned, carry, find_finetuned, inside, say_next
 from keras_bert_flow.cli.options import OUTPUT_ANYWHERE, ChosenBackend, ConfigFile, Overrides, choose_backend, load
+from keras_bert_flow.cli.work_measure import following
 from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.outputs import MANIFEST
 from keras_bert_flow.preflight.stages import check_report_stage
-from keras_bert_flow.progress import working
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.terminal import show
 from keras_bert_flow.training.finetuning.task_tables import fetch_tables
@@ -55,7 +55,7 @@ def report(
         settings = fetch_tables(choose_backend(load(config, set), backend))
         files = check_report_stage(settings, finetuned, pretrained, records, earlier or (), place)
         settings = fill_builtin_task(settings)
-        with working(f"Report of {settings.name}: measuring the models of {finetuned}"):
+        with following(f"Report of {settings.name}", place):
             from keras_bert_flow.evaluation.evaluate import write_evaluation
 
             write_evaluation(settings, finetuned, pretrained, records, place, earlier or (), files)

@@ -3,7 +3,8 @@
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from keras_bert_flow.config.tasks import kind_of
 from keras_bert_flow.evaluation.data_card import make_data_card
 from keras_bert_flow.evaluation.grid_table import GRID_FILE, RANDOM_GRID_FILE, grid_markdown, other_seconds, read_grid
 from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown
-from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
+from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs
 from keras_bert_flow.evaluation.pair_tables import pairs_markdown
 from keras_bert_flow.evaluation.predictions import write_predictions
-from keras_bert_flow.evaluation.questions import DEV, Questions, read_questions, require_kind
+from keras_bert_flow.evaluation.questions import DEV, Questions, read_pairs, read_questions, require_kind
 from keras_bert_flow.evaluation.report import Report, write_report
 from keras_bert_flow.evaluation.results import (
     PRETRAINED,
@@ -34,6 +35,7 @@ from keras_bert_flow.evaluation.summary import (
     verdict,
 )
 from keras_bert_flow.evaluation.usage import write_commands, write_python
+from keras_bert_flow.job_progress import expect, note, plan_parts
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.lineage.links import find_source
 from keras_bert_flow.local_paths import check_local
@@ -53,6 +55,9 @@ from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 from keras_bert_flow.training.finetuning.trained_part import COSTS
 from keras_bert_flow.training.state.logs import read_log
 
+SEQUENCES = "sequences"
+SCORING_PAIRS, ASKING = ("scoring minimal pairs", "masked sentences"), ("asking the models", SEQUENCES)
+FITTING_WORDS, WRITING = ("fitting the word baseline", ""), ("writing", "")
 MODEL = "model"  # the model directory within a folder of pre-training
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")
 
@@ -72,10 +77,13 @@ def evaluate_model(
         FileNotFoundError, ValueError: as of `read_questions`, or the weights are unusable.
     """
     questions = questions or read_questions(config, model)
+    plan_parts(ASKING)
+    expect(SEQUENCES, sum(len(asked.features) for asked in questions.values()))
+    note(ASKING[0], 0)
     predictor = Predictor(model)
     scores: dict[str, Any] = {}
     for name, asked in questions.items():
-        predictions = predictor.answer_encoded(asked.features, asked.examples)
+        predictions = predictor.answer_encoded(asked.features, asked.examples, follow=_count)
         found = predictor.task.score(asked.examples, predictions)
         scores |= found if name == DEV else {f"{name}_{metric}": value for metric, value in found.items()}
     return scores
@@ -113,14 +121,17 @@ def write_evaluation(
     def build(work: Path) -> Contents:
         read = files or read_task_files(config)
         task, training, dev, extra = read.task, read.training, read.dev, read.extra_dev
+        plan_parts(*[SCORING_PAIRS] * (config.evaluation.minimal_pairs is not None), ASKING, FITTING_WORDS, WRITING)
         pairs = _score_minimal_pairs(config, pretrained)
         dev_sets = {DEV: dev} | extra
         predicted = _predict_runs(task, finetuned, dev_sets, work / "predictions")
+        note(FITTING_WORDS[0], 0)
         words = answer_from_words(task, training, dev_sets, config.seed)
         if words is not None:
             for name, predictions in words.predictions.items():
                 predicted[name][WORDS] = [RunPredictions(None, predictions, 0.0)]
                 write_predictions(work / "predictions", WORDS + _ending(name), task, dev_sets[name], predictions)
+        note(WRITING[0], 0)
         runs = predicted[DEV]
         figures = [read_json_object(phase / "metrics.json") for phase in phases]
         results = build_results(config.task.name, task, training, dev, runs, figures[-1])
@@ -168,15 +179,18 @@ def _predict_runs(
 ) -> dict[str, dict[str, list[RunPredictions]]]:
     """Ask every fine-tuned model, and keep what each answered beside the results; return dev set → start → runs."""
     folder.mkdir()
+    run_files = sorted(finetuned.glob("*/seed-*/run.json"))
+    note(ASKING[0], 0)
     field = f"dev_{task.main_metric}"
     predicted: dict[str, dict[str, list[RunPredictions]]] = {name: {} for name in dev_sets}
     predictor = None
-    for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
+    for run_file in run_files:
         run = read_json_object(run_file)
         if predictor is None:
             predictor = Predictor(run_file.parent / "model")
             require_kind(task, predictor.task, run_file.parent / "model")
             encoded = {name: predictor.encode(examples) for name, examples in dev_sets.items()}
+            expect(SEQUENCES, len(run_files) * sum(map(len, encoded.values())))
         else:
             predictor.take_weights(run_file.parent / "model")
         scores = tuple(line[field] for line in read_log(run_file.parent) if field in line)
@@ -201,15 +215,25 @@ def _score_minimal_pairs(config: PipelineConfig, pretrained: Path) -> dict[str, 
     settings = config.evaluation
     if settings.minimal_pairs is None:
         return {}
-    found = evaluate_minimal_pairs(pretrained / MODEL, settings.minimal_pairs, settings.minimal_pairs_limit)
-    return {"minimal_pairs": found}
+    model, path, limit = pretrained / MODEL, settings.minimal_pairs, settings.minimal_pairs_limit
+    encoded = read_pairs(model, path, limit)
+    expect(SCORING_PAIRS[1], count_masked_copies(encoded))
+    scored = partial(note, SCORING_PAIRS[0])
+    return {"minimal_pairs": evaluate_minimal_pairs(model, path, limit, advance=scored, encoded=encoded)}
 
 
 def _ask(predictor: Predictor, model: Path, features: Features, examples: Sequence[Any]) -> list[Prediction]:
     try:
-        return predictor.answer_encoded(features, examples)
+        return predictor.answer_encoded(features, examples, follow=_count)
     except ValueError as error:
         raise ValueError(f"{model}: {error}") from None
+
+
+def _count(batches: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
+    """Yield batches of (rows, width), and tell of each when it has been answered."""
+    for rows, width in batches:
+        yield rows, width
+        note(ASKING[0], len(rows))
 
 
 def _write_tables(results: Mapping[str, Any]) -> str:
