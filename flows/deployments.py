@@ -4,19 +4,15 @@ configuration, and an automation that ends dead runs."""
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 
 from prefect import Flow, get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.objects import StateType
-from prefect.events.actions import ChangeFlowRunState
-from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectNotFound
 
 from flows.child import GUARD
+from flows.dead_runs import end_silent_runs
 from flows.evaluate import evaluate
 from flows.finetune import finetune
 from flows.form import describe_form
@@ -38,14 +34,6 @@ FLOWS: dict[Flow, str] = {
 }
 # What a worker of this machine starts for a run: Prefect's own command, made to end with the worker.
 ENGINE = (*GUARD, ANY_PARENT, sys.executable, "-m", "prefect.engine")
-DEAD_RUNS = "keras-bert-flow: end dead runs"
-# Three heartbeats of Prefect's 180 s. With half of it runs were ended that were alive (prefect#16459, #18653).
-DEAD_AFTER = timedelta(seconds=540)
-DEAD_MESSAGE = (
-    "No sign of life for {seconds:.0f} s: its process was killed, or its machine stopped. Run it again with the same "
-    "parameters: finished stages are kept, and training goes on from its checkpoint."
-)
-LIVING, ENDED = "prefect.flow-run.heartbeat", ("Completed", "Failed", "Cancelled", "Crashed")
 
 
 def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -> list[str]:
@@ -82,26 +70,8 @@ def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -
                 },
                 tags=["keras-bert-flow"],
             )
-        end_dead_runs(client)
+        end_silent_runs(client)
     return [f"{flow.name}/{name}" for flow, _, name, _, _ in forms]
-
-
-def end_dead_runs(client: SyncPrefectClient, after: timedelta = DEAD_AFTER) -> None:
-    """Have the server mark runs as crashed that have stopped to give signs of life."""
-    if client.read_automations_by_name(DEAD_RUNS):
-        return
-    trigger = EventTrigger(
-        match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
-        for_each={"prefect.resource.id"},
-        after={LIVING},
-        expect={LIVING, *(f"prefect.flow-run.{state}" for state in ENDED)},
-        posture=Posture.Proactive,
-        threshold=1,
-        within=after,
-    )
-    message = DEAD_MESSAGE.format(seconds=after.total_seconds())
-    action = ChangeFlowRunState(state=StateType.CRASHED, message=message)
-    client.create_automation(AutomationCore(name=DEAD_RUNS, trigger=trigger, actions=[action]))
 
 
 def _describe_forms(configs: Sequence[str]) -> Iterator[tuple]:

@@ -93,12 +93,20 @@ def serve(
         stack.enter_context(server.kept())
         StartingServer(address, server.child, log).wait()
 
+        from prefect import get_client
+
+        from flows.dead_runs import end_killed_runs
         from flows.deployments import deploy
 
         names = deploy(configs, POOL, Path.cwd(), parallel)
-        worker_command = (sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL)
+        client = stack.enter_context(get_client(sync_client=True))
         log = home / "worker.log"
-        worker = Kept("worker", partial(start, worker_command, {}, log), log)
+
+        def start_worker() -> subprocess.Popen:
+            end_killed_runs(client, POOL, on_line)
+            return start((sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL), {}, log)
+
+        worker = Kept("worker", start_worker, log)
         stack.enter_context(worker.kept())
         on_line(f"Prefect's UI: http://{HOST}:{port}, with {len(names)} deployments: {', '.join(names)}")
         on_line(f"A run from a terminal: PREFECT_API_URL={address} prefect deployment run '{names[0]}' --watch")

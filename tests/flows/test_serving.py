@@ -21,7 +21,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.child import start_child
-from flows.deployments import DEAD_RUNS, end_dead_runs
+from flows.dead_runs import DEAD_RUNS, end_silent_runs
 from flows.server import check_port, find_free_port
 from flows.serving import Kept
 from flows.stages import StageError
@@ -216,38 +216,51 @@ def test_what_is_killed_is_started_again_and_the_run_ends(served: Served):
     wait_for(lambda: list(served.run_states().values()) == ["Completed"], 2 * PATIENCE_SECONDS)
 
 
-def end_dead_runs_soon(served: Served) -> None:
-    """Have dead runs marked after 90 s, not 9 minutes, for which they hold the one place for a training."""
+def end_silent_runs_soon(served: Served) -> None:
+    """Have silent runs marked after 90 s, not 9 minutes."""
     for automation in served.client.read_automations_by_name(DEAD_RUNS):
         served.client.delete_automation(automation.id)
-    end_dead_runs(served.client, timedelta(seconds=3 * HEARTBEAT_SECONDS))
+    end_silent_runs(served.client, timedelta(seconds=3 * HEARTBEAT_SECONDS))
 
 
 @pytest.mark.slow
-def test_run_whose_processes_are_killed_does_not_stay_running(served: Served):
-    end_dead_runs_soon(served)
+def test_run_whose_processes_hang_does_not_stay_running(served: Served):
+    end_silent_runs_soon(served)
     found = served.client.read_deployment_by_name("bert-pipeline/tiny")
     run = served.client.create_flow_run_from_deployment(found.id, parameters={"backend": "torch", "steps": 1_000_000})
     wait_for(lambda: list(served.folder.glob("runs/pretraining/.*.work/log.jsonl")), 2 * PATIENCE_SECONDS)
     worker = served.find_child("worker start")
-    for process in [worker, *worker.children(recursive=True)]:
-        process.kill()
+    for process in worker.children(recursive=True):
+        process.suspend()  # as where its machine has no memory left
     wait_for(lambda: served.client.read_flow_run(run.id).state.is_crashed(), 2 * PATIENCE_SECONDS)
     assert "No sign of life for 90 s" in served.client.read_flow_run(run.id).state.message
+    worker.kill()  # the others end with it
+
+
+@pytest.mark.slow
+def test_run_whose_worker_is_killed_crashes_at_once(served: Served):
+    found = served.client.read_deployment_by_name("bert-pipeline/tiny")
+    run = served.client.create_flow_run_from_deployment(found.id, parameters={"backend": "torch", "steps": 1_000_000})
+    wait_for(lambda: list(served.folder.glob("runs/pretraining/.*.work/log.jsonl")), 2 * PATIENCE_SECONDS)
+    served.find_child("worker start").kill()
+    wait_for(lambda: served.client.read_flow_run(run.id).state.is_crashed())
+    found = served.client.read_flow_run(run.id)  # its name is its own now
+    assert "training goes on from its checkpoint" in found.state.message
+    assert f"The run {found.name} was left behind" in (served.folder / "serve.log").read_text()
 
 
 @pytest.mark.slow
 def test_nothing_outlives_what_is_killed_and_the_same_run_completes_after(tmp_path: Path, tiny_config: Path):
     parameters = {"backend": "torch", "steps": 300}
     with serving(tmp_path) as first:
-        end_dead_runs_soon(first)
         found = first.client.read_deployment_by_name("bert-pipeline/tiny")
-        first.client.create_flow_run_from_deployment(found.id, parameters=parameters)
+        killed = first.client.create_flow_run_from_deployment(found.id, parameters=parameters)
         (log,) = wait_for(lambda: list(tmp_path.glob("runs/pretraining/.*.work/log.jsonl")), 2 * PATIENCE_SECONDS)
         first.process.kill()
         wait_for(lambda: not list_living(tmp_path))
     key = log.parent.name.removeprefix(".").removesuffix(".work")
     with serving(tmp_path) as second:
+        assert second.client.read_flow_run(killed.id).state.is_crashed()  # it holds the place of the next no more
         run = second.client.create_flow_run_from_deployment(found.id, parameters=parameters)
         wait_for(lambda: second.client.read_flow_run(run.id).state.is_final(), 2 * PATIENCE_SECONDS)
         assert second.client.read_flow_run(run.id).state.is_completed()

@@ -1,0 +1,104 @@
+"""Runs whose processes were killed: marked as crashed, with the cause and what to do, rather than shown as running."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.events.schemas.events import ResourceSpecification
+from prefect.states import Cancelled, Crashed, Scheduled
+
+DEAD_RUNS = "keras-bert-flow: end dead runs"
+# Three heartbeats of Prefect's 180 s. With half of it runs were ended that were alive (prefect#16459, #18653).
+DEAD_AFTER = timedelta(seconds=540)
+REMEDY = (
+    "its process was killed, or its machine stopped. Run it again with the same parameters: finished stages are kept, "
+    "and training goes on from its checkpoint."
+)
+SILENT, KILLED = "No sign of life for {seconds:.0f} s: " + REMEDY, "No longer there: " + REMEDY
+LIVING, ENDED = "prefect.flow-run.heartbeat", ("Completed", "Failed", "Cancelled", "Crashed")
+GONE_SECONDS, POLL_SECONDS = 5.0, 0.1
+UNDER_WAY = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+
+
+def end_silent_runs(client: SyncPrefectClient, after: timedelta = DEAD_AFTER) -> None:
+    """Have the server mark runs as crashed that have stopped to give signs of life, wherever they ran."""
+    if client.read_automations_by_name(DEAD_RUNS):
+        return
+    trigger = EventTrigger(
+        match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
+        for_each={"prefect.resource.id"},
+        after={LIVING},
+        expect={LIVING, *(f"prefect.flow-run.{state}" for state in ENDED)},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=after,
+    )
+    message = SILENT.format(seconds=after.total_seconds())
+    action = ChangeFlowRunState(state=StateType.CRASHED, message=message)
+    client.create_automation(AutomationCore(name=DEAD_RUNS, trigger=trigger, actions=[action]))
+
+
+def end_killed_runs(client: SyncPrefectClient, pool: str, on_line: Callable[[str], None]) -> None:
+    """End the runs of a work pool that a worker of this machine left behind, so that the next need not wait for them.
+
+    For a time without a worker, and for a server that this machine alone reaches: the process of each run is of this
+    machine. One with the number of a process that is there is left to `end_silent_runs`; the number may be another's.
+    So are all of them where the server does not answer.
+    """
+    with suppress(httpx.HTTPError):
+        for run in _read_under_way(client, pool):
+            if (state := _find_end(run)) is not None:
+                client.set_flow_run_state(run.id, state, force=True)
+                on_line(f"The run {run.name} was left behind by a worker that was killed; it is {state.name} now.")
+
+
+def _read_under_way(client: SyncPrefectClient, pool: str) -> list[FlowRun]:
+    chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[*UNDER_WAY])))
+    of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
+    return client.read_flow_runs(flow_run_filter=chosen, work_pool_filter=of_pool)
+
+
+def _find_end(run: FlowRun) -> State | None:
+    """Return the state in which a run is that no worker follows; None where its process may be there."""
+    number = (run.infrastructure_pid or "").rpartition(":")[2]
+    if not number:
+        return Scheduled() if run.state_type == StateType.PENDING else None  # taken by the worker, and not started
+    if _outlives(int(number), GONE_SECONDS):
+        return None
+    return Cancelled() if run.state_type == StateType.CANCELLING else Crashed(message=KILLED)
+
+
+def _outlives(number: int, seconds: float) -> bool:
+    """Return whether a process is there and still is after a while: one that was killed first gives its memory back."""
+    deadline = time.monotonic() + seconds
+    while _lives(number):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(POLL_SECONDS)
+    return False
+
+
+def _lives(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+        # A process that has ended and that nobody waits for, as in a container without an init: (man 5 proc)
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's, or no /proc here
+        return True
