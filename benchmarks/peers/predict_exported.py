@@ -25,7 +25,7 @@ ONE_BY_ONE = 50  # texts by which the latency of one is measured
 
 
 class Exported:
-    """An exported classifier, without Keras."""
+    """An exported classifier or regressor, without Keras."""
 
     def __init__(self, folder: Path, threads: int = 1):
         description = json.loads((folder / "export.json").read_text())
@@ -36,15 +36,18 @@ class Exported:
 
     def answer(self, texts: Sequence[str], positions: int) -> list[Any]:
         """Return a prediction for each text."""
-        examples = [self.task.pose(text) for text in texts]
+        return self.answer_examples([self.task.pose(text) for text in texts], positions)
+
+    def answer_examples(self, examples: Sequence[Any], positions: int) -> list[Any]:
+        """Return a prediction for each example of the task."""
         features = self.task.encode(self.tokenizer, examples, self.sequence_length)
-        logits = np.zeros((len(texts), len(self.task.labels)), np.float32)
+        logits: list[Any] = [None] * len(features)
         for rows, width in plan_tightly(features.lengths, positions):
             inputs = make_inputs(features, rows, width)
-            logits[rows] = self.run({name: inputs[ours].astype(np.int64) for ours, name in self.names.items()})[
-                "logits"
-            ]
-        return self.task.decode({ONLY_OUTPUT: logits}, features, examples)
+            found = self.run({name: inputs[ours].astype(np.int64) for ours, name in self.names.items()})["logits"]
+            for row, answer in zip(rows, found, strict=True):
+                logits[row] = answer
+        return self.task.decode({ONLY_OUTPUT: np.stack(logits)}, features, examples)
 
 
 def main() -> None:
