@@ -52,6 +52,8 @@ TRIALS = {
     "export": Trial(("tests/conversion/test_exported_formats.py",), ("transformers",), ("torch", "tensorflow")),
     "strings": Trial(("tests/conversion/test_exported_strings.py",), ("transformers",), ("tensorflow",)),
     "plots": Trial(("tests/evaluation/test_report.py",)),
+    **{name: Trial(("tests/tracking/test_loggers.py",)) for name in ("mlflow", "wandb")},
+    "tune": Trial(("tests/tuning/test_study.py", "tests/tuning/test_tune_command.py")),
 }
 FLOOR = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*>=\s*([0-9.]+)")
 
