@@ -75,7 +75,7 @@ def test_probe_is_fitted_to_vectors_and_their_products_with_the_words(pretrained
     found = softmax(predict_features(model, features)["logits"], axis=1)
 
     def fit(strength):
-        model = LogisticRegression(C=strength / spread(both) ** 2, tol=1e-9, max_iter=10_000)
+        model = LogisticRegression(C=strength / spread(both) ** 2, solver="newton-cholesky", tol=1e-9)
         return model.fit(both, features.labels["logits"]).predict_proba(both)
 
     distances = [np.abs(fit(strength) - found).max() for strength in STRENGTHS]

@@ -98,7 +98,7 @@ def unit_of(vectors):
 def test_classes_have_the_probabilities_of_scikit_learn(tmp_path, name, pooling):
     model, features = make_probed(name, pooling, tmp_path)
     vectors, labels = pool_with_transformers(tmp_path / "probed", features, pooling), features.labels["logits"]
-    logistic = LogisticRegression(tol=1e-9, max_iter=10_000)
+    logistic = LogisticRegression(solver="newton-cholesky", tol=1e-9)
     wanted = search(logistic, "C", unit_of(vectors), vectors, labels, "neg_log_loss").predict_proba(vectors)
     found = softmax(predict_features(model, features)["logits"], axis=1)
     np.testing.assert_allclose(found, wanted, atol=TOLERANCE, rtol=0)
@@ -124,7 +124,7 @@ def test_labels_have_a_logistic_regression_each(tmp_path, pooling):
     found, unit = expit(predict_features(model, features)["logits"]), unit_of(vectors)
 
     def fit(strength):
-        models = [LogisticRegression(C=unit * strength, tol=1e-9, max_iter=10_000) for _ in labels.T]
+        models = [LogisticRegression(C=unit * strength, solver="newton-cholesky", tol=1e-9) for _ in labels.T]
         return [
             one.fit(vectors, marks).predict_proba(vectors)[:, 1] for one, marks in zip(models, labels.T, strict=True)
         ]
