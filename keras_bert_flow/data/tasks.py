@@ -62,8 +62,9 @@ def predict_features(
     """Ask a model about every row, in batches of like length.
 
     Args:
-        model: has `output` and `predict_on_batch`; where its `compiles_shapes` is false, as that of every model of this
-            package on PyTorch, no row is filled up beyond the longest of its batch, and no batch beyond its rows.
+        model: has `output` and `predict_on_batch`; where its `compiles_shapes` is false, as that of models of this
+            package on PyTorch and TensorFlow, no row is filled up beyond the longest of its batch, and no batch beyond
+            its rows.
         follow: takes the batches and yields them again; it may show progress, or raise to break off.
         choose: makes widths of the lengths of the rows, for a model that compiles each shape; by default those by which
             least is padding, as many as are worth it, `max_widths` at most.

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.models.with_head import COMPILES_SHAPES
+from keras_bert_flow.models.with_head import compiles_shapes
 
 LOG_PROBABILITIES = "log_probabilities"
 
@@ -25,5 +25,5 @@ def make_token_scorer(masked_lm: keras.Model) -> keras.Model:
     scores = ops.squeeze(chosen, -1) - ops.logsumexp(logits, axis=-1)
     inputs = dict(masked_lm.input) | {"target_ids": target_ids}
     model = keras.Model(inputs, {LOG_PROBABILITIES: scores}, name="token_scorer")
-    model.compiles_shapes = COMPILES_SHAPES
+    model.compiles_shapes = compiles_shapes(model)
     return model

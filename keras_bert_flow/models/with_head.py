@@ -14,7 +14,15 @@ from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
 
-COMPILES_SHAPES = keras.backend.backend() != "torch"  # each shape of inputs takes its time, where it is new
+COMPILES_SHAPES = keras.backend.backend() != "torch"  # each shape takes its time in training, where it is new
+
+
+def compiles_shapes(model: keras.Model) -> bool:
+    """Return whether each new shape takes its time in prediction: on jax, and on TensorFlow with XLA.
+
+    Without it TensorFlow makes a graph of the first shape, one of any number of rows and one of any width as well.
+    """
+    return keras.backend.backend() == "jax" or (keras.backend.backend() == "tensorflow" and bool(model.jit_compile))
 
 
 class ModelWithHead(keras.Model):
@@ -33,7 +41,7 @@ class ModelWithHead(keras.Model):
     default_rate = 5e-5
     default_loss_weights: dict[str, float] | None = None
     has_one_width = False  # all batches have it
-    compiles_shapes = COMPILES_SHAPES
+    compiles_shapes = property(compiles_shapes)
     settings: Any = ()
 
     def __init__(self, backbone, inputs, outputs, name):
