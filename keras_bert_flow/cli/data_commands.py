@@ -66,7 +66,8 @@ def vocab(
         if settings.vocabulary.file is None:
             options = worker_options(settings.corpus, None, options)
     with following(f"Vocabulary of {settings.vocabulary.size:,} pieces", output):
-        expect_text(settings.corpus)
+        if settings.vocabulary.file is None:
+            expect_text(settings.corpus)
         folder = build_vocabulary(settings.corpus, settings.vocabulary, output, options)
     file = find_tokenizer_file(folder) if not is_remote(output) else None
     show(file or folder)
