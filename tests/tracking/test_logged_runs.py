@@ -49,7 +49,14 @@ def test_run_that_is_killed_goes_on_as_one_run(place):
     steps = [step for part in parts for step, _ in part["history"]]
     assert steps == [line["step"] for line in log]
     published = sorted(path.name for path in (place / "out").iterdir())
-    assert published == ["costs.jsonl", "events.out.tfevents.log", "log.jsonl", "manifest.json", "metrics.json", "model"]
+    assert published == [
+        "costs.jsonl",
+        "events.out.tfevents.log",
+        "log.jsonl",
+        "manifest.json",
+        "metrics.json",
+        "model",
+    ]
 
 
 @pytest.mark.slow
