@@ -25,7 +25,7 @@ from beam_jobs.running import run_pipeline
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.job_progress import DOCUMENTS, note, plan_parts
+from keras_bert_flow.job_progress import DOCUMENTS, JobPart, note, plan_parts
 from keras_bert_flow.records.publish import Contents
 from keras_bert_flow.stages.digests import corpus_digests
 from keras_bert_flow.stages.vocabulary import vocabulary_key
@@ -37,7 +37,7 @@ from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, write_vocabulary
 from keras_bert_flow.text.vocabulary.word_limit import MAX_PLACES, WordLimit, add_histograms, count_places
 
-COUNTING, CHOOSING = ("counting", DOCUMENTS), ("choosing pieces", "")
+COUNTING, CHOOSING = JobPart("counting", DOCUMENTS), JobPart("choosing pieces")
 MAX_COUNTED = 200_000  # distinct words and texts between spaces that a worker counts before it hands them on, 30 MB
 MAX_LONG_CHARACTERS = 4_000_000  # of long words
 BUCKETS = 256  # into which distinct words are dealt
@@ -69,7 +69,7 @@ def build_vocabulary(
             return Contents(vocabulary.model_dump(), {}, {})
         plan_parts(READING, COUNTING, CHOOSING)
         word_counts, counters = count_words(corpus, vocabulary.cased, folders, options)
-        note(CHOOSING[0], 0)
+        note(CHOOSING, 0)
         pieces = learn_vocabulary(
             word_counts, vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
         )
@@ -144,7 +144,7 @@ class CountInBundles(CountingDoFn):
             self._texts.update(parts)
             if len(self._texts) + len(self._words) > MAX_COUNTED or self._long_characters > MAX_LONG_CHARACTERS:
                 yield from self._take()
-        note(COUNTING[0], len(texts))
+        note(COUNTING, len(texts))
 
     def finish_bundle(self) -> Iterator[WindowedValue | beam.pvalue.TaggedOutput]:
         yield from map(GlobalWindows.windowed_value, self._take())

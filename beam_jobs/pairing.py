@@ -15,7 +15,7 @@ from beam_jobs.measuring import CorpusSize
 from beam_jobs.results import CountingDoFn
 from beam_jobs.tokenizing import unpack_document
 from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.job_progress import DOCUMENTS, note
+from keras_bert_flow.job_progress import DOCUMENTS, JobPart, note
 from keras_bert_flow.records.schema import encode_records
 from keras_bert_flow.text.corpus.documents import ID_BYTES
 from keras_bert_flow.text.masking import MaskingRule
@@ -26,7 +26,7 @@ from keras_bert_flow.text.pool import TokenizedDocument, held_out_choice
 from keras_bert_flow.text.randomness import keyed_numbers
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
-MASKING = ("masking", DOCUMENTS)
+MASKING = JobPart("masking", DOCUMENTS)
 DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
 TRAIN, HELD_OUT = "train", "held_out"
 # Training or held out; documents, each of them once, in the order of their ids; how many further copies there were
@@ -168,7 +168,7 @@ class BuildRecords(CountingDoFn):
             self._built[part].append(instances)
             if sum(len(built.rows.lengths) for built in self._built[part]) >= ROWS:
                 yield part, _encode(self._built.pop(part))
-        note(MASKING[0], len(documents) + copies)
+        note(MASKING, len(documents) + copies)
 
     def finish_bundle(self) -> Iterator[WindowedValue | beam.pvalue.TaggedOutput]:
         for part, built in self._built.items():

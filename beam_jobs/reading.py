@@ -13,7 +13,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_jobs.exchange.exchange import Exchange
 from beam_jobs.results import COUNTERS, CountingDoFn
 from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.job_progress import DOCUMENTS, MB, expect, note
+from keras_bert_flow.job_progress import DOCUMENTS, MB, JobPart, expect, note
 from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault, read_texts
 from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_ignored, find_inputs
 from keras_bert_flow.text.corpus.rejected import (
@@ -25,7 +25,7 @@ from keras_bert_flow.text.corpus.rejected import (
 )
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 
-READING = ("reading", MB)  # the first part of a job, of which `keras_bert_flow.job_progress` tells
+READING = JobPart("reading", MB)  # the first part of a job, of which `keras_bert_flow.job_progress` tells
 BATCH_CHARACTERS = 64_000  # of an element: Beam takes some 20 us for each, as long as a short document takes to encode
 Texts = list[list[str]]  # the lines of each document of a batch
 REJECTED_FILE = "rejected_inputs.txt"
@@ -133,7 +133,7 @@ class ReadDocuments(CountingDoFn):
         yield from super().finish_bundle()
 
     def _tell(self, counts: Mapping[str, int]) -> None:
-        note(READING[0], (counts["bytes_read"] - self._told_bytes) / 1e6)
+        note(READING, (counts["bytes_read"] - self._told_bytes) / 1e6)
         self._told_bytes = counts["bytes_read"]
 
     def _take_batch(self) -> Texts:

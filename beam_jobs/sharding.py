@@ -14,11 +14,11 @@ from beam_jobs.measuring import CorpusSize
 from beam_jobs.pairing import HELD_OUT, TRAIN
 from beam_jobs.places import fetched, new_place, put
 from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.job_progress import expect, note
+from keras_bert_flow.job_progress import JobPart, expect, note
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, name_record_file, write_tfrecords
 from keras_bert_flow.text.randomness import keyed_numbers
 
-WRITING = ("writing", "files")
+WRITING = JobPart("writing", "files")
 SHARD_BYTES = 256_000_000  # a training file stays below
 MIN_SHARDS = 4
 _AIMED_SHARE = 0.97  # of that; records are dealt at random, and of 300,000 to a file the standard deviation is 0.2 %
@@ -77,7 +77,7 @@ def plan_shards(size: CorpusSize, config: RecordsConfig, vocabulary_size: int) -
         max(1, math.ceil(file_bytes / PART_BYTES))
         for file_bytes in (once * config.duplication / shards, once * config.held_out_fraction)
     )
-    expect(WRITING[1], shards * parts + held_out_parts)
+    expect(WRITING.unit, shards * parts + held_out_parts)
     return ShardPlan(shards, parts, held_out_parts)
 
 
@@ -136,7 +136,7 @@ def write_part(number: int, ordered: Iterator[bytes], plan: ShardPlan, folder: s
     records = (item[_ORDER_BYTES:] for item in chain([first] if first else [], ordered))
     with new_place(folder) as (local, place):
         summaries = write_tfrecords(local / name_shard(number, plan), records)
-    note(WRITING[0])
+    note(WRITING)
     yield number, (first[:_ORDER_BYTES], place, list(map(astuple, summaries)))
 
 

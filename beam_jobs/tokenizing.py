@@ -8,12 +8,12 @@ import numpy as np
 
 from beam_jobs.reading import Texts
 from beam_jobs.results import CountingDoFn
-from keras_bert_flow.job_progress import DOCUMENTS, note
+from keras_bert_flow.job_progress import DOCUMENTS, JobPart, note
 from keras_bert_flow.text.corpus.documents import ID_BYTES, make_document
 from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
-TOKENIZING = ("tokenizing", DOCUMENTS)
+TOKENIZING = JobPart("tokenizing", DOCUMENTS)
 # A packed document is its id, the bytes of its text and the number of its sentences, the length of each sentence, and
 # the token ids; the last two int32.
 _FACTS = struct.Struct("<QI")
@@ -53,7 +53,7 @@ class TokenizeDocuments(CountingDoFn):
             self.counts["tokens"] += len(token_ids)
             self.counts["unknown_tokens"] += token_ids.count(unk_id)
             self.counts["documents_of_one_sentence"] += len(lengths) == 1
-        note(TOKENIZING[0], len(texts))
+        note(TOKENIZING, len(texts))
         if batch:
             yield batch
 

@@ -27,6 +27,10 @@ def export_model(model: Path, folder: Path, name: str) -> Path:
     return output
 
 
+def count_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def time_one_text(exported: Timed, arguments: argparse.Namespace) -> float:
     """Return the seconds that a text by itself takes, with its encoding."""
     for keep in (False, *[True] * arguments.rounds):
@@ -40,8 +44,7 @@ def print_exported(
     """Print a table of the exported models: size, time of a text, share of right labels."""
     print("\n| format | MB | ms a text | accuracy |", "|---|---:|---:|---:|", sep="\n")
     for name, folder in folders.items():
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         answers = Exported(folder).answer([example.text for example in examples], POSITIONS)
         pairs = zip(answers, examples, strict=True)
         right = sum(answer["label"] == example.label for answer, example in pairs) / len(examples)
-        print(f"| {name} | {size / 1e6:.1f} | {1000 * latencies[name]:.2f} | {right:.3f} |", flush=True)
+        print(f"| {name} | {count_bytes(folder) / 1e6:.1f} | {1000 * latencies[name]:.2f} | {right:.3f} |", flush=True)

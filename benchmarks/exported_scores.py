@@ -11,7 +11,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from benchmarks.exported_models import POSITIONS, export_model
+from benchmarks.exported_models import POSITIONS, count_bytes, export_model
 from benchmarks.peers.predict_exported import Exported
 from benchmarks.prediction import EXPORTS
 from keras_bert_flow.config.loading import load_config
@@ -46,10 +46,8 @@ def main() -> None:
 
 
 def _print_row(name: str, folder: Path, scores: dict[str, float]) -> None:
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(
-        f"| {name} | {size / 1e6:.1f} | " + " | ".join(f"{value:.4f}" for value in scores.values()) + " |", flush=True
-    )
+    cells = [f"{count_bytes(folder) / 1e6:.1f}", *(f"{value:.4f}" for value in scores.values())]
+    print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

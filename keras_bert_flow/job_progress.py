@@ -18,9 +18,16 @@ DOCUMENTS = "documents"
 _DONE = "="  # in the place of a unit
 
 
-def plan_parts(*parts: tuple[str, str]) -> None:
-    """Say of what parts the job is, in their order: what is done, and in which unit it is counted ("": not at all)."""
-    _write(*((part, unit, 0.0) for part, unit in parts))
+class JobPart(NamedTuple):
+    """A part of a job: what is done, and in which unit it is counted ("": not at all)."""
+
+    name: str
+    unit: str = ""
+
+
+def plan_parts(*parts: JobPart) -> None:
+    """Say of what parts the job is, in their order."""
+    _write(*((part.name, part.unit, 0.0) for part in parts))
 
 
 def expect(unit: str, count: float) -> None:
@@ -28,14 +35,14 @@ def expect(unit: str, count: float) -> None:
     _write(("", unit, count))
 
 
-def note(part: str, count: float = 1.0) -> None:
+def note(part: JobPart, count: float = 1.0) -> None:
     """Add to how many are done of a part; 0 says that it has begun."""
-    _write((part, None, count))
+    _write((part.name, _DONE, count))
 
 
-def _write(*lines: tuple[str, str | None, float]) -> None:
+def _write(*lines: tuple[str, str, float]) -> None:
     if file := os.environ.get(VARIABLE):
-        text = "".join(f"{part}\t{_DONE if unit is None else unit}\t{count!r}\n" for part, unit, count in lines)
+        text = "".join(f"{part}\t{unit}\t{count!r}\n" for part, unit, count in lines)
         with suppress(OSError), open(file, "ab", buffering=0) as notes:  # one write: lines of processes do not mix
             notes.write(text.encode())
 

@@ -2,15 +2,17 @@ import multiprocessing
 import os
 
 from keras_bert_flow import job_progress
-from keras_bert_flow.job_progress import VARIABLE, JobProgress, expect, note, plan_parts
+from keras_bert_flow.job_progress import DOCUMENTS, MB, VARIABLE, JobPart, JobProgress, expect, note, plan_parts
 
 NOTES = 2_000
+READING, MASKING, CHOOSING = JobPart("reading", MB), JobPart("masking", DOCUMENTS), JobPart("choosing pieces")
+COPYING = JobPart("copying", DOCUMENTS)
 
 
 def note_often(number):
     for _ in range(NOTES):
         expect("documents", 2)
-        note("reading", 0.25)
+        note(COPYING, 0.25)
 
 
 def test_parts_are_counted_in_their_order(monkeypatch):
@@ -18,37 +20,37 @@ def test_parts_are_counted_in_their_order(monkeypatch):
     monkeypatch.setattr(job_progress.time, "monotonic", lambda: next(clock))
     with JobProgress() as job:
         assert job.describe() == ""
-        plan_parts(("reading", "MB"), ("masking", "documents"), ("choosing pieces", ""))
-        note("reading", 1.25)
+        plan_parts(READING, MASKING, CHOOSING)
+        note(READING, 1.25)
         assert job.describe() == "part 1 of 3, reading: 1 MB"
         expect("MB", 5)
-        note("reading", 1.25)
+        note(READING, 1.25)
         assert job.describe() == "part 1 of 3, reading: 2 of 5 MB, 0:00:20 left of it"
         expect("documents", 1_500)
-        note("masking", 1_200)
+        note(MASKING, 1_200)
         assert job.describe() == "part 2 of 3, masking: 1,200 of 1,500 documents"
-        note("masking", 1_200)  # a bundle that failed was done again
+        note(MASKING, 1_200)  # a bundle that failed was done again
         assert job.read()["masking"] == (1_500, 1_500, "documents")
-        note("choosing pieces", 0)
+        note(CHOOSING, 0)
         assert job.describe() == "part 3 of 3, choosing pieces"
 
 
 def test_lines_of_processes_do_not_mix():
     with JobProgress() as job:
-        plan_parts(("reading", "documents"))
+        plan_parts(COPYING)
         with multiprocessing.get_context("spawn").Pool(4) as pool:
             pool.map(note_often, range(4))
-        assert job.read() == {"reading": (NOTES, 8 * NOTES, "documents")}
+        assert job.read() == {"copying": (NOTES, 8 * NOTES, DOCUMENTS)}
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole():
     with JobProgress() as job:
-        plan_parts(("reading", ""))
+        plan_parts(CHOOSING)
         with open(os.environ[VARIABLE], "ab", buffering=0) as file:
-            file.write(b"reading\t=")
+            file.write(b"choosing pieces\t=")
             assert job.read() == {}
             file.write(b"\t2.0\n")
-        assert job.read() == {"reading": (2, 0, "")}
+        assert job.read() == {"choosing pieces": (2, 0, "")}
 
 
 def test_nothing_is_left_where_no_command_waits(monkeypatch):
@@ -59,4 +61,4 @@ def test_nothing_is_left_where_no_command_waits(monkeypatch):
             assert os.environ[VARIABLE] != file
         assert os.environ[VARIABLE] == file
     assert VARIABLE not in os.environ and not os.path.exists(file)
-    note("reading")
+    note(READING)

@@ -35,7 +35,7 @@ from keras_bert_flow.evaluation.summary import (
     verdict,
 )
 from keras_bert_flow.evaluation.usage import write_commands, write_python
-from keras_bert_flow.job_progress import expect, note, plan_parts
+from keras_bert_flow.job_progress import JobPart, expect, note, plan_parts
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.lineage.links import find_source
 from keras_bert_flow.local_paths import check_local
@@ -56,8 +56,8 @@ from keras_bert_flow.training.finetuning.trained_part import COSTS
 from keras_bert_flow.training.state.logs import read_log
 
 SEQUENCES = "sequences"
-SCORING_PAIRS, ASKING = ("scoring minimal pairs", "masked sentences"), ("asking the models", SEQUENCES)
-FITTING_WORDS, WRITING = ("fitting the word baseline", ""), ("writing", "")
+SCORING_PAIRS, ASKING = JobPart("scoring minimal pairs", "masked sentences"), JobPart("asking the models", SEQUENCES)
+FITTING_WORDS, WRITING = JobPart("fitting the word baseline"), JobPart("writing")
 MODEL = "model"  # the model directory within a folder of pre-training
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")
 
@@ -79,7 +79,7 @@ def evaluate_model(
     questions = questions or read_questions(config, model)
     plan_parts(ASKING)
     expect(SEQUENCES, sum(len(asked.features) for asked in questions.values()))
-    note(ASKING[0], 0)
+    note(ASKING, 0)
     predictor = Predictor(model)
     scores: dict[str, Any] = {}
     for name, asked in questions.items():
@@ -125,13 +125,13 @@ def write_evaluation(
         pairs = _score_minimal_pairs(config, pretrained)
         dev_sets = {DEV: dev} | extra
         predicted = _predict_runs(task, finetuned, dev_sets, work / "predictions")
-        note(FITTING_WORDS[0], 0)
+        note(FITTING_WORDS, 0)
         words = answer_from_words(task, training, dev_sets, config.seed)
         if words is not None:
             for name, predictions in words.predictions.items():
                 predicted[name][WORDS] = [RunPredictions(None, predictions, 0.0)]
                 write_predictions(work / "predictions", WORDS + _ending(name), task, dev_sets[name], predictions)
-        note(WRITING[0], 0)
+        note(WRITING, 0)
         runs = predicted[DEV]
         figures = [read_json_object(phase / "metrics.json") for phase in phases]
         results = build_results(config.task.name, task, training, dev, runs, figures[-1])
@@ -180,7 +180,7 @@ def _predict_runs(
     """Ask every fine-tuned model, and keep what each answered beside the results; return dev set → start → runs."""
     folder.mkdir()
     run_files = sorted(finetuned.glob("*/seed-*/run.json"))
-    note(ASKING[0], 0)
+    note(ASKING, 0)
     field = f"dev_{task.main_metric}"
     predicted: dict[str, dict[str, list[RunPredictions]]] = {name: {} for name in dev_sets}
     predictor = None
@@ -217,8 +217,8 @@ def _score_minimal_pairs(config: PipelineConfig, pretrained: Path) -> dict[str, 
         return {}
     model, path, limit = pretrained / MODEL, settings.minimal_pairs, settings.minimal_pairs_limit
     encoded = read_pairs(model, path, limit)
-    expect(SCORING_PAIRS[1], count_masked_copies(encoded))
-    scored = partial(note, SCORING_PAIRS[0])
+    expect(SCORING_PAIRS.unit, count_masked_copies(encoded))
+    scored = partial(note, SCORING_PAIRS)
     return {"minimal_pairs": evaluate_minimal_pairs(model, path, limit, advance=scored, encoded=encoded)}
 
 
@@ -233,7 +233,7 @@ def _count(batches: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
     """Yield batches of (rows, width), and tell of each when it has been answered."""
     for rows, width in batches:
         yield rows, width
-        note(ASKING[0], len(rows))
+        note(ASKING, len(rows))
 
 
 def _write_tables(results: Mapping[str, Any]) -> str:

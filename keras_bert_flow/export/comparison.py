@@ -9,7 +9,7 @@ from keras_bert_flow.data.tasks import make_inputs
 from keras_bert_flow.export.format import Inputs, Run
 from keras_bert_flow.export.sentences import SENTENCES
 from keras_bert_flow.export.served_model import INPUT_NAMES, LOGITS, ServedModel
-from keras_bert_flow.job_progress import note
+from keras_bert_flow.job_progress import JobPart, note
 from keras_bert_flow.tasks.core.texts import TextExample, encode_examples
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -19,7 +19,7 @@ TOLERANCE = 1e-5
 # Root mean square of the errors of int8 by the standard deviation of an output over texts. What says of each text what
 # is the mean of all has 1.
 MOST_INT8_ERROR = 0.5
-COMPARING = ("comparing", "batches")
+COMPARING = JobPart("comparing", "batches")
 MASKED = -1e8  # what is below it stands for nothing: `MASKED_SCORE` of padding
 CHOICES = 2  # texts of a row where the model takes several
 MARGIN = 5  # padding beyond the longest row
@@ -61,7 +61,7 @@ def compare(model: ServedModel, run: Run, tokenizer: Tokenizer, title: str, int8
         place = f"{rows} texts of {inputs[model.inputs[0]].shape[-1]} tokens"
         found.add(wanted, received, inputs, title, place, int8)
         texts, batches = texts + rows, batches + 1
-        note(COMPARING[0])
+        note(COMPARING)
     if int8 and found.error > MOST_INT8_ERROR:
         raise ValueError(
             f"A model with int8 weights must say what the model says. Received: {title} with errors of "

@@ -16,14 +16,14 @@ from keras_bert_flow.export.kinds import find_kind
 from keras_bert_flow.export.registry import find_export_format
 from keras_bert_flow.export.request import check_export, choose_backend
 from keras_bert_flow.export.served_model import ServedModel, StringInputs, load_served
-from keras_bert_flow.job_progress import note, plan_parts
+from keras_bert_flow.job_progress import JobPart, note, plan_parts
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.prediction.derived_task import find_task, has_task
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE
 
 DESCRIPTION = "export.json"
-WRITING, LOADING = ("writing", ""), ("loading it in its runtime", "")
+WRITING, LOADING = JobPart("writing"), JobPart("loading it in its runtime")
 
 
 def export_model(
@@ -55,7 +55,7 @@ def export_model(
     folder = fetch(folder)
     tokenizer: Any = check_export(folder, output, format, backend, int8, asked_as, strings)
     plan_parts(WRITING, LOADING, COMPARING)
-    note(WRITING[0], 0)
+    note(WRITING, 0)
     known, model = find_export_format(format), load_served(folder, find_kind(folder, asked_as))
     texts = None
     if strings:
@@ -69,9 +69,9 @@ def export_model(
             from keras_bert_flow.export.strings import compare_strings
 
             compare_strings(path, texts)
-        note(LOADING[0], 0)
+        note(LOADING, 0)
         run = _load(known, path)
-        note(COMPARING[0], 0)
+        note(COMPARING, 0)
         comparison = compare(model, run, tokenizer, known.title, int8)
         copy_files(
             {name: folder / name for name in (CONFIG, *TOKENIZER, TASK_FILE) if (folder / name).is_file()}, place

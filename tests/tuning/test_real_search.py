@@ -56,7 +56,12 @@ def test_search_that_is_killed_goes_on_with_its_trial(tiny_config):
         assert child.wait() == -signal.SIGKILL
     asked = re.findall(r"trial \d of 3: (finetuning\S+)$", (folder / "first.txt").read_text(), re.MULTILINE)
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        command,
+        cwd=folder,
+        env=environment | {"KBF_PROGRESS": "on"},  # which tells the next step
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"1 of 3 trials have ended before.\ntrial 2 of 3: {asked[1]}\n")
