@@ -21,6 +21,8 @@ def test_shapes_that_are_not_compiled_have_no_graph_each(monkeypatch, jit_compil
     model.compile(jit_compile=jit_compile)
     if keras.backend.backend() == "torch" and jit_compile is True:
         pytest.skip("It is not torch.compile that is looked at.")
+    compiling = {"jax": True, "tensorflow": jit_compile is True, "torch": False}
+    assert model.compiles_shapes == compiling[keras.backend.backend()]
     traced, call = [], Backbone.call
     monkeypatch.setattr(Backbone, "call", lambda self, *given, **named: traced.append(1) or call(self, *given, **named))
     found = [predict(model, *shape) for shape in SHAPES]
