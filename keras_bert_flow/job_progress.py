@@ -6,11 +6,14 @@ Whoever works adds a line to a file that the environment names; the command that
 import os
 import tempfile
 import time
-from contextlib import suppress
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
+
+from keras_bert_flow.interrupts import on_leaving
 
 VARIABLE = "KBF_JOB_PROGRESS"
 MB = "MB"
@@ -43,8 +46,13 @@ def note(part: JobPart, count: float = 1.0) -> None:
 def _write(*lines: tuple[str, str, float]) -> None:
     if file := os.environ.get(VARIABLE):
         text = "".join(f"{part}\t{unit}\t{count!r}\n" for part, unit, count in lines)
-        with suppress(OSError), open(file, "ab", buffering=0) as notes:  # one write: lines of processes do not mix
-            notes.write(text.encode())
+        with suppress(OSError), open(file, "ab", buffering=0, opener=_open_there) as notes:
+            notes.write(text.encode())  # one write: lines of processes do not mix
+
+
+def _open_there(file: str, flags: int) -> int:
+    """Open a file that is there: a worker that outlives its command by a moment must not make it again."""
+    return os.open(file, flags & ~os.O_CREAT)
 
 
 class Count(NamedTuple):
@@ -55,29 +63,34 @@ class Count(NamedTuple):
     unit: str
 
 
-class JobProgress:
-    """What the lines of a job come to. A context: the file is there, and named, within it."""
+@contextmanager
+def following_job() -> Iterator["JobProgress"]:
+    """Have the lines of a job read, and their file named, within a block."""
+    file = os.path.join(tempfile.gettempdir(), f"kbf-progress-{uuid.uuid4().hex}")
+    before = os.environ.get(VARIABLE)
+    with on_leaving(lambda _: Path(file).unlink(missing_ok=True)):  # first: a signal may come at once
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
+        os.environ[VARIABLE] = file
+        try:
+            yield JobProgress(file)
+        finally:
+            if before is None:
+                os.environ.pop(VARIABLE, None)
+            else:
+                os.environ[VARIABLE] = before
+            Path(file).unlink(missing_ok=True)
 
-    def __enter__(self) -> Self:
-        descriptor, self._file = tempfile.mkstemp(prefix="kbf-progress-")
-        os.close(descriptor)
-        self._before = os.environ.get(VARIABLE)
-        os.environ[VARIABLE] = self._file
+
+class JobProgress:
+    """What the lines of a job in a file come to."""
+
+    def __init__(self, file: str):
+        self._file = file
         self._read_bytes = 0
         self._units: dict[str, str] = {}  # by part, in their order
         self._done: dict[str, float] = {}  # by part that has begun
         self._totals: dict[str, float] = {}  # by unit
         self._first: dict[str, tuple[float, float]] = {}  # by part: when it was first seen, and what was done then
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._before is None:
-            os.environ.pop(VARIABLE, None)
-        else:
-            os.environ[VARIABLE] = self._before
-        Path(self._file).unlink(missing_ok=True)
 
     def describe(self) -> str:
         """Write the part at hand: `part 2 of 4, tokenizing: 1,200 of 4,904 documents, 0:00:20 left of it`.

@@ -67,7 +67,7 @@ ALLOWED = {
     # Each of the two where the file of its logger is loaded.
     "tracking": "artifacts locks terminal mlflow wandb",
     "progress": "terminal rich",
-    "job_progress": "",
+    "job_progress": "interrupts",
     "markdown": "terminal",
     "exit_status": "",
     "interrupts": "exit_status",

@@ -2,7 +2,7 @@ import multiprocessing
 import os
 
 from keras_bert_flow import job_progress
-from keras_bert_flow.job_progress import DOCUMENTS, MB, VARIABLE, JobPart, JobProgress, expect, note, plan_parts
+from keras_bert_flow.job_progress import DOCUMENTS, MB, VARIABLE, JobPart, expect, following_job, note, plan_parts
 
 NOTES = 2_000
 READING, MASKING, CHOOSING = JobPart("reading", MB), JobPart("masking", DOCUMENTS), JobPart("choosing pieces")
@@ -18,7 +18,7 @@ def note_often(number):
 def test_parts_are_counted_in_their_order(monkeypatch):
     clock = iter(range(0, 100, 10))
     monkeypatch.setattr(job_progress.time, "monotonic", lambda: next(clock))
-    with JobProgress() as job:
+    with following_job() as job:
         assert job.describe() == ""
         plan_parts(READING, MASKING, CHOOSING)
         note(READING, 1.25)
@@ -36,7 +36,7 @@ def test_parts_are_counted_in_their_order(monkeypatch):
 
 
 def test_lines_of_processes_do_not_mix():
-    with JobProgress() as job:
+    with following_job() as job:
         plan_parts(COPYING)
         with multiprocessing.get_context("spawn").Pool(4) as pool:
             pool.map(note_often, range(4))
@@ -44,7 +44,7 @@ def test_lines_of_processes_do_not_mix():
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole():
-    with JobProgress() as job:
+    with following_job() as job:
         plan_parts(CHOOSING)
         with open(os.environ[VARIABLE], "ab", buffering=0) as file:
             file.write(b"choosing pieces\t=")
@@ -55,10 +55,16 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole():
 
 def test_nothing_is_left_where_no_command_waits(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    with JobProgress():
+    with following_job():
         file = os.environ[VARIABLE]
-        with JobProgress():
+        with following_job():
             assert os.environ[VARIABLE] != file
         assert os.environ[VARIABLE] == file
     assert VARIABLE not in os.environ and not os.path.exists(file)
     note(READING)
+
+
+def test_a_worker_that_outlives_its_command_leaves_no_file(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "removed"))
+    note(READING)
+    assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keras_bert_flow.artifacts import work_folder
 from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.job_progress import MB, JobProgress, expect
+from keras_bert_flow.job_progress import MB, expect, following_job
 from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.progress import working
 
@@ -18,7 +18,7 @@ LEAST_BYTES = 50_000  # less is shown as 0.0 MB
 def following(name: str, output: str | Path | None = None) -> Iterator[None]:
     """Say what is being done, as `working` does, and how far it is: the part at hand, or what has been written."""
     measure = written_to(output)
-    with JobProgress() as job, working(name, lambda: job.describe() or measure()):
+    with following_job() as job, working(name, lambda: job.describe() or measure()):
         yield
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from beam_jobs.build_vocabulary import build_vocabulary
 from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.job_progress import MB, JobProgress, expect
+from keras_bert_flow.job_progress import MB, expect, following_job
 from tests.beam_jobs.conftest import build, make_corpus
 
 SEVERAL = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
@@ -14,7 +14,7 @@ SEVERAL = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 
 @pytest.mark.parametrize("options", [[], SEVERAL, ["--exchange=engine"]], ids=["one", "several", "engine"])
 def test_every_part_of_the_records_is_told_to_its_end(options, corpus, vocabulary_file, tmp_path):
-    with JobProgress() as job:
+    with following_job() as job:
         expect(MB, 1)
         build(corpus, vocabulary_file, tmp_path / "records", options=options)
         told = job.read()
@@ -28,7 +28,7 @@ def test_every_part_of_the_records_is_told_to_its_end(options, corpus, vocabular
 
 def test_every_part_of_the_vocabulary_is_told_to_its_end(tmp_path):
     corpus = make_corpus(tmp_path / "corpus.txt")
-    with JobProgress() as job:
+    with following_job() as job:
         build_vocabulary(corpus, VocabularyConfig(size=200), tmp_path / "vocabulary", SEVERAL)
         told = job.read()
     assert list(told) == ["reading", "counting", "choosing pieces"]

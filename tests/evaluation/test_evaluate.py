@@ -9,7 +9,7 @@ from keras_bert_flow.conversion.model_directory import load_task_model, save_mod
 from keras_bert_flow.evaluation.evaluate import evaluate_model, write_evaluation
 from keras_bert_flow.evaluation.grid_table import grid_markdown
 from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
-from keras_bert_flow.job_progress import JobProgress
+from keras_bert_flow.job_progress import following_job
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.records.manifest import write_manifest
@@ -146,7 +146,7 @@ def test_minimal_pairs_are_scored_where_they_are_named(make_folders, tmp_path):
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, lines)))
     named = EvaluationConfig(minimal_pairs=str(tmp_path / "pairs.jsonl"), minimal_pairs_limit=2)
     config = folders["config"].model_copy(update={"evaluation": named})
-    with JobProgress() as job:
+    with following_job() as job:
         output = write_evaluation(**folders | {"config": config}, output=tmp_path / "with")
         told = job.read()
     assert list(told) == ["scoring minimal pairs", "asking the models", "fitting the word baseline", "writing"]
