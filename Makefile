@@ -28,13 +28,13 @@ serve: $(VENV)/.installed-$(BACKEND)
 
 # Three of the five processes at a time, a thread each, the longest first: two cores are then busy while one of them waits
 # for a server or a kill. More of them at a time take more processor time. What one prints comes when it is done.
-# `make test` has XLA compile quickly rather than well: a step runs a few times there.
+# XLA compiles quickly rather than well: a step runs a few times here.
 test: SELECTED := -m "not slow"
-test: export XLA_FLAGS = --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
-test test-all: $(VENV)/.installed-all lint
+test test-all: export XLA_FLAGS = --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
+test test-all: $(VENV)/.installed-all
 	@echo "Testing: three processes at a time; this takes many minutes, silently."
 	$(MAKE) --no-print-directory --jobs 3 --output-sync=target \
-		.test-rest .test-jobs .test-jax .test-torch .test-tensorflow SELECTED='$(SELECTED)'
+		lint .test-rest .test-torch .test-jobs .test-tensorflow .test-jax SELECTED='$(SELECTED)'
 
 .test-%: export OMP_NUM_THREADS = 1
 .test-%: export TF_NUM_INTRAOP_THREADS = 1

@@ -10,23 +10,16 @@ Source: Liu et al. 2019 (RoBERTa), section 4.1; arXiv:1907.11692.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from keras_bert_flow.data.order import RandomAccess
 from keras_bert_flow.text.masking import TOKEN, MaskingRule, count_masks, mask_rows
 from keras_bert_flow.text.randomness import keyed_generator
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
 
 Features = Mapping[str, np.ndarray]
-
-
-class RandomAccess(Protocol):
-    """Records that are read by their number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Features: ...
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_bert_flow.data.accumulation import split_batches
 from keras_bert_flow.data.dynamic_masking import DynamicMasking, NumberedRecords
+from keras_bert_flow.data.order import Shuffled
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.text.objectives.objective import Batch, Features, Objective
 from keras_bert_flow.text.objectives.registry import find_objective
@@ -18,7 +19,6 @@ from keras_bert_flow.text.objectives.registry import find_objective
 # A record that is still elsewhere takes as long as the way there and back: then many batches are read at a time.
 READING_ELSEWHERE = grain.ReadOptions(num_threads=16, prefetch_buffer_size=32)
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
-ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
 MASKINGS = ("static", "dynamic")
 
 
@@ -59,10 +59,10 @@ def pretraining_dataset(
     if masking not in MASKINGS:
         raise ValueError(f"`masking` must be one of {', '.join(MASKINGS)}. Received: masking={masking!r}.")
     if masking == "dynamic":
-        dataset = shuffle_endlessly(grain.MapDataset.source(NumberedRecords(records)), seed)
+        dataset = grain.MapDataset.source(Shuffled(NumberedRecords(records), seed))
         dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(masked_fraction), len(records), seed))
     else:
-        dataset = shuffle_endlessly(grain.MapDataset.source(records), seed)
+        dataset = grain.MapDataset.source(Shuffled(records, seed))
     objective = objective or find_objective(records.objective)
     dataset = dataset.map_with_index(Draws(objective, seed))
     words: dict[str, Any] = (
@@ -75,17 +75,6 @@ def pretraining_dataset(
     batches = dataset.batch(batch_size // count)[number::count].map(to_batch)
     batches = batches[start_step:].to_iter_dataset(READING if records.is_here else READING_ELSEWHERE)
     return split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
-
-
-def shuffle_endlessly(dataset: grain.MapDataset, seed: int) -> grain.MapDataset:
-    """Repeat a data set in another order for each pass.
-
-    Raises:
-        ValueError: it is empty.
-    """
-    if not len(dataset):
-        raise ValueError("There must be something to train on. Received: none. Give more text.")
-    return dataset.seed(seed).shuffle().repeat(ROWS // len(dataset))
 
 
 def ordered_batches(

@@ -8,7 +8,8 @@ import numpy as np
 
 from keras_bert_flow.data.accumulation import require_equal_parts
 from keras_bert_flow.data.lengths import MAX_WIDTHS, choose_widths, deal_at_random, deal_by_length
-from keras_bert_flow.data.pretraining import READING, ROWS
+from keras_bert_flow.data.order import ROWS
+from keras_bert_flow.data.pretraining import READING
 from keras_bert_flow.data.tasks import make_inputs, make_labels
 from keras_bert_flow.tasks.core.features import Features
 

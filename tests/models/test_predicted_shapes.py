@@ -35,8 +35,8 @@ def predict(model, rows, width):
 def test_shapes_that_are_not_compiled_have_no_graph_each(monkeypatch, jit_compile):
     model = kbf.TextClassifier(kbf.BertBackbone.from_size("tiny", vocabulary_size=50, num_layers=1), num_classes=2)
     model.compile(jit_compile=jit_compile)
-    if keras.backend.backend() == "torch" and jit_compile is True:
-        pytest.skip("It is not torch.compile that is looked at.")
+    if keras.backend.backend() != "tensorflow" and jit_compile is True:
+        pytest.skip("It is XLA of TensorFlow that is looked at.")
     compiling = {"jax": True, "tensorflow": jit_compile is True, "torch": False}
     assert model.compiles_shapes == compiling[keras.backend.backend()]
     traced, call = [], Backbone.call

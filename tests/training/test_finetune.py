@@ -146,6 +146,7 @@ def test_finetune_goes_on_between_runs_and_a_seed_is_the_same_anywhere(place, fi
         assert weights_of(output / run) == weights_of(finished / run)
 
 
+@pytest.mark.any_backend
 def test_finished_finetuning_returns_at_once(place, finished):
     def fail(line):
         raise AssertionError("trained again")

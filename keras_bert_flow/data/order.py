@@ -1,0 +1,84 @@
+"""Read records in another order in each pass, any place of which is found at once, without a list of them.
+
+Source of the permutation: Black and Rogaway 2002, Ciphers with arbitrary finite domains, section 3 and figure 2 (a
+Feistel network on the next power of two; a number beyond the records is sent through it again).
+"""
+
+from functools import lru_cache
+from typing import Any, Protocol
+
+from keras_bert_flow.text.randomness import keyed_generator
+
+ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
+_ROUNDS = 6  # with four, some orders of a dozen records are more frequent than others
+_LEAST_BITS = 6  # with three, some of five
+_WORD = (1 << 64) - 1
+# Odd numbers that spread a change of one bit over the upper half of a word: Steele et al. 2014, SplitMix64.
+_FIRST_FACTOR, _SECOND_FACTOR = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
+
+
+class Permutation:
+    """An order of `length` things, a function of keys.
+
+    Args:
+        length: at least 1, at most 2 ** 62.
+        keys: an even number of 64-bit integers.
+    """
+
+    def __init__(self, length: int, keys: list[int]):
+        bits = max(_LEAST_BITS, (length - 1).bit_length())
+        self._length = length
+        self._right_bits = bits // 2
+        self._left_mask, self._right_mask = (1 << bits - self._right_bits) - 1, (1 << self._right_bits) - 1
+        self._rounds = list(zip(keys[::2], keys[1::2], strict=True))
+
+    def __getitem__(self, place: int) -> int:
+        number = self._encipher(place)
+        while number >= self._length:
+            number = self._encipher(number)
+        return number
+
+    def _encipher(self, number: int) -> int:
+        left, right = number >> self._right_bits, number & self._right_mask
+        for left_key, right_key in self._rounds:
+            left ^= _mix(right ^ left_key) & self._left_mask
+            right ^= _mix(left ^ right_key) & self._right_mask
+        return left << self._right_bits | right
+
+
+def _mix(word: int) -> int:
+    word = word * _FIRST_FACTOR & _WORD
+    return ((word ^ word >> 32) * _SECOND_FACTOR & _WORD) >> 32
+
+
+class RandomAccess(Protocol):
+    """Records that are read by their number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Shuffled:
+    """Records without an end, in another order in each pass: a function of (seed, place).
+
+    Raises:
+        ValueError: there are none.
+    """
+
+    def __init__(self, records: RandomAccess, seed: int):
+        if not len(records):
+            raise ValueError("There must be something to train on. Received: none. Give more text.")
+        self._records, self._seed, self._length = records, seed, len(records)
+        self._permute = lru_cache(maxsize=2)(self._make_permutation)
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, place: int) -> Any:
+        epoch, index = divmod(place, self._length)
+        return self._records[self._permute(epoch)[index]]
+
+    def _make_permutation(self, epoch: int) -> Permutation:
+        keys = keyed_generator("order", self._seed, epoch).integers(_WORD, size=_ROUNDS, dtype="uint64", endpoint=True)
+        return Permutation(self._length, keys.tolist())
