@@ -33,15 +33,16 @@ def code_digests(module: str, root: Path = ROOT) -> dict[str, str]:
     if _find_source(module, root) is None:
         raise FileNotFoundError(f"A stage must name a module of this project. Received: {module}, not below {root}.")
     digests: dict[str, str] = {}
-    waiting = [module]
+    waiting, seen = [module], {PUBLIC}
     while waiting:
         name = waiting.pop()
-        path = None if name in digests or name == PUBLIC else _find_source(name, root)
-        if path is None:
+        if name in seen:
             continue
-        digests[name], imported = _examine(path.read_bytes(), name if path.name == "__init__.py" else _parent(name))
-        waiting += [_follow_lazy_name(target, root) for target in imported]
-        waiting.append(_parent(name))
+        seen.add(name)
+        if path := _find_source(name, root):
+            digests[name], imported = _examine(path.read_bytes(), name if path.name == "__init__.py" else _parent(name))
+            waiting += [_follow_lazy_name(target, root) for target in imported - seen]
+            waiting.append(_parent(name))
     return dict(sorted(digests.items()))
 
 

@@ -66,8 +66,7 @@ def count_calls(act) -> Counter:
     return calls
 
 
-@pytest.mark.parametrize("masking", ["static", "dynamic"])
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("masking", "parts"), [("static", 1), ("dynamic", 3)])
 def test_going_on_reads_one_batch_at_any_step(records, reads, masking, parts):
     counts = {}
     for step in (0, *STEPS):  # the first time, functions are imported and caches filled

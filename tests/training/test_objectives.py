@@ -51,7 +51,7 @@ def run(folder, objective, masking, **settings):
     return pretrain(config, records, folder / "out", lambda line: None)
 
 
-@pytest.mark.parametrize("masking", ["static", "dynamic"])
+@pytest.mark.parametrize("masking", ["static", pytest.param("dynamic", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("objective", SENTENCES)
 def test_every_objective_trains(objective, masking, tmp_path):
     # A narrow generator learns slowly, and the detector can tell no more than its guesses let it.
