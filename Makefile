@@ -26,8 +26,8 @@ quickstart: $(VENV)/.installed-$(BACKEND)
 serve: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf serve configs/quickstart.yaml
 
-# Three of the five processes at a time, a thread each, the longest first: two cores are then busy while one of them waits
-# for a server or a kill. More of them at a time take more processor time. What one prints comes when it is done.
+# Three of the six processes at a time, a thread each, the longest tests first: two cores are then busy while one waits for
+# a server or a kill. More of them at a time take more processor time. What one prints comes when it is done.
 # XLA compiles quickly rather than well: a step runs a few times here.
 test: SELECTED := -m "not slow"
 test test-all: export XLA_FLAGS = --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
