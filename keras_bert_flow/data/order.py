@@ -7,10 +7,10 @@ Feistel network on the next power of two; a number beyond the records is sent th
 from functools import lru_cache
 from typing import Any, Protocol
 
-from keras_bert_flow.text.randomness import keyed_generator
+from keras_bert_flow.text.randomness import keyed_number
 
 ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
-_ROUNDS = 6  # with four, some orders of a dozen records are more frequent than others
+_ROUNDS = 6  # with four, some orders of four records are more frequent than others
 _LEAST_BITS = 6  # with three, some of five
 _WORD = (1 << 64) - 1
 # Odd numbers that spread a change of one bit over the upper half of a word: Steele et al. 2014, SplitMix64.
@@ -80,5 +80,5 @@ class Shuffled:
         return self._records[self._permute(epoch)[index]]
 
     def _make_permutation(self, epoch: int) -> Permutation:
-        keys = keyed_generator("order", self._seed, epoch).integers(_WORD, size=_ROUNDS, dtype="uint64", endpoint=True)
-        return Permutation(self._length, keys.tolist())
+        keys = [keyed_number("order", self._seed, epoch, number) for number in range(_ROUNDS)]
+        return Permutation(self._length, keys)
