@@ -4,10 +4,11 @@ BACKEND ?= jax
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# What speaks to Keras is tested on each backend, a process each; jobs and flows in one more, and the rest in another.
+# What speaks to Keras is tested on each backend, a process each; jobs, flows and the rest in one each.
 # `make test` leaves out what is slow, and tests code marked `any_backend` on PyTorch alone, which compiles nothing.
 BACKEND_TESTS := tests/backends tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
-JOB_TESTS := tests/beam_jobs tests/flows tests/cross_backend
+JOB_TESTS := tests/beam_jobs
+FLOW_TESTS := tests/flows tests/cross_backend
 PYTEST := $(BIN)/python -m pytest --durations=25
 # Not compiled: Python does so for what it imports, a fraction of it, when it first does. Were it forbidden to keep that,
 # every process would spend 10 to 25 seconds on it.
@@ -18,7 +19,7 @@ ifeq ($(filter $(BACKEND),jax tensorflow torch),)
 $(error BACKEND must be jax, tensorflow or torch. Received: $(BACKEND))
 endif
 
-.PHONY: quickstart serve test test-all test-cluster test-floors docs .test-jobs .test-rest .test-jax .test-tensorflow .test-torch lint clean
+.PHONY: quickstart serve test test-all test-cluster test-floors docs .test-jobs .test-flows .test-rest .test-jax .test-tensorflow .test-torch lint clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
@@ -26,15 +27,16 @@ quickstart: $(VENV)/.installed-$(BACKEND)
 serve: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf serve configs/quickstart.yaml
 
-# Three of the six processes at a time, a thread each, the longest tests first: two cores are then busy while one waits for
-# a server or a kill. More of them at a time take more processor time. What one prints comes when it is done.
+# Three of the seven processes at a time, a thread each, the longest tests first and the shortest last: two cores are then
+# busy while one waits for a server or a kill. More of them at a time take more processor time. What one prints comes
+# when it is done.
 # XLA compiles quickly rather than well: a step runs a few times here.
 test: SELECTED := -m "not slow"
 test test-all: export XLA_FLAGS = --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 test test-all: $(VENV)/.installed-all
 	@echo "Testing: three processes at a time; this takes many minutes, silently."
 	$(MAKE) --no-print-directory --jobs 3 --output-sync=target \
-		lint .test-rest .test-torch .test-jobs .test-tensorflow .test-jax SELECTED='$(SELECTED)'
+		lint .test-rest .test-torch .test-jobs .test-tensorflow .test-jax .test-flows SELECTED='$(SELECTED)'
 
 .test-%: export OMP_NUM_THREADS = 1
 .test-%: export TF_NUM_INTRAOP_THREADS = 1
@@ -42,8 +44,11 @@ test test-all: $(VENV)/.installed-all
 .test-jobs:
 	KERAS_BACKEND=torch $(PYTEST) $(JOB_TESTS) $(SELECTED)
 
+.test-flows:
+	KERAS_BACKEND=torch $(PYTEST) $(FLOW_TESTS) $(SELECTED)
+
 .test-rest:
-	KERAS_BACKEND=torch $(PYTEST) tests $(patsubst %,--ignore=%,$(BACKEND_TESTS) $(JOB_TESTS)) $(SELECTED)
+	KERAS_BACKEND=torch $(PYTEST) tests $(patsubst %,--ignore=%,$(BACKEND_TESTS) $(JOB_TESTS) $(FLOW_TESTS)) $(SELECTED)
 
 .test-jax .test-tensorflow .test-torch: .test-%:
 	KERAS_BACKEND=$* $(PYTEST) $(BACKEND_TESTS) $(SELECTED)

@@ -4,6 +4,7 @@ They compute on the processor, whose roundings their tolerances are of; on a GPU
 Two backends are spared what is the same on each: PyTorch, which compiles nothing, is the quickest to run it.
 """
 
+import gc
 import os
 import signal
 
@@ -24,3 +25,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("any_backend"):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Have the garbage collector pass over the hundreds of thousands of objects of what is imported by then."""
+    gc.collect()
+    gc.freeze()

@@ -97,7 +97,14 @@ def test_skipped_files_leave_no_trace_in_the_records(vocabulary_file, tmp_path):
     assert found == whole  # none of the documents that stood before the damage
 
 
-@pytest.mark.parametrize("name", ["cut.txt.gz", "cut.txt.zst", "cut.parquet", "other.parquet", "zero.txt.gz"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cut.txt.gz",
+        "other.parquet",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("cut.txt.zst", "cut.parquet", "zero.txt.gz")),
+    ],
+)
 def test_bad_file_is_named_where_it_is_not_to_be_skipped(name, vocabulary_file, tmp_path):
     folder = write_good_files(tmp_path / "text")
     for other in set(write_bad_files(folder)) - {name}:

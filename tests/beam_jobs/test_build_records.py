@@ -173,7 +173,7 @@ def test_pools_hold_enough_documents_to_choose_from(held_out_fraction):
     ("text", "settings", "message"),
     [
         ("", {}, "two or more different documents to train on.*with 0 to train on"),
-        ("\n\n", {}, "with 0 to train on"),
+        pytest.param("\n\n", {}, "with 0 to train on", marks=pytest.mark.slow),
         ("a b\nc d\na c\nb d\n", {}, "two or more different documents.*with 1 to train on and 0 held out"),
         ("a b\nc d\n\n a b \nc d\n", {}, "with 1 to train on"),  # twice the same
         (

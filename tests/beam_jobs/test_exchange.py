@@ -25,7 +25,9 @@ def start_pipeline(options):
 
 
 @pytest.mark.parametrize("most_runs", [pytest.param(files.MOST_RUNS, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("options", [[], REPLAYED], ids=["once", "replayed"])
+@pytest.mark.parametrize(
+    "options", [pytest.param([], marks=pytest.mark.slow, id="once"), pytest.param(REPLAYED, id="replayed")]
+)
 def test_sorting_gives_every_item_of_a_bucket_in_order(options, most_runs, exchange, monkeypatch):
     monkeypatch.setattr(files, "RUN_BYTES", 10_000)
     monkeypatch.setattr(files, "MOST_RUNS", most_runs)
@@ -94,7 +96,9 @@ def test_engine_holds_equal_items_once():
 @pytest.mark.parametrize(
     "objective", ["mlm_nsp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlm", "mlm_sop", "rtd"))]
 )
-@pytest.mark.parametrize("options", [[], REPLAYED], ids=["once", "replayed"])
+@pytest.mark.parametrize(
+    "options", [pytest.param([], id="once"), pytest.param(REPLAYED, marks=pytest.mark.slow, id="replayed")]
+)
 def test_records_have_the_same_bytes_from_the_engine(
     options, objective, corpus, vocabulary_file, tmp_path, monkeypatch
 ):

@@ -12,7 +12,14 @@ from tests.beam_jobs.conftest import build, make_corpus
 SEVERAL = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 
 
-@pytest.mark.parametrize("options", [[], SEVERAL, ["--exchange=engine"]], ids=["one", "several", "engine"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param([], id="one"),
+        pytest.param(SEVERAL, marks=pytest.mark.slow, id="several"),
+        pytest.param(["--exchange=engine"], id="engine"),
+    ],
+)
 def test_every_part_of_the_records_is_told_to_its_end(options, corpus, vocabulary_file, tmp_path):
     with following_job() as job:
         expect(MB, 1)

@@ -122,7 +122,7 @@ def test_objectives_refuse_text_that_gives_nothing(text, objective, message, voc
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("objective", ["mlm", "mlm_sop"])
+@pytest.mark.parametrize("objective", ["mlm", pytest.param("mlm_sop", marks=pytest.mark.slow)])
 def test_one_document_is_enough_without_next_sentences(objective, vocabulary_file, tmp_path):
     corpus = make_corpus(tmp_path / "one.txt", as_text(make_documents()[3:4]))
     folder = build(corpus, vocabulary_file, tmp_path / "r", objective=objective, held_out_fraction=0)

@@ -56,6 +56,7 @@ def find_damage(records):
     return next(batches)[0]["token_ids"][-1].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="refused under a strategy")
 def test_all_leave_out_a_step_that_one_cannot_make(records, monkeypatch):

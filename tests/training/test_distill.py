@@ -41,7 +41,9 @@ def teacher(records):
     return pretrain(make_config(), records, records.parent / "teacher", lambda line: None) / "model"
 
 
-@pytest.mark.parametrize(("family", "start"), [("distilbert", "teacher"), ("bert", "random")])
+@pytest.mark.parametrize(
+    ("family", "start"), [("distilbert", "teacher"), pytest.param("bert", "random", marks=pytest.mark.slow)]
+)
 def test_student_comes_near_its_teacher(records, teacher, tmp_path, family, start):
     output = distill(make_config(family, start=start), records, teacher, tmp_path / "out", lambda line: None)
     manifest = check_folder(output, "distillation")

@@ -109,6 +109,7 @@ def test_scores_are_learnt(place):
     assert evaluate_model(config, run / "model")["spearman"] == pytest.approx(last["dev_spearman"])
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_killed_pairs_go_on_to_the_same_weights(place):
     class Killed(BaseException):

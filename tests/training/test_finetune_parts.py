@@ -42,6 +42,7 @@ def test_parts_make_the_step_of_the_whole(model, tmp_path, name, options):
     assert len(losses) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_killed_run_in_parts_ends_in_the_same_bits(model, tmp_path):
     class Killed(BaseException):

@@ -155,6 +155,7 @@ def test_of_equals_the_cheapest_is_chosen_and_random_weights_learn_at_it(place):
     assert read_log(output / "random/seed-1")[-1]["step"] == 6 and not (output / "grid-random/seed-1").exists()
 
 
+@pytest.mark.slow
 def test_a_point_that_meets_infinity_is_told_and_not_chosen(place):
     grid = {"learning_rate": [1e38, 1e-6], "epochs": [1], "batch_size": [8]}
     config = make_task_config(place, grid=grid, compare_random=False)

@@ -65,7 +65,11 @@ FEW_MOMENTS = {"written:7": BORDERS[:3], "removed": BORDERS}
 
 
 @pytest.mark.parametrize(
-    "moments", [pytest.param(MOMENTS, marks=pytest.mark.any_backend, id="all"), pytest.param(FEW_MOMENTS, id="few")]
+    "moments",
+    [
+        pytest.param(MOMENTS, marks=[pytest.mark.any_backend, pytest.mark.slow], id="all"),
+        pytest.param(FEW_MOMENTS, id="few"),
+    ],
 )
 def test_killed_runs_end_in_the_same_bits(records, finished, killer, moments):
     output = records.parent / f"killed-{len(moments)}"
