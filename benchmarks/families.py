@@ -117,7 +117,7 @@ def pretrain(arguments: argparse.Namespace, name: str, steps: int, output: Path,
             "tensorboard": False,
             "log_every_steps": every,
             "evaluate_every_steps": every,
-            "checkpoint_every_steps": steps,
+            "checkpoint_every_steps": every,
         }
     )
     values = {f"pretraining.{setting}": value for setting, value in settings.items()}
