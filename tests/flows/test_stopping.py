@@ -79,7 +79,9 @@ def test_flow_goes_on_where_its_training_was_stopped(prefect_server, records: Pa
     run_stage(whole, lambda line: None)
     stopping = threading.Thread(target=stop_at, args=(stage, (20, 90)), daemon=True)
     stopping.start()
-    state = pretrain("tiny.yaml", (*SETTINGS, "runs=runs"), backend="torch", records=str(records), return_state=True)
+    state = pretrain(
+        "tiny.yaml", overrides=[*SETTINGS, "runs=runs"], backend="torch", records=str(records), return_state=True
+    )
     stopping.join(PATIENCE_SECONDS)
     assert state.result() == str(stage.folder)
     assert steps_of(stage.folder) == steps_of(whole.folder) == list(range(10, 161, 10))
