@@ -113,7 +113,8 @@ def test_all_go_on_from_one_model_and_publish_the_best(records, alone, number):
     assert metrics["masked_lm_loss"] == pytest.approx(wanted["masked_lm_loss"], abs=1e-5)
     log, expected_log = read_log(output), read_log(expected)
     assert log[0]["loss"] == pytest.approx(expected_log[0]["loss"], abs=1e-5)
-    assert log[0]["loss"] < read_log(alone)[0]["loss"] - 0.1  # it did not begin anew
+    # The batch is the one that `alone` began with: were it begun anew, so would be the loss.
+    assert log[0]["loss"] < read_log(alone)[0]["loss"] - 0.05
 
 
 @pytest.mark.slow
