@@ -228,7 +228,9 @@ def test_albert_that_shares_a_part_of_each_block_travels(tmp_path, sharing):
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize(("sharing", "millions"), [("attention", 64), ("feed_forward", 38), ("all", 12)])
+@pytest.mark.parametrize(
+    ("sharing", "millions"), [pytest.param("attention", 64, marks=pytest.mark.slow), ("feed_forward", 38), ("all", 12)]
+)
 def test_partial_sharing_has_the_sizes_of_the_paper(sharing, millions):
     """Lan et al. 2020, table 4, embeddings of 128; the numbers there are rounded."""
     groups = 1 if sharing == "all" else 12

@@ -23,7 +23,11 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize(
-    "size", [pytest.param(size, marks=[pytest.mark.slow] if size in ("base", "large") else []) for size in PARAMETERS]
+    "size",
+    [
+        pytest.param(size, marks=[pytest.mark.slow] if size in ("medium", "base", "large") else [])
+        for size in PARAMETERS
+    ],
 )
 @pytest.mark.any_backend
 def test_backbone_has_published_number_of_parameters(size):

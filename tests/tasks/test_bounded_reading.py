@@ -79,7 +79,7 @@ def test_whole_files_have_a_limit(tmp_path, monkeypatch):
         make_task("question_answering").read(tmp_path / "a.json")
 
 
-@pytest.mark.parametrize("name", ["a.tsv.gz", "a.json.gz"])
+@pytest.mark.parametrize("name", [pytest.param("a.tsv.gz", marks=pytest.mark.slow), "a.json.gz"])
 def test_gzip_bombs_take_little_memory(tmp_path, name):
     """150 MB of lines in less than 1 MB, each of which would stay in memory as an example."""
     line = b"text\tlabel\t" + b"a" * 75 + b"\n"

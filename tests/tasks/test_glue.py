@@ -123,6 +123,7 @@ def test_submission_holds_the_official_files(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_submission_takes_qqp(tmp_path):
     missing = write_glue_submission(tmp_path / "a.zip", {"QQP.tsv": predictions_file(tmp_path, "QQP.tsv")})
     assert set(missing) == set(SUBMISSION) - {"QQP.tsv"}

@@ -233,6 +233,7 @@ def test_dutch_tags_survive_being_encoded_and_decoded(name, cased, sequence_leng
     assert task.score(examples, predictions)["f1"] == 1.0
 
 
+@pytest.mark.slow
 @needs_data
 def test_dutch_training_table_survives_whole():
     tokenizer = WordPieceTokenizer.from_file(Path(DATA) / "vocab/cased_L-12_H-768_A-12.vocab.txt", cased=True)

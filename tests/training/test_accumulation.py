@@ -116,8 +116,7 @@ def test_optimizer_counts_steps(records):
     ("optimizer", "accumulate_batches"),
     [
         ("adamw", 2),
-        ("bert_adam", 1),
-        ("lamb", 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("bert_adam", 1), ("lamb", 2))),
     ],
 )
 def test_killed_run_ends_in_the_same_bits(records, tmp_path, optimizer, accumulate_batches):

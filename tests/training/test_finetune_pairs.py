@@ -99,6 +99,7 @@ def test_pairs_are_found_and_their_embedder_is_published(place):
     np.testing.assert_allclose(embedder.predict(inputs, verbose=0)[0], first, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_scores_are_learnt(place):
     config = make_task_config(place, "scores", {"objective": "cosine", "lowest": 1, "highest": 4})

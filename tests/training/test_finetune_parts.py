@@ -19,12 +19,17 @@ CASES = [
         pytest.param(name, options, marks=pytest.mark.any_backend)
         for name, options in [
             ("classification", OF_ANY_LENGTH | {"max_widths": 1}),  # the others have two
+            ("multiple_choice", OF_ANY_LENGTH),
+            ("token_classification", {"optimizer": "lamb"}),
+        ]
+    ),
+    *(
+        pytest.param(name, options, marks=[pytest.mark.any_backend, pytest.mark.slow])
+        for name, options in [
             ("classification", {}),
             ("regression", OF_ANY_LENGTH),
             ("multi_label", OF_ANY_LENGTH),
-            ("multiple_choice", OF_ANY_LENGTH),
             ("token_classification", OF_ANY_LENGTH),
-            ("token_classification", {"optimizer": "lamb"}),
             ("scored_pairs", OF_ANY_LENGTH),
         ]
     ),

@@ -48,6 +48,7 @@ def test_second_phase_begins_with_the_weights_of_the_first(records, first, tmp_p
     assert set(manifest["inputs"]) == {"records", "initial_model"}
 
 
+@pytest.mark.slow
 def test_killed_second_phase_ends_in_the_same_bits(records, first, tmp_path):
     class Killed(BaseException):
         pass

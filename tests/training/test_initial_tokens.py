@@ -94,6 +94,7 @@ def test_token_embeddings_have_a_rate_of_their_own(records, tmp_path, optimizer)
         assert moves[0] == pytest.approx(moves[1] * (10 if "word_embeddings" in name else 1), rel=1e-4), name
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_killed_run_ends_in_the_same_bits_with_muon(records, tmp_path):
     settings = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "batch_size": 4, "warmup_steps": 1}

@@ -92,7 +92,7 @@ def test_model_of_masked_lm_alone_can_be_fine_tuned(tmp_path):
             np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(v) for v in (variable, encoder[variable.path])))
 
 
-@pytest.mark.parametrize("objective", ["mlm", "rtd"])
+@pytest.mark.parametrize("objective", [pytest.param("mlm", marks=pytest.mark.slow), "rtd"])
 def test_what_is_drawn_survives_a_kill(objective, tmp_path):
     settings = {"total_steps": 14, "checkpoint_every_steps": 5}
     whole = run(tmp_path, objective, "dynamic", **settings)

@@ -20,7 +20,7 @@ FAMILIES = {"albert": "Albert", "distilbert": "DistilBert", "electra": "Electra"
 
 # Electra and Albert have the most parts; the others differ from BERT by less.
 SLOW, ANY = pytest.mark.slow, pytest.mark.any_backend
-MARKS = {"albert": ANY, "distilbert": SLOW, "electra": ANY, "roberta": SLOW}
+MARKS = {"albert": SLOW, "distilbert": SLOW, "electra": ANY, "roberta": SLOW}
 
 
 @pytest.mark.parametrize("family", [pytest.param(name, marks=MARKS.get(name, ())) for name in FAMILIES])

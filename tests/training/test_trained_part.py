@@ -76,6 +76,7 @@ def test_lora_moves_the_projections_and_the_pooler_alone(place, tmp_path):
     assert list_moved(place, output) == products | {name for name in names if ".pooler." in name}
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_killed_lora_goes_on_to_the_bit(place, tmp_path):
     class Killed(BaseException):

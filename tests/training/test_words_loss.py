@@ -80,6 +80,7 @@ def test_four_parts_make_the_step_of_the_whole(records, tmp_path):
         np.testing.assert_allclose(*found, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_killed_run_on_cut_records_ends_in_the_same_bits(tmp_path):
     folder = write_objective_records(tmp_path / "records", "mlm", sequence_length=30)
