@@ -24,7 +24,7 @@ from flows.finished import find_all
 from flows.logs import RUN_LOGGERS
 from flows.plan import is_soon_digested
 from flows.report_pages import REPORT
-from flows.server import POLL_SECONDS, answers, check_chosen_server, running_server
+from flows.server import POLL_SECONDS, answers, check_chosen_server, find_chosen_server, running_server
 from flows.settling import settle_config
 from flows.stages import IS_THERE, StageError
 from keras_bert_flow import exit_status
@@ -70,8 +70,7 @@ def run_locally(
     """
     if importlib.util.find_spec("prefect") is None:
         raise ValueError("`kbf run` must have Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'")
-    settings = _read_settings()
-    chosen = settings.api.url
+    chosen, home = find_chosen_server()
     chosen_backend = () if backend is None else (f"backend={backend}",)  # stronger than a setting
     parameters = {"config_path": str(config_path), "overrides": [*overrides, *chosen_backend]}
     # On a server that ends with the run nobody would see the flow find everything.
@@ -81,7 +80,7 @@ def run_locally(
         with working("Reaching Prefect's server"):
             check_chosen_server(chosen)
         return run_flow(parameters, {"PREFECT_API_URL": chosen}, on_line, flow)
-    with running_server(settings.home / SERVER_LOG) as server:
+    with running_server(home / SERVER_LOG) as server:
         environment = {"PREFECT_API_URL": server.address, AWAITED: server.address}
         return run_flow(parameters, environment, on_line, flow, server.watch)
 
@@ -158,19 +157,6 @@ def _find_report(parameters: dict[str, Any], on_line: Callable[[str], None]) -> 
     for stage in stages or ():
         on_line(stage.say(IS_THERE))
     return stages[-1].folder / REPORT if stages else None
-
-
-def _read_settings() -> Any:
-    """Return the settings of Prefect, which it reads when it is imported."""
-    try:
-        from prefect.settings import get_current_settings
-
-        return get_current_settings()
-    except ValueError as error:
-        raise ValueError(
-            f"Prefect must be able to read its settings. Received: {error}. Check the variables PREFECT_..., "
-            "prefect.toml and .env here, and profiles.toml in $PREFECT_HOME (~/.prefect)."
-        ) from None
 
 
 def _last_words(lines: Sequence[str]) -> str:

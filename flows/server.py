@@ -27,6 +27,8 @@ SERVER_SETTINGS = {
     "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # another server may hold the same SQLite file for a moment
     "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
 }
+# Blocks are kinds of settings in Prefect's UI, which a run's own server has not: a first start writes them for 10 s.
+RUN_SETTINGS = SERVER_SETTINGS | {"PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false"}
 _ERROR = re.compile(r"[\w.]+(Error|Exception|Exit): ")
 
 
@@ -69,7 +71,7 @@ def running_server(log_path: Path, environment: dict[str, str] | None = None) ->
     log_path.parent.mkdir(parents=True, exist_ok=True)
     log_path.write_bytes(b"")  # then appended to, as by a second server with the same home
     with open(log_path, "ab") as log:
-        server = start_child(server_command(port), SERVER_SETTINGS | (environment or {}), log)
+        server = start_child(server_command(port), RUN_SETTINGS | (environment or {}), log)
     try:
         with ended_on_leaving(lambda: server, STOP_SECONDS):
             yield StartingServer(f"http://127.0.0.1:{port}/api", server, log_path)
@@ -90,6 +92,39 @@ def server_settings(address: str) -> dict[str, str]:
     """
     page = {"PREFECT_SERVER_UI_API_URL": address, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
     return SERVER_SETTINGS | page | {"PREFECT_API_URL": address}
+
+
+def find_chosen_server() -> tuple[str | None, Path]:
+    """Return the address of the server that Prefect is set to use, None where it is not, and Prefect's home.
+
+    Prefect takes 2 s to be imported, and is asked only where something is set.
+
+    Raises:
+        ValueError: Prefect cannot read its settings.
+    """
+    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    if not _is_something_set(home):
+        return None, home
+    try:
+        from prefect.settings import get_current_settings
+
+        settings = get_current_settings()
+    except ValueError as error:
+        raise ValueError(
+            f"Prefect must be able to read its settings. Received: {error}. Check the variables PREFECT_..., "
+            "prefect.toml and .env here, and profiles.toml in $PREFECT_HOME (~/.prefect)."
+        ) from None
+    return settings.api.url, settings.home
+
+
+def _is_something_set(home: Path) -> bool:
+    """Say whether there is any of the places in which Prefect finds settings."""
+    project = Path("pyproject.toml")
+    return (
+        any(name.upper().startswith("PREFECT_") and name != "PREFECT_HOME" for name in os.environ)
+        or any(path.exists() for path in (home / "profiles.toml", Path("prefect.toml"), Path(".env")))
+        or (project.is_file() and b"tool.prefect" in project.read_bytes())
+    )
 
 
 def check_chosen_server(address: str) -> None:

@@ -19,8 +19,7 @@ BACKEND = "backend=torch"
 
 def set_server(monkeypatch, address: str | None) -> None:
     """Have Prefect's settings say so; it reads them once in a process."""
-    settings = SimpleNamespace(api=SimpleNamespace(url=address), home=Path("prefect"))
-    monkeypatch.setattr(local, "_read_settings", lambda: settings)
+    monkeypatch.setattr(local, "find_chosen_server", lambda: (address, Path("prefect")))
 
 
 @pytest.fixture

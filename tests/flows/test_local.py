@@ -3,9 +3,11 @@
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -70,6 +72,8 @@ def test_run_says_what_the_stages_say_and_leaves_no_process(start, home: Path, t
     assert "vocab says hello" in lines
     assert complained == ""
     assert (home / SERVER_LOG).is_file()
+    with closing(sqlite3.connect(home / "prefect.db")) as database:  # of a first start, which would take 10 s longer
+        assert database.execute("select count(*) from block_type").fetchone() == (0,)
     assert processes_of(home) == []
     again, complained = start(PREFECT_HOME=str(tmp_path / "unused")).communicate(timeout=PATIENCE_SECONDS)
     assert [line.split()[0] for line in again.splitlines()[:-1] if ": is there, in " in line] == STAGES
