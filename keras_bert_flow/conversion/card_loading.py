@@ -5,6 +5,7 @@ import re
 
 SENTENCES = "sentence-similarity"  # what the Hub calls the task of an embedder
 PEFT = "peft"
+OURS = "keras-bert-flow"
 _EXAMPLE = re.compile(
     r"```python\n.*?keras_bert_flow\.(\w+)\.from_preset.*?PeftModel\.from_pretrained\(transformers\.(\w+)\..*?\n```",
     re.DOTALL,
@@ -41,6 +42,28 @@ def show_loading(ours: str, theirs: str, base: str | None = None, num_classes: i
         'transformers.AutoTokenizer.from_pretrained("this folder")',
     ]
     return "\n".join(["```python", *lines, "```"])
+
+
+def show_encoder(ours: str, theirs: str, pooling: str) -> str:
+    """Return the example for a model whose head `transformers` has not.
+
+    Args:
+        ours: class of this package.
+        theirs: class of `transformers` for the encoder.
+        pooling: what the head takes.
+    """
+    lines = [
+        "import keras_bert_flow, transformers",
+        "",
+        f'keras_bert_flow.{ours}.from_preset("this folder")  # on TensorFlow, JAX or PyTorch',
+        f'transformers.{theirs}.from_pretrained("this folder")  # the encoder alone',
+        'transformers.AutoTokenizer.from_pretrained("this folder")',
+    ]
+    warning = (
+        f"Its head has the pooling `{pooling}`, which no class of `transformers` has: one with a head would make up a "
+        "pooler and answer at random. `kbf export` writes the whole model for other runtimes."
+    )
+    return "\n".join(["```python", *lines, "```", "", warning])
 
 
 def describe_merged(card: str) -> str | None:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import keras
 
 from keras_bert_flow.artifacts import package_version
-from keras_bert_flow.conversion.card_loading import PEFT, SENTENCES, find_library, show_loading
+from keras_bert_flow.conversion.card_loading import OURS, PEFT, SENTENCES, find_library, show_encoder, show_loading
+from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.machine import describe_processor
 from keras_bert_flow.markdown import as_markdown, escape_markdown
 from keras_bert_flow.models.families.registry import find_family
-from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, POOLING, SavedAs
+from keras_bert_flow.models.poolings import CLS
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, POOLING, TEXT_POOLING, SavedAs
 
 # Class of `transformers` without the family → what the Hub calls its task
 PIPELINES = {
@@ -63,13 +65,18 @@ def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str, b
         ["longest text, tokens", f"{backbone.max_positions:,}"],
         ["parameters", f"{model.count_params():,}, of which {backbone.count_params():,} in the encoder"],
     ]
+    is_ours = base is None and _has_head_of_ours(model, saved)
+    if is_ours:
+        loading = show_encoder(type(model).__name__, find_table(backbone.family).class_prefix + "Model", model.pooling)
+    else:
+        loading = show_loading(type(model).__name__, architecture, base, getattr(model, "num_classes", None))
     parts = [
-        _front_matter(saved, base),
+        _front_matter(saved, base, is_ours),
         f"# {escape_markdown(card.title or architecture)}",
         f"A {find_family(backbone.family).title}, `{architecture}`, made with keras-bert-flow {package_version()}.",
         *(_write_section(heading, rows) for heading, rows in (("Model", shape), *card.sections) if rows),
         "## Loading",
-        show_loading(type(model).__name__, architecture, base, getattr(model, "num_classes", None)),
+        loading,
         "The license is for the author to name, in the first lines of this file.",
     ]
     return "\n\n".join(parts) + "\n"
@@ -89,14 +96,19 @@ def describe_machine(seconds: float, devices: int = 1) -> Section:
     return "Training environment", [*rows, ["software", f"Python {platform.python_version()}, {packages}"]]
 
 
-def _front_matter(saved: SavedAs, base: str | None) -> str:
+def _has_head_of_ours(model, saved: SavedAs) -> bool:
+    """Say whether the head takes what no class of `transformers` gives its head."""
+    return {*saved.options} >= {*TEXT_POOLING} and not {*saved.options} >= {*POOLING} and model.pooling != CLS
+
+
+def _front_matter(saved: SavedAs, base: str | None, is_ours: bool) -> str:
     pipeline = PIPELINES.get(saved.architecture, ENCODING)
     if set(POOLING) <= set(saved.options):
         pipeline = SENTENCES
     elif not {*saved.head} >= {*MASKED_LM_HEAD} and pipeline == "fill-mask":  # ELECTRA's discriminator guesses nothing
         pipeline = ENCODING
     of_adapter = [] if base is None else [f"base_model: {json.dumps(base)}"]
-    library = PEFT if base is not None else find_library(pipeline)
+    library = PEFT if base is not None else OURS if is_ours else find_library(pipeline)
     lines = ["license: unknown", f"library_name: {library}", f"pipeline_tag: {pipeline}", *of_adapter]
     return "\n".join(["---", *lines, "tags:", "- keras", "- keras-bert-flow", "---"])
 

@@ -55,17 +55,25 @@ def test_card_without_a_task_tells_what_it_can(tmp_path, make, task):
     assert read_card(tmp_path).data.pipeline_tag == task
 
 
-def test_what_it_says_of_loading_is_true(tmp_path):
+@pytest.mark.parametrize(
+    ("pooling", "theirs", "library"),
+    [("cls", "BertForSequenceClassification", "transformers"), ("mean", "BertModel", "keras-bert-flow")],
+)
+def test_what_it_says_of_loading_is_true(tmp_path, pooling, theirs, library):
     """Each line is run as it stands, but for the name of the folder and the tokenizer, which has no vocabulary here."""
     transformers = pytest.importorskip("transformers")
-    save_model_directory(make_task_model("classification"), tmp_path)
-    (block,) = re.findall(r"```python\n(.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)
+    backbone = kbf.BertBackbone(**SMALL, use_pooler=pooling == "cls")
+    save_model_directory(kbf.TextClassifier(backbone, num_classes=3, pooling=pooling), tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     loaded = [line for line in block.splitlines() if "from_pre" in line and "Tokenizer" not in line]
     models = [
         eval(line.replace("this folder", str(tmp_path)), {"keras_bert_flow": kbf, "transformers": transformers})
         for line in loaded
     ]
-    assert [type(model).__name__ for model in models] == ["TextClassifier", "BertForSequenceClassification"]
+    assert [type(model).__name__ for model in models] == ["TextClassifier", theirs]
+    assert ("answer at random" in card) == (pooling != "cls")
+    assert read_card(tmp_path).data.library_name == library
 
 
 def test_a_run_adds_what_it_knows_and_text_stays_text(tmp_path):
