@@ -27,7 +27,7 @@ SERVER_SETTINGS = {
     "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # another server may hold the same SQLite file for a moment
     "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
 }
-# Blocks are kinds of settings in Prefect's UI, which a run's own server has not: a first start writes them for 10 s.
+# Blocks are for the UI, which a run's own server has not; to register them takes seconds of a first start.
 RUN_SETTINGS = SERVER_SETTINGS | {"PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false"}
 _ERROR = re.compile(r"[\w.]+(Error|Exception|Exit): ")
 

@@ -28,42 +28,37 @@ def show_loading(ours: str, theirs: str, base: str | None = None, num_classes: i
         num_classes: of its head, where it has classes.
     """
     if base is None:
-        modules, reference = "keras_bert_flow, transformers", f'transformers.{theirs}.from_pretrained("this folder")'
-    else:
-        classes = f", num_labels={num_classes}" if num_classes else ""
-        modules = "keras_bert_flow, peft, transformers"
-        reference = f"transformers.{theirs}.from_pretrained({json.dumps(base)}{classes})"
-        reference = f'peft.PeftModel.from_pretrained({reference}, "this folder")'
-    lines = [
-        f"import {modules}",
-        "",
-        f'keras_bert_flow.{ours}.from_preset("this folder")  # on TensorFlow, JAX or PyTorch',
-        reference,
-        'transformers.AutoTokenizer.from_pretrained("this folder")',
-    ]
-    return "\n".join(["```python", *lines, "```"])
+        return _write_example("transformers", ours, f'transformers.{theirs}.from_pretrained("this folder")')
+    classes = f", num_labels={num_classes}" if num_classes else ""
+    reference = f"transformers.{theirs}.from_pretrained({json.dumps(base)}{classes})"
+    return _write_example("peft, transformers", ours, f'peft.PeftModel.from_pretrained({reference}, "this folder")')
 
 
-def show_encoder(ours: str, theirs: str, pooling: str) -> str:
-    """Return the example for a model whose head `transformers` has not.
+def show_own_head(ours: str, encoder: str, pooling: str, is_adapter: bool) -> str:
+    """Return the example for a model with a head that `transformers` has not, and say what that means.
 
     Args:
         ours: class of this package.
-        theirs: class of `transformers` for the encoder.
+        encoder: class of `transformers`.
         pooling: what the head takes.
     """
-    lines = [
-        "import keras_bert_flow, transformers",
-        "",
-        f'keras_bert_flow.{ours}.from_preset("this folder")  # on TensorFlow, JAX or PyTorch',
-        f'transformers.{theirs}.from_pretrained("this folder")  # the encoder alone',
-        'transformers.AutoTokenizer.from_pretrained("this folder")',
-    ]
+    alone = f'transformers.{encoder}.from_pretrained("this folder")  # the encoder alone'
     warning = (
         f"Its head has the pooling `{pooling}`, which no class of `transformers` has: one with a head would make up a "
         "pooler and answer at random. `kbf export` writes the whole model for other runtimes."
     )
-    return "\n".join(["```python", *lines, "```", "", warning])
+    return "\n\n".join([_write_example("transformers", ours, *([] if is_adapter else [alone])), warning])
+
+
+def _write_example(modules: str, ours: str, *references: str) -> str:
+    lines = [
+        f"import keras_bert_flow, {modules}",
+        "",
+        f'keras_bert_flow.{ours}.from_preset("this folder")  # on TensorFlow, JAX or PyTorch',
+        *references,
+        'transformers.AutoTokenizer.from_pretrained("this folder")',
+    ]
+    return "\n".join(["```python", *lines, "```"])
 
 
 def describe_merged(card: str) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import keras
 
 from keras_bert_flow.artifacts import package_version
-from keras_bert_flow.conversion.card_loading import OURS, PEFT, SENTENCES, find_library, show_encoder, show_loading
+from keras_bert_flow.conversion.card_loading import OURS, PEFT, SENTENCES, find_library, show_loading, show_own_head
 from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.machine import describe_processor
 from keras_bert_flow.markdown import as_markdown, escape_markdown
@@ -65,13 +65,14 @@ def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str, b
         ["longest text, tokens", f"{backbone.max_positions:,}"],
         ["parameters", f"{model.count_params():,}, of which {backbone.count_params():,} in the encoder"],
     ]
-    is_ours = base is None and _has_head_of_ours(model, saved)
-    if is_ours:
-        loading = show_encoder(type(model).__name__, find_table(backbone.family).class_prefix + "Model", model.pooling)
+    ours = type(model).__name__
+    if has_own_head := _has_own_head(model, saved):
+        encoder, architecture = find_table(backbone.family).class_prefix + "Model", ours
+        loading = show_own_head(ours, encoder, model.pooling, is_adapter=base is not None)
     else:
-        loading = show_loading(type(model).__name__, architecture, base, getattr(model, "num_classes", None))
+        loading = show_loading(ours, architecture, base, getattr(model, "num_classes", None))
     parts = [
-        _front_matter(saved, base, is_ours),
+        _front_matter(saved, base, has_own_head),
         f"# {escape_markdown(card.title or architecture)}",
         f"A {find_family(backbone.family).title}, `{architecture}`, made with keras-bert-flow {package_version()}.",
         *(_write_section(heading, rows) for heading, rows in (("Model", shape), *card.sections) if rows),
@@ -96,19 +97,19 @@ def describe_machine(seconds: float, devices: int = 1) -> Section:
     return "Training environment", [*rows, ["software", f"Python {platform.python_version()}, {packages}"]]
 
 
-def _has_head_of_ours(model, saved: SavedAs) -> bool:
+def _has_own_head(model, saved: SavedAs) -> bool:
     """Say whether the head takes what no class of `transformers` gives its head."""
     return {*saved.options} >= {*TEXT_POOLING} and not {*saved.options} >= {*POOLING} and model.pooling != CLS
 
 
-def _front_matter(saved: SavedAs, base: str | None, is_ours: bool) -> str:
+def _front_matter(saved: SavedAs, base: str | None, has_own_head: bool) -> str:
     pipeline = PIPELINES.get(saved.architecture, ENCODING)
     if set(POOLING) <= set(saved.options):
         pipeline = SENTENCES
     elif not {*saved.head} >= {*MASKED_LM_HEAD} and pipeline == "fill-mask":  # ELECTRA's discriminator guesses nothing
         pipeline = ENCODING
     of_adapter = [] if base is None else [f"base_model: {json.dumps(base)}"]
-    library = PEFT if base is not None else OURS if is_ours else find_library(pipeline)
+    library = OURS if has_own_head else PEFT if base is not None else find_library(pipeline)
     lines = ["license: unknown", f"library_name: {library}", f"pipeline_tag: {pipeline}", *of_adapter]
     return "\n".join(["---", *lines, "tags:", "- keras", "- keras-bert-flow", "---"])
 

@@ -6,7 +6,8 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_card import Card
-from keras_bert_flow.conversion.model_directory import save_model_directory
+from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
+from tests.oracles.adapters import save_base
 from tests.oracles.small_bert import SMALL
 from tests.oracles.task_models import CASES, make_task_model
 
@@ -74,6 +75,18 @@ def test_what_it_says_of_loading_is_true(tmp_path, pooling, theirs, library):
     assert [type(model).__name__ for model in models] == ["TextClassifier", theirs]
     assert ("answer at random" in card) == (pooling != "cls")
     assert read_card(tmp_path).data.library_name == library
+    _, found = transformers.BertForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert any("pooler" in name for name in found["missing_keys"]) == (pooling != "cls")  # which it makes up
+
+
+@pytest.mark.parametrize(("pooling", "library"), [("cls", "peft"), ("mean", "keras-bert-flow")])
+def test_card_of_an_adapter_names_what_loads_it(tmp_path, pooling, library):
+    model = load_task_model("classification", save_base(tmp_path / "base"), labels=["a", "b"], pooling=pooling)
+    model.backbone.enable_lora(2)
+    model.save_to_preset(tmp_path / "adapter", adapter_of=tmp_path / "base")
+    card = read_card(tmp_path / "adapter")
+    assert card.data.library_name == library
+    assert ("PeftModel" in card.text) == (library == "peft") != ("answer at random" in card.text)
 
 
 def test_a_run_adds_what_it_knows_and_text_stays_text(tmp_path):

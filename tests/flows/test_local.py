@@ -72,7 +72,7 @@ def test_run_says_what_the_stages_say_and_leaves_no_process(start, home: Path, t
     assert "vocab says hello" in lines
     assert complained == ""
     assert (home / SERVER_LOG).is_file()
-    with closing(sqlite3.connect(home / "prefect.db")) as database:  # of a first start, which would take 10 s longer
+    with closing(sqlite3.connect(home / "prefect.db")) as database:  # which a first start would register
         assert database.execute("select count(*) from block_type").fetchone() == (0,)
     assert processes_of(home) == []
     again, complained = start(PREFECT_HOME=str(tmp_path / "unused")).communicate(timeout=PATIENCE_SECONDS)

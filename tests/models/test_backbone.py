@@ -20,14 +20,11 @@ PARAMETERS = {
     "base": 109_482_240,
     "large": 335_141_888,
 }
+QUICK = ("tiny", "mini", "small")
 
 
 @pytest.mark.parametrize(
-    "size",
-    [
-        pytest.param(size, marks=[pytest.mark.slow] if size in ("medium", "base", "large") else [])
-        for size in PARAMETERS
-    ],
+    "size", [size if size in QUICK else pytest.param(size, marks=pytest.mark.slow) for size in PARAMETERS]
 )
 @pytest.mark.any_backend
 def test_backbone_has_published_number_of_parameters(size):

@@ -18,7 +18,7 @@ from tests.training.test_objectives import SETTINGS, SHAPE
 FAMILIES = {"albert": "Albert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
 
 
-# Electra and Albert have the most parts; the others differ from BERT by less.
+# Electra has the most parts; the others differ from BERT by less.
 SLOW, ANY = pytest.mark.slow, pytest.mark.any_backend
 MARKS = {"albert": SLOW, "distilbert": SLOW, "electra": ANY, "roberta": SLOW}
 
