@@ -12,6 +12,11 @@ from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.records.costs import COSTS
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from tests.beam_jobs.quick_beam import remember_arguments, remember_options, remember_states
+
+remember_options()
+remember_states()
+remember_arguments()
 
 DOCUMENTS = 170  # two pools to train on
 SMALL = {"sequence_length": 32, "max_predictions": 5, "duplication": 2, "held_out_fraction": 0.2, "shards": 2}
