@@ -20,10 +20,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)  # before the markers are asked for
 def pytest_collection_modifyitems(items):
-    if os.environ.get("KERAS_BACKEND") == "torch":
-        return
+    backend = os.environ.get("KERAS_BACKEND")
     for item in items:
-        if item.get_closest_marker("any_backend"):
+        elsewhere = backend != "torch" and item.get_closest_marker("any_backend")
+        if elsewhere or backend == "tensorflow" and item.get_closest_marker("slow_on_tensorflow"):
             item.add_marker(pytest.mark.slow)
 
 

@@ -10,7 +10,9 @@ from keras_bert_flow.export.export_model import export_model
 from tests.oracles.exported_models import save_kind
 
 BACKEND = os.environ.get("KERAS_BACKEND", "jax")
-pytestmark = pytest.mark.skipif(BACKEND == "torch", reason="SavedModel is not written by PyTorch")
+pytestmark = [pytest.mark.skipif(BACKEND == "torch", reason="SavedModel is not written by PyTorch")]
+if BACKEND == "jax":  # which writes the same graph of strings
+    pytestmark.append(pytest.mark.slow)
 TEXTS = ["The CAT is w1.", "Pàris", "is  the\tcat\u200b, the PARIS of w3 w4 w5?", "", "w1 " * 200]
 
 

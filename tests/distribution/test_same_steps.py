@@ -29,8 +29,6 @@ SETTINGS = {
 STOP_AT = 12
 PROCESSES, DEVICES = {"jax": (1, 8), "tensorflow": (1, 2), "torch": (2, 1)}[BACKEND]
 TOLD = {"settings": SETTINGS, "dropout_rate": DROPOUT_RATE}
-# It traces functions there for most of a minute.
-slow_on_tensorflow = pytest.mark.slow if BACKEND == "tensorflow" else lambda test: test
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +79,7 @@ def assert_reads_are_shared(seen, steps=STEPS):
     assert all(len(part) >= steps * BATCH_SIZE // len(seen) - 1 for part in parts)
 
 
-@slow_on_tensorflow
+@pytest.mark.slow_on_tensorflow
 def test_devices_train_as_one_and_one_goes_on(records, alone):
     """The last process gets SIGTERM, all stop after the same step, and one device goes on in the middle."""
     output = records.parent / "stopped"

@@ -14,7 +14,7 @@ def model(tmp_path_factory):
 
 
 CASES = [
-    ("question_answering", OF_ANY_LENGTH),
+    pytest.param("question_answering", OF_ANY_LENGTH, marks=pytest.mark.slow_on_tensorflow),
     *(
         pytest.param(name, options, marks=pytest.mark.any_backend)
         for name, options in [
