@@ -1,7 +1,8 @@
 """Settings of every test process.
 
 They compute on the processor, whose roundings their tolerances are of; on a GPU where CUDA_VISIBLE_DEVICES names one.
-Two backends are spared what is the same on each: PyTorch, which compiles nothing, is the quickest to run it.
+Two backends are spared what is the same on each: PyTorch, which compiles nothing, is the quickest to run it. Where
+KBF_TEST_ALONE is set, a backend is tested by itself and is not spared it.
 """
 
 import gc
@@ -21,8 +22,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.hookimpl(tryfirst=True)  # before the markers are asked for
 def pytest_collection_modifyitems(items):
     backend = os.environ.get("KERAS_BACKEND")
+    alone = ("torch", backend) if os.environ.get("KBF_TEST_ALONE") else ("torch",)
     for item in items:
-        elsewhere = backend != "torch" and item.get_closest_marker("any_backend")
+        elsewhere = backend not in alone and item.get_closest_marker("any_backend")
         if elsewhere or backend == "tensorflow" and item.get_closest_marker("slow_on_tensorflow"):
             item.add_marker(pytest.mark.slow)
 

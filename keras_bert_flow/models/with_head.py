@@ -127,7 +127,7 @@ class ModelWithHead(keras.Model):
         save_preset(self, path, **details)
 
     def get_config(self):
-        config = {"backbone": keras.saving.serialize_keras_object(self.backbone), "name": self.name}
+        config = {"backbone": _serialize(self.backbone), "name": self.name}
         inner = [self.backbone]
         return config | describe_frozen(self, inner) | describe_quantized(self, inner)
 
@@ -139,6 +139,16 @@ class ModelWithHead(keras.Model):
         arguments = config | {"backbone": backbone}
         frozen, quantized = (arguments.pop(key, None) for key in (FROZEN, QUANTIZED))
         return freeze(quantize(cls(**arguments), quantized), frozen)
+
+
+def _serialize(backbone):
+    """Return what `keras.saving.serialize_keras_object` does, which imports TensorFlow first, on any backend."""
+    return {
+        "module": type(backbone).__module__,
+        "class_name": type(backbone).__name__,
+        "config": backbone.get_config(),
+        "registered_name": keras.saving.get_registered_name(type(backbone)),
+    }
 
 
 def make_inputs(*more_names, axes=(None,)):

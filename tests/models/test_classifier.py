@@ -66,3 +66,22 @@ def test_classifier_refuses_wrong_numbers():
         TextClassifier(backbone, num_classes=1)
     with pytest.raises(ValueError, match="2 labels, num_classes=3"):
         TextClassifier(backbone, num_classes=3, labels=["a", "b"])
+
+
+@pytest.mark.any_backend
+def test_config_names_the_backbone_as_keras_does_without_asking_for_tensorflow(monkeypatch):
+    """Keras does, at every object; where TensorFlow is installed beside another backend it takes seconds to load."""
+    model = TextClassifier(BertBackbone(**SMALL), num_classes=3)
+    theirs = keras.saving.serialize_keras_object(model.backbone)
+
+    class Unasked:
+        @property
+        def available(self):
+            raise AssertionError("TensorFlow was asked for")
+
+    monkeypatch.setattr("keras.src.saving.serialization_lib.tf", Unasked())
+    config = model.get_config()
+    assert config["backbone"].items() <= theirs.items()
+    assert theirs.keys() - config["backbone"] == {"build_config", "compile_config"}  # a functional model has neither
+    twin = TextClassifier.from_config(config)
+    assert [weight.path for weight in twin.weights] == [weight.path for weight in model.weights]
