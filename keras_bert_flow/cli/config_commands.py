@@ -33,7 +33,7 @@ def list_configs() -> None:
 def copy_config(
     name: Annotated[str, typer.Argument(help="A name that `kbf configs list` prints, such as tasks/cola.")],
     target: Annotated[
-        Path | None, typer.Argument(help="New file, or a folder; by default the same name in the working directory.")
+        Path | None, typer.Argument(help="New file, or a folder. Default: the same name in the working directory.")
     ] = None,
 ) -> None:
     """Copy a configuration, to be edited. Existing files are never overwritten."""

@@ -17,39 +17,43 @@ def convert(
     output: Annotated[Path, typer.Argument(metavar="TO", help="New folder for the result.")],
     target: Annotated[
         str | None,
-        typer.Option("--format", help="huggingface, tensorflow or kerashub; default huggingface, of another format."),
+        typer.Option(
+            "--format", help="huggingface, tensorflow or kerashub. Default: huggingface, if that changes FROM."
+        ),
     ] = None,
     source_format: Annotated[
-        str | None, typer.Option("--from-format", help="That of FROM; default by the names of its files.")
+        str | None, typer.Option("--from-format", help="Format of FROM. Default: inferred from its file names.")
     ] = None,
     base: Annotated[
-        Path | None, typer.Option(help="The model that an adapter is of; default the one that the adapter names.")
+        Path | None, typer.Option(help="Base model of an adapter. Default: the one that the adapter names.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="float32, or rounded: float16 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16 (rounded).")] = "float32",
     cased: Annotated[
-        bool | None, typer.Option("--cased/--uncased", help="Whether the vocabulary keeps case, where FROM is silent.")
+        bool | None, typer.Option("--cased/--uncased", help="Whether the vocabulary is cased, if FROM does not say.")
     ] = None,
     positions: Annotated[
-        int | None, typer.Option(help="Longest text of the result, tokens: positions over and over.")
+        int | None,
+        typer.Option(help="Maximum sequence length of the result, in tokens; position embeddings are tiled."),
     ] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to keep, such as 0,2,4; from 0.")] = None,
-    vocab: Annotated[Path | None, typer.Option(help="Another vocab.txt; the pieces that both have are kept.")] = None,
+    vocab: Annotated[
+        Path | None, typer.Option(help="New vocab.txt; embeddings of pieces that both vocabularies contain are kept.")
+    ] = None,
     tied: Annotated[
-        bool | None, typer.Option("--tied/--untied", help="Guess masked tokens with the embeddings, or another table.")
+        bool | None,
+        typer.Option(
+            "--tied/--untied", help="Tie the masked-LM output projection to the token embeddings, or untie it."
+        ),
     ] = None,
-    gelu: Annotated[
-        str | None, typer.Option(help="GELU of the result, erf or tanh; its outputs are then others.")
-    ] = None,
-    mlm_gelu: Annotated[str | None, typer.Option(help="That of the head for masked tokens.")] = None,
-    mlm_epsilon: Annotated[
-        float | None, typer.Option(help="Epsilon of the layer norm in the head for masked tokens.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")] = False,
+    gelu: Annotated[str | None, typer.Option(help="GELU of the result, erf or tanh; this changes its outputs.")] = None,
+    mlm_gelu: Annotated[str | None, typer.Option(help="GELU of the masked-LM head.")] = None,
+    mlm_epsilon: Annotated[float | None, typer.Option(help="Epsilon of the layer norm in the masked-LM head.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, but write nothing.")] = False,
 ) -> None:
-    """Write a model in another format or shape, read it back and compare; say what was renamed and left out.
+    """Convert a model to another format or shape, read it back and compare; report what was renamed and dropped.
 
     The formats: huggingface (config.json and safetensors), tensorflow (checkpoints of google-research/bert) and
-    kerashub (presets of KerasHub, the successor of keras-nlp). An adapter of LoRA is merged into its base.
+    kerashub (presets of KerasHub, the successor of keras-nlp). A LoRA adapter is merged into its base model.
     """
     from keras_bert_flow.conversion.convert import HUGGING_FACE
     from keras_bert_flow.conversion.convert import convert as run

@@ -38,7 +38,7 @@ def vocab(
     context: typer.Context,
     output: OutputAnywhere,
     input: Inputs = None,
-    size: Annotated[int | None, typer.Option(help="Pieces in the vocabulary.")] = None,
+    size: Annotated[int | None, typer.Option(help="Vocabulary size.")] = None,
     cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Keep case and accents.")] = None,
     strict: Annotated[bool | None, typer.Option("--strict", help="Refuse lines that cannot be used.")] = None,
     skip_bad_inputs: SkipBadInputs = None,
@@ -80,35 +80,35 @@ def vocab(
 @app.command(context_settings=PASS_TO_BEAM)
 def records(
     context: typer.Context,
-    vocab: Annotated[Path, typer.Option(help="The vocab.txt, or tokenizer.json, to encode with.")],
+    vocab: Annotated[Path, typer.Option(help="vocab.txt or tokenizer.json to encode with.")],
     output: OutputAnywhere,
     input: Inputs = None,
-    sequence_length: Annotated[int | None, typer.Option(help="Tokens of an instance.")] = None,
-    max_predictions: Annotated[int | None, typer.Option(help="Most masked tokens of an instance.")] = None,
-    duplication: Annotated[int | None, typer.Option(help="Times each document is used.")] = None,
+    sequence_length: Annotated[int | None, typer.Option(help="Tokens per instance.")] = None,
+    max_predictions: Annotated[int | None, typer.Option(help="Maximum number of masked tokens per instance.")] = None,
+    duplication: Annotated[int | None, typer.Option(help="Number of times each document is used.")] = None,
     objective: Annotated[
         str | None, typer.Option(help="mlm_nsp (BERT), mlm (RoBERTa), mlm_sop (ALBERT) or rtd (ELECTRA).")
     ] = None,
     mask_unit: Annotated[str | None, typer.Option(help="token, word or span.")] = None,
     shards: Annotated[
-        int | None, typer.Option(help="Files of training records; default by the size of the text.")
+        int | None, typer.Option(help="Number of files of training records. Default: by the size of the text.")
     ] = None,
-    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="The vocabulary keeps case.")] = None,
+    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Whether the vocabulary is cased.")] = None,
     strict: Annotated[bool | None, typer.Option("--strict", help="Refuse lines that cannot be used.")] = None,
     skip_bad_inputs: SkipBadInputs = None,
     max_rejected_share: MaxRejectedShare = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     imported: Annotated[
         list[str] | None,
-        typer.Option("--import", help="TFRecord file or glob that others made, in place of text. May be repeated."),
+        typer.Option("--import", help="TFRecord file or glob written by another tool, instead of text. Repeatable."),
     ] = None,
     held_out: Annotated[
-        list[str] | None, typer.Option(help="With --import: file or glob to evaluate on. May be repeated.")
+        list[str] | None, typer.Option(help="With --import: file or glob of held-out records. Repeatable.")
     ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
 ) -> None:
-    """Make masked pre-training records, or import them. Further options, such as --runner, go to Apache Beam."""
+    """Build masked pre-training records, or import them. Further options, such as --runner, go to Apache Beam."""
     flags = {
         "records.sequence_length": sequence_length,
         "records.max_predictions": max_predictions,
@@ -169,7 +169,7 @@ def _say_training(records: str, config: Path | None, overrides: list[str] | None
 
 @app.command()
 def corpus(output: Output) -> None:
-    """Write out the built-in corpus and task: the docstrings of the packages installed here."""
+    """Write the built-in corpus and task: the docstrings of the installed packages."""
     check_output(output)
     with following("Corpus: reading the docstrings of the packages installed here", output):
         from keras_bert_flow.builtin import publish_builtin
@@ -183,14 +183,14 @@ def corpus(output: Output) -> None:
 @app.command()
 def doctor(
     path: Annotated[str, typer.Argument(help="A corpus (file, folder or glob), a vocab.txt or a folder of records.")],
-    vocab: Annotated[Path | None, typer.Option(help="Count the tokens of a corpus with this vocab.txt.")] = None,
-    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="The vocabulary keeps case.")] = None,
-    sample: Annotated[int, typer.Option(min=1, help="Read at most so many records.")] = 100_000,
+    vocab: Annotated[Path | None, typer.Option(help="Also count the tokens of a corpus with this vocab.txt.")] = None,
+    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Whether the vocabulary is cased.")] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Maximum number of records to read.")] = 100_000,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     config: ConfigFile = None,
     set: Overrides = None,
 ) -> None:
-    """Examine a corpus, a vocabulary or records: a verdict a line, with the remedy. Status 1 says: errors found."""
+    """Check a corpus, a vocabulary or records: one verdict per line, with its remedy. Exit status 1 on errors."""
     settings = load(config, set)
     from keras_bert_flow.doctor.diagnose import diagnose, find_kind
     from keras_bert_flow.doctor.findings import as_json, as_text
@@ -212,11 +212,11 @@ def doctor(
 
 @app.command()
 def inspect(
-    records: Annotated[Path, typer.Argument(help="What `kbf records` made.")],
-    number: Annotated[int, typer.Option("-n", min=1, help="Examples to print.")] = 3,
+    records: Annotated[Path, typer.Argument(help="Output of `kbf records`.")],
+    number: Annotated[int, typer.Option("-n", min=1, help="Number of examples to print.")] = 3,
     part: Annotated[str, typer.Option(help="train or held_out.")] = "train",
 ) -> None:
-    """Print pre-training records as text, with their masks shown."""
+    """Print pre-training records as text, with their masks."""
     from keras_bert_flow.data.shown_records import show_examples
 
     show(show_examples(records, number, part), keep="\n")

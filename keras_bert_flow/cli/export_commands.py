@@ -19,20 +19,21 @@ def export(
     output: Annotated[Path, typer.Argument(help="New folder for the result.")],
     format: Annotated[str, typer.Option(help="onnx, saved_model or litert.")],
     int8: Annotated[
-        bool, typer.Option("--int8", help="Store weights as int8: onnx and litert. Smaller and faster, less exact.")
+        bool, typer.Option("--int8", help="Store weights as int8 (onnx and litert): smaller and faster, less exact.")
     ] = False,
     asked_as: Annotated[
         str | None,
         typer.Option("--as", help="task (what it was fine-tuned for), fill_mask, features or sentence_embedding."),
     ] = None,
     strings: Annotated[
-        bool, typer.Option("--strings", help="Have a SavedModel take texts as well, by tensorflow-text.")
+        bool, typer.Option("--strings", help="Let a SavedModel also take texts, with tensorflow-text.")
     ] = False,
     backend: Annotated[
-        str | None, typer.Option(help="What writes the file; default $KERAS_BACKEND if it can, else one that can.")
+        str | None,
+        typer.Option(help="Backend that writes the file. Default: $KERAS_BACKEND if it can, else one that can."),
     ] = None,
 ) -> None:
-    """Write a model for onnxruntime, TensorFlow or LiteRT, reload it there, and compare it with the model.
+    """Export a model to ONNX, SavedModel or LiteRT, reload it in its runtime and compare it with the original.
 
     The result also holds the files of the tokenizer, and export.json: inputs, outputs, labels, what was compared.
     """

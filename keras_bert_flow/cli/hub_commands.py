@@ -14,15 +14,16 @@ from keras_bert_flow.terminal import show
 @app.command()
 def push(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model directory.")],
-    address: Annotated[str, typer.Argument(metavar="org/name", help="Where to; org/name@branch for a branch.")],
+    address: Annotated[str, typer.Argument(metavar="org/name", help="Repository; org/name@branch for a branch.")],
     license: Annotated[
-        str | None, typer.Option(help="As the Hub names it, such as apache-2.0; default that of the model card.")
+        str | None,
+        typer.Option(help="License identifier of the Hub, such as apache-2.0. Default: that of the model card."),
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Make a repository that its owner alone sees.")] = False,
-    message: Annotated[str | None, typer.Option(help="Of the commit.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything here, and send nothing.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
+    message: Annotated[str | None, typer.Option(help="Commit message.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything locally, but send nothing.")] = False,
 ) -> None:
-    """Send a model to the Hugging Face Hub, in one commit; hf://org/name then names it everywhere."""
+    """Push a model to the Hugging Face Hub in one commit; hf://org/name then refers to it everywhere."""
     from keras_bert_flow.conversion.directory_check import open_directory
     from keras_bert_flow.stores.hub_upload import CARD, check_push, list_model_files, push_to_hub, write_license
 

@@ -23,14 +23,21 @@ def init(
     output: Annotated[Path, typer.Option(help="New file for the configuration.")],
     dev: Annotated[
         Path | None,
-        typer.Option(help="Table to measure on; default the one beside --task, dev for train, else a tenth of it."),
+        typer.Option(
+            help="Table to evaluate on. Default: the file next to --task with dev for train in its name, else a "
+            "tenth of it."
+        ),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=1, max=100_000, help="Time of the whole run, on this machine.")] = 30.0,
-    name: Annotated[str | None, typer.Option(help="Of the run, shown in its report; default that of the file.")] = None,
+    minutes: Annotated[
+        float, typer.Option(min=1, max=100_000, help="Time budget of the whole run on this machine.")
+    ] = 30.0,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run, shown in its report. Default: that of the file.")
+    ] = None,
 ) -> None:
-    """Look at a corpus and a task, and write a commented configuration for `kbf run`. Nothing is overwritten.
+    """Inspect a corpus and a task table, and write a commented configuration for `kbf run`. Nothing is overwritten.
 
-    It says which column it took for what, and how that can be changed in the file.
+    It reports the role that it assigned to each column, which can be changed in the file.
     """
     _check_new(output)
     with working("Looking at the text and the table, and measuring this processor"):

@@ -48,11 +48,11 @@ MODEL = "model"  # the model directory within a folder of pre-training
 
 @app.command()
 def pretrain(
-    records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
+    records: Annotated[Path, typer.Option(help="Output of `kbf records`.")],
     output: OutputAnywhere,
     initial_model: Annotated[
         Path | None,
-        typer.Option(help="Model directory to continue from, of the shape of `model`; default `initial_model`."),
+        typer.Option(help="Model directory to continue from, of the shape in `model`. Default: `initial_model`."),
     ] = None,
     config: ConfigFile = None,
     set: Overrides = None,
@@ -78,14 +78,14 @@ def pretrain(
 
 @app.command()
 def distill(
-    records: Annotated[Path, typer.Option(help="What `kbf records` made.")],
+    records: Annotated[Path, typer.Option(help="Output of `kbf records`.")],
     teacher: Annotated[Path, typer.Option(help="Model directory with a masked-LM head, ours or Hugging Face's.")],
     output: OutputAnywhere,
     config: ConfigFile = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Train a smaller model on what a larger one guesses: the section `distillation`."""
+    """Distil a smaller model from a teacher, as set in the section `distillation`."""
     with stopping_for_later(), made_at(output, together=True) as place:
         settings = choose_backend(load(config, set), backend)
         check_distillation_stage(settings, records, teacher, place)
@@ -109,7 +109,8 @@ def finetune(
     config: ConfigOrTask = None,
     task: OldTask = None,
     grid: Annotated[
-        bool, typer.Option("--grid", help="Choose rate, epochs and batch size by the dev score: `finetuning.grid`.")
+        bool,
+        typer.Option("--grid", help="Choose learning rate, epochs and batch size by the dev score: `finetuning.grid`."),
     ] = False,
     new_head: Annotated[
         bool, typer.Option("--new-head", help="Replace the model's head, if it has one: `finetuning.new_head`.")
@@ -145,16 +146,17 @@ def finetune(
 @app.command()
 def evaluate(
     config: Annotated[Path | None, typer.Option(help="Configuration file with the section `task`.")] = None,
-    model: Annotated[Path | None, typer.Option(help="A model directory: fine-tuned, or a masked LM.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Model directory, fine-tuned or a masked LM.")] = None,
     predictions: Annotated[
         Path | None, typer.Option(help="File of predictions to score instead, in the task's official format or .jsonl.")
     ] = None,
     minimal_pairs: Annotated[
         Path | None,
-        typer.Option(help="File of minimal pairs in BLiMP's format, to score a masked LM on without a task: .jsonl."),
+        typer.Option(help="File of minimal pairs in BLiMP's format (.jsonl), to score a masked LM without a task."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Score only the first so many pairs of each phenomenon (UID).")
+        int | None,
+        typer.Option(min=1, help="Maximum number of pairs per phenomenon (UID), from the start of the file."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     set: Overrides = None,

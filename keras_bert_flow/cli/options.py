@@ -24,22 +24,20 @@ ConfigOrTask = Annotated[
     typer.Option("--config", help="Configuration file with the section `task`; see `kbf configs list`. Required."),
 ]
 OldTask = Annotated[Path | None, typer.Option("--task", hidden=True, help="Old name of --config.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="Replace a setting: key.sub=value. May be repeated.")
-]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: key.sub=value. Repeatable.")]
 Output = Annotated[Path, typer.Option(help="New folder for the result.")]
 OUTPUT_ANYWHERE = "New folder for the result, on a disk or at gs://, s3:// and the like."
 OutputAnywhere = Annotated[str, typer.Option("--output", help=OUTPUT_ANYWHERE)]
-Inputs = Annotated[list[str] | None, typer.Option("--input", help="File, folder or glob of text. May be repeated.")]
+Inputs = Annotated[list[str] | None, typer.Option("--input", help="File, folder or glob of text. Repeatable.")]
 ChosenBackend = Annotated[
-    str | None, typer.Option(help="jax, tensorflow or torch; default $KERAS_BACKEND, then the file.")
+    str | None, typer.Option(help="jax, tensorflow or torch. Default: $KERAS_BACKEND, then the configuration.")
 ]
 SkipBadInputs = Annotated[
-    bool | None, typer.Option("--skip-bad-inputs", help="Leave out and name files that cannot be read to their end.")
+    bool | None, typer.Option("--skip-bad-inputs", help="Skip and name files that cannot be read to their end.")
 ]
 
 MaxRejectedShare = Annotated[
-    float | None, typer.Option(help="Largest share of the corpus' bytes that may be rejected; default 0.01.")
+    float | None, typer.Option(help="Maximum fraction of the corpus' bytes that may be rejected. Default: 0.01.")
 ]
 
 

@@ -25,33 +25,40 @@ JSONL = "jsonl"
 @app.command()
 def predict(
     model: Annotated[Path, typer.Option(help="A model directory.")],
-    texts: Annotated[list[str] | None, typer.Argument(help="What to ask; left out, lines of standard input.")] = None,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts to predict for. Default: lines of standard input.")
+    ] = None,
     asked_as: Annotated[
         str | None,
         typer.Option("--as", help="task (what it was fine-tuned for), fill_mask, features or sentence_embedding."),
     ] = None,
     input: Annotated[
-        Path | None, typer.Option(help="A file: in the task's format, with or without labels; else a text a line.")
+        Path | None,
+        typer.Option(help="Input file: in the task's format, with or without labels; otherwise one text per line."),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="File for the predictions; left out, standard output.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File for the predictions. Default: standard output.")] = None,
     format: Annotated[
-        str, typer.Option(help="jsonl; or of a file glue, squad or conll, as those who score such tasks take it.")
+        str, typer.Option(help="jsonl; with --input also glue, squad or conll, the official formats of these tasks.")
     ] = JSONL,
     set: Annotated[
-        list[str] | None, typer.Option("--set", help="Replace what the model's task says: text=sentence. Repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="Override a setting of the model's task: text=sentence. Repeatable."),
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="fill_mask: tokens for each [MASK]; default 5.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="fill_mask: number of tokens per [MASK]. Default: 5.")] = None,
     layers: Annotated[
-        str | None, typer.Option(help="features: layers to join, as --layers=-4,-3,-2,-1; default -1, the last.")
+        str | None,
+        typer.Option(help="features: layers to concatenate, as --layers=-4,-3,-2,-1. Default: -1, the last."),
     ] = None,
-    pooling: Annotated[str | None, typer.Option(help="mean, cls or max; for features also none, the default.")] = None,
-    batch_positions: Annotated[int | None, typer.Option(help="Tokens of a batch, padding included.")] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="mean, cls or max; for features also none, which is the default.")
+    ] = None,
+    batch_positions: Annotated[int | None, typer.Option(help="Tokens per batch, including padding.")] = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Ask a model, and print a line of JSON for each answer.
+    """Predict with a model, and print one line of JSON per prediction.
 
-    A pair of texts is given with a tab between them, and what has more parts as a JSON object. Features can also be
-    written as arrays, to an --output that ends in .npz.
+    A pair of texts is separated by a tab; inputs with more parts are JSON objects. Features can also be written as
+    arrays, to an --output that ends in .npz.
     """
     given = {"top_k": top_k, "layers": _read_layers(layers), "pooling": pooling, "batch_positions": batch_positions}
     options = {name: value for name, value in given.items() if value is not None}
@@ -90,19 +97,17 @@ def predict(
 
 @app.command()
 def search(
-    model: Annotated[Path, typer.Option(help="A model directory: a fine-tuned embedder, or any encoder.")],
-    lines: Annotated[Path, typer.Option(help="The file to search: UTF-8, a text a line.")],
-    queries: Annotated[
-        list[str] | None, typer.Argument(help="What to look for; left out, lines of standard input.")
-    ] = None,
+    model: Annotated[Path, typer.Option(help="Model directory: a fine-tuned embedder, or any encoder.")],
+    lines: Annotated[Path, typer.Option(help="File to search: UTF-8, one text per line.")],
+    queries: Annotated[list[str] | None, typer.Argument(help="Queries. Default: lines of standard input.")] = None,
     index: Annotated[
-        Path | None, typer.Option(help="Folder for the vectors of the lines: made once, then read.")
+        Path | None, typer.Option(help="Folder for the vectors of the lines; they are computed once, then read.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Hits of a query.")] = 5,
-    output: Annotated[Path | None, typer.Option(help="File for what is found; left out, standard output.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Number of hits per query.")] = 5,
+    output: Annotated[Path | None, typer.Option(help="File for the hits. Default: standard output.")] = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Find the lines of a file that mean what is asked, and print a line of JSON for each query."""
+    """Search the lines of a file by meaning, and print one line of JSON per query."""
     choose_backend(PipelineConfig(), backend)
     check_search(model, lines, index, output)
     from keras_bert_flow.prediction.asked_model import AT_ONCE

@@ -28,20 +28,20 @@ def report(
         list[str] | None,
         typer.Argument(metavar="[RUN]...", help="Reports to compare: folders, or keys in the folder of results."),
     ] = None,
-    finetuned: Annotated[Path | None, typer.Option(help="What `kbf finetune` made.")] = None,
-    pretrained: Annotated[Path | None, typer.Option(help="What `kbf pretrain` or `kbf distill` made.")] = None,
-    records: Annotated[Path | None, typer.Option(help="What `kbf records` made.")] = None,
+    finetuned: Annotated[Path | None, typer.Option(help="Output of `kbf finetune`.")] = None,
+    pretrained: Annotated[Path | None, typer.Option(help="Output of `kbf pretrain` or `kbf distill`.")] = None,
+    records: Annotated[Path | None, typer.Option(help="Output of `kbf records`.")] = None,
     output: Annotated[str | None, typer.Option(help=OUTPUT_ANYWHERE)] = None,
     earlier: Annotated[
         list[Path] | None,
-        typer.Option(help="What `kbf pretrain` made before: a first phase, or the teacher. Repeatable, in order."),
+        typer.Option(help="Output of an earlier `kbf pretrain`: a first phase, or the teacher. Repeatable, in order."),
     ] = None,
-    store: Annotated[Path, typer.Option("--runs", help="Folder of results in which keys are looked for.")] = RUNS,
+    store: Annotated[Path, typer.Option("--runs", help="Folder of results in which to look for keys.")] = RUNS,
     config: ConfigFile = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Measure every fine-tuned model and write metrics.json and report.html; or compare reports, in a table."""
+    """Evaluate every fine-tuned model and write metrics.json and report.html; or compare reports in a table."""
     if runs:
         given = {"--finetuned": finetuned, "--pretrained": pretrained, "--records": records, "--output": output}
         _compare(runs, store, [name for name, value in given.items() if value is not None])

@@ -32,9 +32,9 @@ def run(
     config: ConfigFile = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print stages, keys and estimates, and run nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print stages, keys and estimates, but run nothing.")] = False,
 ) -> None:
-    """Run the whole pipeline, from text to report, as the Prefect flow; finished stages are not run again."""
+    """Run the whole pipeline, from text to report, as a Prefect flow; finished stages are cached."""
     config = choose_file(config, file, "the argument")
     if config is None:
         raise ValueError(

@@ -19,14 +19,14 @@ STOPPED = "kbf: stopped; `kbf serve` goes on with the same runs.\n"
 @app.command()
 def serve(
     configs: Annotated[
-        list[Path] | None, typer.Argument(help="Configuration files, a form each; default the quickstart's.")
+        list[Path] | None, typer.Argument(help="Configuration files, one form per file. Default: the quickstart's.")
     ] = None,
     port: Annotated[
-        int, typer.Option(min=1, max=65434, help="Of Prefect's server and UI; reports at the next.")
+        int, typer.Option(min=1, max=65434, help="Port of Prefect's server and UI; reports are served at the next one.")
     ] = 4200,
-    parallel: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="Maximum number of concurrent runs.")] = 1,
 ) -> None:
-    """Keep Prefect's server, its UI and a worker on this machine, with a form for each configuration, until Ctrl-C."""
+    """Run Prefect's server, its UI and a worker on this machine until Ctrl-C, with one form per configuration."""
     if importlib.util.find_spec("prefect") is None:
         raise ValueError(
             "`kbf serve` must have Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'"

@@ -23,7 +23,7 @@ RUNS = Path("runs")
 
 @runs.command("list")
 def list_runs(folder: Store = RUNS, json: AsJson = False) -> None:
-    """List the results in a folder: stage, key, size, age, what made each, what was made from it, and its state."""
+    """List the results in a folder: stage, key, size, age, command, dependants and state."""
     from keras_bert_flow.lineage.describing import HEADINGS, align, as_row, as_values
     from keras_bert_flow.lineage.links import list_uses
     from keras_bert_flow.lineage.results import find_results
@@ -40,11 +40,11 @@ def list_runs(folder: Store = RUNS, json: AsJson = False) -> None:
 
 @runs.command("show")
 def show_run(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Its key or the beginning of one, or its folder.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key or prefix of a key, or the folder of the result.")],
     folder: StoreOption = RUNS,
     json: AsJson = False,
 ) -> None:
-    """Show a result: settings, scores, files, what it was made from, and what was made from it."""
+    """Show a result: settings, scores, files, inputs and dependants."""
     from keras_bert_flow.lineage.choosing import find_one
     from keras_bert_flow.lineage.describing import as_values, describe_source
     from keras_bert_flow.lineage.links import list_sources, list_uses
@@ -78,12 +78,12 @@ def show_run(
 
 @runs.command("compare")
 def compare_runs(
-    first: Annotated[str, typer.Argument(metavar="A", help="A key or the beginning of one, or a folder.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="Key or prefix of a key, or a folder.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another result.")],
     folder: StoreOption = RUNS,
     json: AsJson = False,
 ) -> None:
-    """Show the inputs, settings and scores in which two results differ, beside each other."""
+    """Show the inputs, settings and scores in which two results differ, side by side."""
     from keras_bert_flow.lineage.choosing import find_one
     from keras_bert_flow.lineage.describing import align
     from keras_bert_flow.lineage.settings import as_yaml, list_differences, read_scores, read_settings
@@ -111,18 +111,20 @@ def compare_runs(
 @runs.command("gc")
 def collect(
     folder: Store = RUNS,
-    older_than: Annotated[str | None, typer.Option(help="Keep what is younger: 30d, 12h, 45m.")] = None,
+    older_than: Annotated[str | None, typer.Option(help="Keep results younger than this: 30d, 12h, 45m.")] = None,
     keep_last: Annotated[
-        int | None, typer.Option(min=0, help="Keep so many results of each stage, the newest.")
+        int | None, typer.Option(min=0, help="Number of newest results of each stage to keep.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be removed, but remove nothing.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Remove results that nothing kept was made from, and what dead processes left.
+    """Remove results that no kept result was made from, and leftovers of dead processes.
 
-    What a process has locked, what it may be reading, and what is damaged stays. A result is used from outside the
-    folder too where its path was given to a command: such uses are not seen.
+    Results that a process has locked or may be reading, and damaged ones, are kept. Uses from outside the folder, where
+    the path of a result was given to a command, are not detected.
     """
     from keras_bert_flow.lineage.collection import Choice, choose, read_age, remove_results
     from keras_bert_flow.lineage.results import Result, find_results
@@ -176,13 +178,14 @@ def _confirm(yes: bool, count: int, size: int) -> bool:
 
 @app.command()
 def lineage(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A result: what a stage published.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Result of a stage.")],
     store: Annotated[
-        Path | None, typer.Option("--runs", help="Folder of the results that it was made from; default: around DIR.")
+        Path | None,
+        typer.Option("--runs", help="Folder of the results that it was made from. Default: the one around DIR."),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Draw what a result was made from, down to the text, with the commands that make it again."""
+    """Show what a result was made from, down to the text, with the commands that reproduce it."""
     from keras_bert_flow.lineage.choosing import list_chain, read_given
     from keras_bert_flow.lineage.describing import draw_tree, list_commands
 

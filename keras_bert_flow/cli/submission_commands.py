@@ -15,12 +15,12 @@ def glue_zip(
     predictions: Annotated[
         list[Path],
         typer.Argument(
-            help="What `kbf predict` wrote of the test tables, named as in a submission: CoLA.jsonl or .tsv."
+            help="Predictions of `kbf predict` on the test tables, named as in a submission: CoLA.jsonl or .tsv."
         ),
     ],
-    output: Annotated[Path, typer.Option(help="The .zip to write.")],
+    output: Annotated[Path, typer.Option(help="The .zip file to write.")],
 ) -> None:
-    """Gather predictions on GLUE's test tables in the .zip that its server takes, and say which it lacks."""
+    """Collect predictions on GLUE's test tables into a .zip for its server, and report which are missing."""
     check_output_file(output)
     from keras_bert_flow.records.verification import verify
     from keras_bert_flow.tasks.formats.glue import write_glue_submission

@@ -37,15 +37,15 @@ def tune(
     space: Annotated[
         list[str] | None,
         typer.Option(
-            help="Search a setting: name=low..high, name=low..high:log or name=a,b,c. May be repeated; "
+            help="Search a setting: name=low..high, name=low..high:log or name=a,b,c. Repeatable; "
             "replaces that of `tuning.space`."
         ),
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Number of trials; default `tuning.trials`.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Number of trials. Default: `tuning.trials`.")] = None,
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Search settings for the best dev score, or the lowest held-out loss; again, it goes on where it was stopped."""
+    """Search settings for the best dev score or the lowest held-out loss; a repeated command resumes the search."""
     config = choose_file(config, file, "the argument")
     if config is None:
         raise ValueError("A search must have a configuration file. Received: none. Try kbf tune mine.yaml")

@@ -12,27 +12,32 @@ from keras_bert_flow.config.settings import Settings
 
 
 class DistillationConfig(Settings):
-    """A smaller model that learns from the pre-trained one; what is not set here is as in `pretraining`.
+    """A smaller model distilled from the pre-trained one; what is not set here is as in `pretraining`.
 
     Defaults: Sanh et al. 2019 (DistilBERT), section 3, and the weights of the losses in their training script.
     """
 
     teacher: str | None = Field(
         None,
-        description="Model directory with a masked-LM head, of the vocabulary of the records. Default: the model that "
+        description="Model directory with a masked-LM head and the vocabulary of the records. Default: the model that "
         "this configuration pre-trains.",
     )
     student: ModelConfig = Field(
         default_factory=lambda: ModelConfig(family="distilbert", num_layers=6), description="The shape of the student."
     )
     start: Literal["teacher", "random"] = Field(
-        "teacher", description="What the student starts from: layers of the teacher, evenly spaced, or random weights."
+        "teacher", description="Initial weights of the student: evenly spaced layers of the teacher, or random."
     )
-    temperature: float = Field(2.0, gt=0, description="What logits of both are divided by for soft targets.")
+    temperature: float = Field(
+        2.0, gt=0, description="Temperature of the soft targets: both models' logits are divided by it."
+    )
     soft_target_weight: float = Field(5.0, ge=0, description="Weight of the loss against the teacher's predictions.")
     masked_lm_weight: float = Field(2.0, ge=0, description="Weight of the masked-LM loss.")
     hidden_state_weight: float = Field(
-        1.0, ge=0, description="Weight of the cosine distance to the teacher's last hidden states, of equal width."
+        1.0,
+        ge=0,
+        description="Weight of the cosine distance between the last hidden states of teacher and student, which must "
+        "be equally wide.",
     )
     batch_size: BatchSize = 256
     accumulate_batches: AccumulateBatches = 1

@@ -8,15 +8,18 @@ from keras_bert_flow.config.settings import Settings
 
 
 class DistributionConfig(Settings):
-    """Over which devices pre-training is spread; it changes a result by rounding only, so it is in no key."""
+    """How pre-training is distributed over devices; it changes results by rounding only, so it is part of no key."""
 
     kind: Literal["auto", "single", "data_parallel", "model_parallel", "tpu"] = Field(
         "auto",
-        description="`data_parallel`: each device computes rows of a batch; `model_parallel`: several share a copy of "
-        "the model (jax); `tpu`: data_parallel, refused where there is none; `auto`: by what the process finds.",
+        description="`data_parallel`: each device computes rows of a batch; `model_parallel`: several share a copy "
+        "of the model (jax); `tpu`: data_parallel, refused if there is none; `auto`: by the devices that the process "
+        "finds.",
     )
     devices: int | None = Field(
-        None, ge=1, description="Devices of all processes together; by default all. With torch each process has one."
+        None,
+        ge=1,
+        description="Number of devices of all processes together. Default: all. With torch each process has one.",
     )
     model_parallel: int | None = Field(
         None, ge=2, description="Devices that share one copy of the model, for `kind: model_parallel`."

@@ -7,13 +7,13 @@ from keras_bert_flow.config.settings import Settings
 
 
 class EvaluationConfig(Settings):
-    """What the report measures beside the task."""
+    """What the report measures in addition to the task."""
 
     minimal_pairs: str | None = Field(
         None,
         description="File of minimal pairs in the format of BLiMP, .jsonl, also .gz, .bz2, .xz and .zst, on which the "
-        "pre-trained model is scored; left out, it is not.",
+        "pre-trained model is scored. Default: none.",
     )
     minimal_pairs_limit: int | None = Field(
-        None, ge=1, le=MOST_EXAMPLES, description="Score only the first so many pairs of each phenomenon."
+        None, ge=1, le=MOST_EXAMPLES, description="Maximum number of pairs per phenomenon, from the start of the file."
     )

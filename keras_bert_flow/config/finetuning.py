@@ -25,13 +25,13 @@ class GridConfig(Settings):
     """Settings of fine-tuning to try, each with each. Defaults: Devlin et al. 2019, appendix A.3."""
 
     learning_rate: tuple[Annotated[float, Field(gt=0)], ...] = Field(
-        (5e-5, 3e-5, 2e-5), min_length=1, description="Highest learning rates, in place of that of `finetuning`."
+        (5e-5, 3e-5, 2e-5), min_length=1, description="Peak learning rates, instead of that of `finetuning`."
     )
     epochs: tuple[Annotated[int, Field(ge=1, le=MOST_EPOCHS)], ...] = Field(
-        (2, 3, 4), min_length=1, description="Passes over the training table, each number a run of its own."
+        (2, 3, 4), min_length=1, description="Numbers of epochs, one run per number."
     )
     batch_size: tuple[Annotated[int, Field(ge=1, le=MOST_SEQUENCES)], ...] = Field(
-        (16, 32), min_length=1, description="Examples of a step."
+        (16, 32), min_length=1, description="Examples per step."
     )
 
     @model_validator(mode="after")
@@ -45,20 +45,20 @@ class GridConfig(Settings):
 
 
 class FinetuningConfig(Settings):
-    """How a pre-trained model learns a task. Defaults: Devlin et al. 2019, appendix A.3."""
+    """How a pre-trained model is fine-tuned on a task. Defaults: Devlin et al. 2019, appendix A.3."""
 
-    batch_size: int = Field(32, ge=1, le=MOST_SEQUENCES, description="Examples of a step.")
+    batch_size: int = Field(32, ge=1, le=MOST_SEQUENCES, description="Examples per step.")
     accumulate_batches: int | None = Field(
         None,
         ge=1,
-        description="Parts in which a step's examples are computed, the shortest first, to the same step. Default: 1, "
-        "2 or 4, the fastest for the lengths of the table; 1 on an accelerator.",
+        description="Number of parts, the shortest examples first, whose gradients are accumulated to one step. "
+        "Default: 1, 2 or 4, whichever is fastest for the lengths of the table; 1 on an accelerator.",
     )
-    epochs: int = Field(3, ge=1, le=MOST_EPOCHS, description="Passes over the training table.")
+    epochs: int = Field(3, ge=1, le=MOST_EPOCHS, description="Number of epochs.")
     max_train_examples: int | None = Field(
-        None, ge=1, le=MOST_EXAMPLES, description="Use only the first so many rows of the table."
+        None, ge=1, le=MOST_EXAMPLES, description="Maximum number of rows, from the start of the table."
     )
-    sequence_length: int = Field(128, ge=8, description="Tokens of an example; longer ones are cut.")
+    sequence_length: int = Field(128, ge=8, description="Tokens per example; longer ones are truncated.")
     optimizer: Literal["adamw", "bert_adam", "lamb"] = Field(
         "adamw",
         description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches.",
@@ -68,96 +68,100 @@ class FinetuningConfig(Settings):
         1.0,
         gt=0,
         le=1,
-        description="Factor of the learning rate for each layer further from the head; 1: none.",
+        description="Factor by which the learning rate decays per layer below the head; 1: no decay.",
     )
-    warmup_fraction: float = Field(0.1, ge=0, lt=1, description="Share of the steps in which the rate rises from 0.")
+    warmup_fraction: float = Field(
+        0.1, ge=0, lt=1, description="Fraction of the steps in which the learning rate rises linearly from 0."
+    )
     decay: Decay = "linear"
     decay_from: DecayFrom = "warmup"
     weight_decay: WeightDecay = 0.01
     clip_norm: ClipNorm = 1.0
-    epsilon: float = Field(
-        1e-8, gt=0, description="Added to the root of the mean square of a gradient before a step is divided by it."
-    )
-    dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout of the encoder and before the classifier.")
+    epsilon: float = Field(1e-8, gt=0, description="Epsilon of the optimizer, added to the denominator of the update.")
+    dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout rate of the encoder and of the classifier.")
     frozen_layers: Annotated[int, Field(ge=0)] | Literal["all"] | None = Field(
         None,
-        description="Lowest encoder blocks that are not trained, with the embeddings: 0 freezes these alone, `all` "
-        "leaves the pooler and the head. Left out, everything is trained.",
+        description="Number of lowest encoder blocks to freeze, with the embeddings: 0 freezes these alone, `all` "
+        "everything but the pooler and the head. Default: everything is trained.",
     )
     lora_rank: int | None = Field(
         None,
         ge=1,
         le=MOST_UNITS,
-        description="Train the head, the pooler and two matrices of this rank beside projections of a frozen encoder "
-        "(LoRA); left out, the weights themselves.",
+        description="Rank of LoRA: train the head, the pooler and two matrices of this rank per adapted projection "
+        "of a frozen encoder. Default: no LoRA.",
     )
-    lora_alpha: float = Field(8.0, gt=0, description="What LoRA adds is multiplied by alpha / rank; 8 as in peft.")
+    lora_alpha: float = Field(8.0, gt=0, description="The LoRA update is scaled by alpha / rank; 8 as in peft.")
     lora_targets: tuple[Literal["query", "key", "value", "attention_output", "feed_forward"], ...] = Field(
         ("query", "value"),
         min_length=1,
-        description="Projections of a block that have LoRA; `feed_forward` is both.",
+        description="Projections of a block that LoRA adapts; `feed_forward` means both of its matrices.",
     )
     lora_output: Literal["merged", "adapter"] = Field(
         MERGED,
-        description="Publish the whole model, with LoRA merged into its weights, or an adapter as peft writes it, "
-        "which needs the model that it began from.",
+        description="Publish the whole model, with LoRA merged into its weights, or an adapter in peft's format, "
+        "which needs the base model.",
     )
-    new_head: bool = Field(False, description="Start from a new head even if the model has one for the kind of task.")
+    new_head: bool = Field(False, description="Initialise a new head even if the model has one for this kind of task.")
     pooling: Literal["cls", "mean", "bag_of_words"] | None = Field(
         None,
-        description="What a head for whole texts predicts from: the pooler's output for [CLS]; the mean of the last "
-        "hidden states; or that mean through the layers which predicted words from it, where the model was pre-trained "
-        "with `bag_of_words`. Default: as the model's head, `cls` for a new one.",
+        description="Input of a head for whole texts: the pooler's output for [CLS]; the mean of the last "
+        "hidden states; or that mean passed through the bag-of-words head, if the model was pre-trained "
+        "with `bag_of_words`. Default: that of the model's head, `cls` for a new one.",
     )
     head_start: Literal["random", "probe"] = Field(
         "random",
-        description="First weights of a new head for whole texts: random, or a linear model fitted to the vectors of "
-        "the training rows before the encoder is trained.",
+        description="Initial weights of a new head for whole texts: random, or those of a linear model fitted to the "
+        "vectors of the training rows before the encoder is trained.",
     )
     label_words: dict[str, tuple[str, ...]] | None = Field(
         None,
         min_length=2,
-        description="Class → words that a text of it would have, by which a probe begins: with `pooling: bag_of_words` "
-        "the model knows how likely each is. Words of several pieces are not used. Left out, the labels alone tell.",
+        description="Class → words typical of its texts, from which a probe starts: with `pooling: bag_of_words` the "
+        "model predicts how likely each is. Words of several pieces are not used. Default: only the labels are used.",
     )
     precision: Precision = "float32"
     max_widths: int = Field(
         4,
         ge=1,
         le=8,
-        description="Widths that batches have, at most; jax compiles a step for each.",
+        description="Maximum number of distinct batch widths; jax compiles a step for each.",
     )
     group_by_length: bool = Field(
         False,
-        description="Batches hold examples of similar length instead of random ones: faster on JAX and TensorFlow, but "
-        "their gradients have more variance where labels depend on length.",
+        description="Group examples of similar length into batches instead of random ones: faster on JAX and "
+        "TensorFlow, but with a higher variance of the gradients if labels depend on length.",
     )
     patience_epochs: int | None = Field(
-        None, ge=1, description="End a run where its dev score has not risen for so many epochs; left out, never."
+        None, ge=1, description="Stop a run after this many epochs without a better dev score. Default: never."
     )
     publish: Literal["last", "best"] = Field(
-        "last", description="Which model becomes the result: that of the last epoch, or of the best dev score."
+        "last", description="Model to publish: that of the last epoch, or of the best dev score."
     )
-    seeds: tuple[Seed, ...] = Field((1, 2, 3), min_length=1, description="One run each; the report gives their mean.")
-    compare_random: bool = Field(True, description="Also train the same model from random weights, to its end.")
+    seeds: tuple[Seed, ...] = Field(
+        (1, 2, 3), min_length=1, description="Seeds, one run per seed; the report gives the mean."
+    )
+    compare_random: bool = Field(
+        True, description="Also train the same model from random weights until it stops improving."
+    )
     random_max_epochs: int = Field(
-        20, ge=1, le=MOST_EPOCHS, description="Most passes over the training table from random weights, or `epochs`."
+        20, ge=1, le=MOST_EPOCHS, description="Maximum number of epochs from random weights, at least `epochs`."
     )
     random_patience_epochs: int = Field(
         5,
         ge=1,
-        description="End a run from random weights where neither its dev score nor its dev loss has improved for so "
-        "many epochs.",
+        description="Stop a run from random weights after this many epochs in which neither its dev score nor its dev "
+        "loss has improved.",
     )
     label_counts: tuple[Annotated[int, Field(ge=1, le=MOST_EXAMPLES)] | Literal["all"], ...] | None = Field(
         None,
         min_length=1,
-        description="Train on the first so many rows as well, such as [100, 300, 1000, all], for a curve of scores "
-        "over labels; left out, on all rows only.",
+        description="Also train on subsets of the first rows, such as [100, 300, 1000, all], for a curve of scores "
+        "over labels. Default: all rows only.",
     )
     grid: GridConfig | None = Field(
         None,
-        description="Learning rates, epochs and batch sizes to choose from by the dev score; left out, none are tried.",
+        description="Learning rates, epochs and batch sizes to choose from by the dev score. Default: no search.",
     )
 
     @model_validator(mode="after")

@@ -23,13 +23,13 @@ class MatrixConfig(Settings):
 
     over: dict[str, tuple[Any, ...]] = Field(
         default_factory=dict,
-        description="Values to try by the name of the setting, such as `backend: [jax, torch]`; a section is a value "
+        description="Setting → values to try, such as `backend: [jax, torch]`; a section is a value "
         "too, such as each of several tasks.",
     )
     variants: tuple[dict[str, Any], ...] = Field(
-        (), description="Settings that change together, such as a family and the objective of its records."
+        (), description="Groups of settings that change together, such as a family and the objective of its records."
     )
-    at_once: int = Field(1, ge=1, le=MOST_PROCESSES, description="Runs at a time.")
+    at_once: int = Field(1, ge=1, le=MOST_PROCESSES, description="Maximum number of concurrent runs.")
 
     @model_validator(mode="after")
     def _check_names(self):

@@ -8,30 +8,34 @@ from keras_bert_flow.config.limits import MOST_SEQUENCES
 
 AUTO = "auto"
 
-BatchSize = Annotated[int, Field(ge=1, le=MOST_SEQUENCES, description="Sequences of a step.")]
+BatchSize = Annotated[int, Field(ge=1, le=MOST_SEQUENCES, description="Sequences per step.")]
 AccumulateBatches = Annotated[
     int,
-    Field(ge=1, description="Parts in which a step's sequences are computed one after another, to the same step."),
+    Field(ge=1, description="Number of parts whose gradients are accumulated to one step of `batch_size` sequences."),
 ]
-WarmupSteps = Annotated[int, Field(ge=0, description="Steps in which the learning rate rises from 0.")]
-LearningRate = Annotated[float, Field(gt=0, description="Highest learning rate.")]
+WarmupSteps = Annotated[
+    int, Field(ge=0, description="Number of steps in which the learning rate rises linearly from 0.")
+]
+LearningRate = Annotated[float, Field(gt=0, description="Peak learning rate.")]
 Decay = Annotated[
     Literal["linear", "cosine", "trapezoid", "constant"],
     Field(
-        description="How the learning rate falls to 0 at the last step; `trapezoid`: in the last fifth of the steps; "
-        "`constant`: it stays."
+        description="How the learning rate decays to 0 at the last step; `trapezoid`: over the last fifth of the "
+        "steps; `constant`: no decay."
     ),
 ]
 DecayFrom = Annotated[
     Literal["warmup", "start"],
-    Field(description="The fall is measured from the end of the warm-up, or from step 0 as in the original."),
+    Field(description="Whether the decay starts at the end of the warm-up, or at step 0 as in the original."),
 ]
-WeightDecay = Annotated[float, Field(ge=0, description="Decoupled decay; biases and layer norms are never decayed.")]
-ClipNorm = Annotated[float, Field(gt=0, description="Largest global norm of the gradient.")]
+WeightDecay = Annotated[
+    float, Field(ge=0, description="Decoupled weight decay; biases and layer norms are never decayed.")
+]
+ClipNorm = Annotated[float, Field(gt=0, description="Maximum global norm of the gradient.")]
 Precision = Annotated[
     Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"],
     Field(
-        description="Arithmetic; weights, softmax, layer norms and losses stay float32. `auto`: mixed_bfloat16 where "
+        description="Arithmetic; weights, softmax, layer norms and losses stay float32. `auto`: mixed_bfloat16 if "
         "this machine trains faster in it, else float32."
     ),
 ]

@@ -34,13 +34,13 @@ class PipelineConfig(Settings):
     backend: Backend = Field("jax", description="Keras backend of the training stages.")
     loggers: tuple[Literal["mlflow", "wandb"], ...] = Field(
         (),
-        description="Experiment loggers that are told parameters, losses and scores of training as well: `mlflow`, "
+        description="Experiment loggers that also receive the parameters, losses and scores of training: `mlflow`, "
         "`wandb`. Their servers are set by their own environment variables.",
     )
     beam: tuple[str, ...] = Field((), description="Options for Apache Beam, such as --runner=FlinkRunner.")
     initial_model: str | None = Field(
         None,
-        description="Model directory, or hf://org/name@revision, whose pre-training goes on, with its tokenizer and "
+        description="Model directory, or hf://org/name@revision, to continue pre-training from, with its tokenizer and "
         "its shape. Default: none.",
     )
     corpus: CorpusConfig = Field(default_factory=CorpusConfig, description="The text.")
@@ -60,7 +60,7 @@ class PipelineConfig(Settings):
     task: AnyTask = Field(default_factory=TASKS["classification"], description="The task.")
     finetuning: FinetuningConfig = Field(default_factory=FinetuningConfig, description="Fine-tuning.")
     evaluation: EvaluationConfig = Field(
-        default_factory=EvaluationConfig, description="What the report measures beside the task."
+        default_factory=EvaluationConfig, description="What the report measures in addition to the task."
     )
     matrix: MatrixConfig | None = Field(None, description="Many runs of this configuration. Default: one.")
     tuning: TuningConfig | None = Field(None, description="What `kbf tune` searches. Default: nothing.")

@@ -30,17 +30,17 @@ class PretrainingConfig(Settings):
     sequence_length: int | None = Field(
         None,
         ge=8,
-        description="Tokens of a sequence; longer records of the objective `mlm` are cut, and `bag_of_words` then "
+        description="Tokens per sequence; longer records of the objective `mlm` are split, and `bag_of_words` then "
         "holds the rest of the document as well. Default: that of the records.",
     )
     masking: Literal["static", "dynamic"] = Field(
-        "static", description="Masks as they are in the records, or drawn anew for each pass over them (RoBERTa)."
+        "static", description="Use the masks of the records, or draw new ones in every epoch (RoBERTa)."
     )
     masked_fraction: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="Share of an instance's tokens to mask, with `masking: dynamic`. Default: that of the records.",
+        description="Fraction of an instance's tokens to mask, with `masking: dynamic`. Default: that of the records.",
     )
     batch_size: BatchSize = 256
     accumulate_batches: AccumulateBatches = 1
@@ -48,10 +48,10 @@ class PretrainingConfig(Settings):
     warmup_steps: WarmupSteps = 10_000
     token_embeddings: Literal["random", "co_occurrence"] = Field(
         "random",
-        description="How token embeddings of a new model start: at random, or from which tokens stand near each other.",
+        description="Initial token embeddings of a new model: random, or from co-occurrence counts of tokens.",
     )
     output_bias: Literal["zeros", "unigram"] = Field(
-        "zeros", description="How the bias of a new masked-LM head starts: at 0, or at log token frequencies."
+        "zeros", description="Initial bias of a new masked-LM head: 0, or the log token frequencies."
     )
     bag_of_words: float = Field(
         0.0,
@@ -60,12 +60,12 @@ class PretrainingConfig(Settings):
         "their places, rare ones first. 0: none.",
     )
     generator_size: float = Field(
-        0.25, gt=0, le=1, description="Width of the generator as a share of the encoder's, with the objective `rtd`."
+        0.25, gt=0, le=1, description="Width of the generator as a fraction of the encoder's, with the objective `rtd`."
     )
     replaced_token_weight: float = Field(
         50.0,
         gt=0,
-        description="Weight of the loss of replaced tokens, with the objective `rtd`; the generator's has 1.",
+        description="Weight of the replaced-token loss, with the objective `rtd`; the generator's loss has weight 1.",
     )
     optimizer: Literal["adamw", "bert_adam", "lamb", "muon"] = Field(
         "adamw",
@@ -74,12 +74,12 @@ class PretrainingConfig(Settings):
     )
     learning_rate: LearningRate = 1e-4
     matrix_learning_rate: float = Field(
-        0.02, gt=0, description="Highest learning rate of the matrices of the encoder, with `optimizer: muon`."
+        0.02, gt=0, description="Peak learning rate of the encoder's matrices, with `optimizer: muon`."
     )
     token_embedding_learning_rate: float | None = Field(
         None,
         gt=0,
-        description="Highest learning rate of the token embeddings, which are the output projection as well. Default: "
+        description="Peak learning rate of the token embeddings, which are tied to the output projection. Default: "
         "`learning_rate`.",
     )
     decay: Decay = "linear"
@@ -88,29 +88,34 @@ class PretrainingConfig(Settings):
     clip_norm: ClipNorm = 1.0
     precision: Precision = "float32"
     rematerialise: bool = Field(
-        False, description="Compute each encoder block again in the backward pass: less memory, more time, same result."
+        False, description="Recompute each encoder block in the backward pass: less memory, more time, the same result."
     )
     non_finite: Literal["stop", "skip"] = Field(
-        "stop", description="At NaN or infinity in a loss or gradient: end the run, or leave the step out."
+        "stop", description="On NaN or infinity in a loss or gradient: stop the run, or skip the step."
     )
     max_skipped_steps: int = Field(
-        10, ge=1, description="Most steps to leave out in a row with `non_finite: skip`; one more ends the run."
+        10,
+        ge=1,
+        description="Maximum number of consecutive steps to skip with `non_finite: skip`; one more stops the run.",
     )
     log_every_steps: int = Field(100, ge=1, description="Steps between two lines of log.jsonl.")
     tensorboard: bool = Field(True, description="Write the numbers of log.jsonl to a TensorBoard event file as well.")
     evaluate_every_steps: int = Field(1000, ge=1, description="Steps between two evaluations on held-out records.")
-    evaluate_instances: int = Field(1000, ge=1, description="Held-out instances of an evaluation, at most.")
+    evaluate_instances: int = Field(1000, ge=1, description="Maximum number of held-out instances per evaluation.")
     checkpoint_every_steps: int = Field(1000, ge=1, description="Steps between two checkpoints.")
-    keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints to keep.")
+    keep_checkpoints: int = Field(2, ge=1, description="Number of newest checkpoints to keep.")
     keep_best: bool = Field(
         True,
-        description="Keep the checkpoint of the lowest held-out masked-LM loss as well, until the run is published.",
+        description="Also keep the checkpoint with the lowest held-out masked-LM loss until the run is published.",
     )
     publish: Literal["last", "best"] = Field(
-        "last", description="Which model becomes the result: that of the last step, or of `keep_best`."
+        "last", description="Model to publish: that of the last step, or of `keep_best`."
     )
     peak_flops: float | None = Field(
-        None, gt=0, description="What the device can do, operations a second; the log then has `utilisation`, a share."
+        None,
+        gt=0,
+        description="Peak floating-point operations per second of the device; the log then contains `utilisation`, a "
+        "fraction of it.",
     )
 
     @model_validator(mode="after")
@@ -143,12 +148,14 @@ class SecondPhaseConfig(Settings):
     Defaults: Devlin et al. 2019, appendix A.2: a tenth of the steps at 512 tokens, for the positions beyond 128.
     """
 
-    sequence_length: int = Field(512, ge=8, description="Tokens of an instance, [CLS] and [SEP] included.")
-    max_predictions: int = Field(77, ge=1, description="Most masked tokens of an instance.")
-    duplication: int | None = Field(None, ge=1, description="Times each document is used; by default as in `records`.")
+    sequence_length: int = Field(512, ge=8, description="Tokens per instance, including [CLS] and [SEP].")
+    max_predictions: int = Field(77, ge=1, description="Maximum number of masked tokens per instance.")
+    duplication: int | None = Field(
+        None, ge=1, description="Number of times each document is used. Default: that of `records`."
+    )
     batch_size: BatchSize = 256
     accumulate_batches: AccumulateBatches = 1
-    total_steps: int = Field(100_000, ge=1, le=MOST_STEPS, description="Optimizer steps, counted from 0 again.")
+    total_steps: int = Field(100_000, ge=1, le=MOST_STEPS, description="Optimizer steps, counted from 0.")
     warmup_steps: WarmupSteps = 1_000
     learning_rate: LearningRate = 1e-4
 

@@ -16,18 +16,20 @@ class RecordsConfig(Settings):
         description="Masked tokens with next-sentence pairs (BERT), alone in full sequences (RoBERTa), or with "
         "sentence order (ALBERT); replaced tokens to be told (ELECTRA).",
     )
-    sequence_length: int = Field(128, ge=8, description="Tokens of an instance, [CLS] and [SEP] included.")
-    max_predictions: int = Field(20, ge=1, description="Most masked tokens of an instance.")
-    masked_fraction: float = Field(0.15, gt=0, lt=1, description="Share of an instance's tokens to mask.")
+    sequence_length: int = Field(128, ge=8, description="Tokens per instance, including [CLS] and [SEP].")
+    max_predictions: int = Field(20, ge=1, description="Maximum number of masked tokens per instance.")
+    masked_fraction: float = Field(0.15, gt=0, lt=1, description="Fraction of an instance's tokens to mask.")
     mask_unit: Literal["token", "word", "span"] = Field(
-        "token", description="What is masked as a whole: a token, a word, or a span of 1 to 10 words (SpanBERT)."
+        "token", description="Unit that is masked as a whole: a token, a word, or a span of 1 to 10 words (SpanBERT)."
     )
-    short_fraction: float = Field(0.1, ge=0, le=1, description="Share of passes with a random shorter length.")
-    duplication: int = Field(5, ge=1, description="Times each document is used, with other pairs and masks.")
-    held_out_fraction: float = Field(0.02, ge=0, lt=1, description="Share of documents kept for evaluation.")
+    short_fraction: float = Field(0.1, ge=0, le=1, description="Fraction of passes with a random shorter length.")
+    duplication: int = Field(
+        5, ge=1, description="Number of times each document is used, with different pairs and masks."
+    )
+    held_out_fraction: float = Field(0.02, ge=0, lt=1, description="Fraction of documents held out for evaluation.")
     shards: int | None = Field(
         None,
         ge=1,
         le=MOST_SHARDS,
-        description="Files of training records. Default: at least 4, enough to keep each file below 256 MB.",
+        description="Number of files of training records. Default: at least 4, enough to keep each file below 256 MB.",
     )

@@ -13,10 +13,12 @@ Objective = Literal["dev_score", "held_out_loss"]
 class Dimension(Settings):
     """The values that a search gives a setting: a range, or some of them."""
 
-    low: int | float | None = Field(None, description="Lowest value; where both are integers, integers are drawn.")
+    low: int | float | None = Field(
+        None, description="Lowest value; if both bounds are integers, integers are sampled."
+    )
     high: int | float | None = Field(None, description="Highest value.")
-    log: bool = Field(False, description="Draw the logarithm evenly.")
-    choices: tuple[Any, ...] | None = Field(None, description="The values, in the place of a range.")
+    log: bool = Field(False, description="Sample uniformly in the logarithm.")
+    choices: tuple[Any, ...] | None = Field(None, description="List of values, instead of a range.")
 
     @model_validator(mode="after")
     def _check_range(self):
@@ -62,18 +64,19 @@ class Dimension(Settings):
 class TuningConfig(Settings):
     """What `kbf tune` searches, by Optuna; no other command reads this."""
 
-    trials: int = Field(20, ge=1, description="Trials that end, pruned and failed ones among them.")
-    seed: Seed = Field(1, description="Seed of what the sampler draws.")
+    trials: int = Field(20, ge=1, description="Number of trials, including pruned and failed ones.")
+    seed: Seed = Field(1, description="Seed of the sampler.")
     startup_trials: int = Field(
-        5, ge=1, description="Trials that are drawn at random and never pruned, before the sampler learns from them."
+        5, ge=1, description="Number of random, unpruned trials before the sampler starts to model the results."
     )
     pruning: bool = Field(
-        True, description="End a trial whose best value yet is worse than the median of those before it at its step."
+        True,
+        description="Prune a trial whose best value is worse than the median of earlier trials at the same step.",
     )
     objective: Objective | None = Field(
         None,
-        description="Dev score of the task, the higher the better, or loss on held-out records, the lower the better. "
-        "Default: the first where the configuration has a section `task`.",
+        description="Maximise the dev score of the task, or minimise the loss on held-out records. "
+        "Default: the former if the configuration has a section `task`.",
     )
     space: dict[str, Dimension] = Field(
         {},
