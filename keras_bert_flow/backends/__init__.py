@@ -1,4 +1,4 @@
-"""All that names jax, tensorflow or torch: a function each, which means the same on all three.
+"""Backend-specific code: everything that names jax, tensorflow or torch, behind functions that agree on all three.
 
-Faster forms of what Keras has, and what Keras has no name for. Nothing here imports another room.
+Faster versions of Keras operations, and operations that Keras lacks. Nothing here imports another subpackage.
 """

@@ -1,4 +1,4 @@
-"""Steps of AdamW in one pass over the weights, where Keras needs several."""
+"""Fused AdamW steps: one pass over the weights, where Keras needs several."""
 
 import math
 
@@ -6,14 +6,14 @@ from keras import ops
 
 from keras_bert_flow.backends.fusion import fuse
 
-UNFUSED = ("use_ema", "loss_scale_factor", "clipnorm", "clipvalue")  # arguments that the form for PyTorch cannot take
+UNFUSED = ("use_ema", "loss_scale_factor", "clipnorm", "clipvalue")  # arguments that the PyTorch version lacks
 
 
 def dense_gradients(gradients):
-    """Turn gradients that TensorFlow gives as rows with their numbers into whole ones.
+    """Convert the sparse gradients of TensorFlow (`IndexedSlices`) into dense ones.
 
-    The gradient of a gather names a row as often as it was gathered. Keras' norms and squares take each mention by
-    itself, where their sum is meant.
+    The gradient of a gather has an entry each time a row was gathered. Keras computes norms and squares of each entry
+    separately, where those of their sum are meant.
     """
     return [
         ops.segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
@@ -31,15 +31,15 @@ def step_at_once(gradient, momentum, velocity, weight, rate, beta_1, beta_2, eps
 
 
 def apply_at_once(optimizer, grads, trainable_variables, step):
-    """Do what `Optimizer.apply` does, with one call for all weights, for PyTorch on a processor.
+    """Implement `Optimizer.apply` with one call for all weights, for PyTorch on a CPU.
 
-    Gradients of the batches of a step are added up in place.
+    The gradients of accumulated batches are summed in place.
 
     Args:
-        optimizer: clips by the global norm, if at all, and takes none of `UNFUSED`.
-        grads, trainable_variables: what `apply` was given.
-        step: called with a list of (gradient, variable, number of the variable), with what the gradients are still to
-            be divided by (a tensor, or None), and with the learning rate.
+        optimizer: clips by the global norm, if at all, and uses none of `UNFUSED`.
+        grads, trainable_variables: the arguments of `apply`.
+        step: called with a list of (gradient, variable, index of the variable), the divisor still to be applied to the
+            gradients (a tensor, or None), and the learning rate.
     """
     import torch
 
@@ -58,11 +58,11 @@ def apply_at_once(optimizer, grads, trainable_variables, step):
         if (done + 1) % batches == 0:
             scale = _find_scale([grad for grad, _, _ in given], optimizer, batches)
             step(given, scale, float(optimizer.learning_rate))
-    optimizer._iterations.assign_add(1)  # of batches; `iterations` is that of steps
+    optimizer._iterations.assign_add(1)  # counts batches; `iterations` counts steps
 
 
 def _add_up(optimizer, given, is_first):
-    """Return the sums of the gradients of a step's batches up to this one, in the place of its gradients."""
+    """Add gradients to the accumulated ones of the step, and return the sums in their place."""
     grads = {index: grad for grad, _, index in given}
     for index, place in enumerate(optimizer._accumulated_gradients):
         if index in grads:
@@ -73,7 +73,7 @@ def _add_up(optimizer, given, is_first):
 
 
 def _find_scale(grads, optimizer, batches):
-    """Return by what to divide sums of gradients: their number, or more where the mean has too large a norm."""
+    """Return the divisor of summed gradients: the number of batches, times the clipping factor of their mean."""
     import torch
 
     if optimizer.global_clipnorm is None or not grads:
@@ -84,15 +84,15 @@ def _find_scale(grads, optimizer, batches):
 
 
 def step_by_torch(weights, gradients, momentums, velocities, done, rate, constants, weight_decay, scale=None):
-    """Take a step of AdamW in place, by PyTorch's fused one.
+    """Take an AdamW step in place with PyTorch's fused kernel.
 
     Args:
-        weights, gradients, momentums, velocities: tensors of PyTorch on a processor, lists of equal length.
-        done: steps before this one.
+        weights, gradients, momentums, velocities: PyTorch tensors on a CPU, lists of equal length.
+        done: number of previous steps.
         rate: the learning rate.
-        constants: beta_1, beta_2 and epsilon, the last as Keras has it.
+        constants: beta_1, beta_2 and epsilon, the last as defined by Keras.
         weight_decay: decoupled decay.
-        scale: what the gradients are divided by, a tensor, or None.
+        scale: divisor of the gradients, a tensor or None.
     """
     import torch
     from torch.optim.adamw import adamw
@@ -112,7 +112,7 @@ def step_by_torch(weights, gradients, momentums, velocities, done, rate, constan
         beta2=beta_2,
         lr=rate,
         weight_decay=weight_decay,
-        # PyTorch adds epsilon to the root of the corrected moment, Keras to that of the plain one.
+        # PyTorch adds epsilon to the root of the bias-corrected moment, Keras to that of the uncorrected one.
         eps=epsilon / math.sqrt(1 - beta_2 ** (done + 1)),
         maximize=False,
     )

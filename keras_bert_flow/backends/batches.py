@@ -1,14 +1,14 @@
-"""Hand the batches of a Grain data set to TensorFlow: of any width, and with nothing that slows down the steps."""
+"""Convert a Grain dataset to `tf.data` for `fit` on TensorFlow: batches of any width, without autotuning."""
 
 import keras
 
 
 def take_batches(batches, has_one_width=False):
-    """Return a Grain data set as `fit` on TensorFlow should read it; anything else is returned as it is.
+    """Convert a Grain dataset to a `tf.data.Dataset` on TensorFlow; return anything else unchanged.
 
-    Keras tells TensorFlow the shapes of all batches by the first two: where these are of one width, the first batch of
-    another one is an error. What is returned there says of no axis how long it is, or, where all batches have one
-    width, of rows only.
+    Keras infers the shapes of all batches from the first two. If those have the same width, a later batch of another
+    width is an error. The dataset returned here leaves every axis unknown, or only the batch axis if all batches have
+    one width.
     """
     if keras.backend.backend() != "tensorflow":
         return batches
@@ -27,10 +27,10 @@ def take_batches(batches, has_one_width=False):
 
 
 def without_autotuning(dataset):
-    """Return a `tf.data.Dataset` that does not look for the best number of threads while it is read.
+    """Disable the autotuning of a `tf.data.Dataset`.
 
-    There is nothing to choose here, as Grain has threads of its own. On two cores the search made the steps of two in
-    five calls of `fit` take twice as long, all of such a call: `benchmarks/tensorflow_reading.py`.
+    There is nothing to tune, since Grain has its own threads. On two cores autotuning doubled the step time of two in
+    five calls of `fit`, for the whole call: `benchmarks/tensorflow_reading.py`.
     """
     import tensorflow
 

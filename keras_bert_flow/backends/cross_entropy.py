@@ -1,10 +1,10 @@
-"""Cross-entropy, divergence and best class of many logits in few passes over them, on PyTorch on a processor."""
+"""Cross-entropy, KL divergence and argmax of many logits in few passes, for PyTorch on a CPU."""
 
 import keras
 
 
 def is_computable(tensor):
-    """Say whether what is below takes a tensor: float32, of PyTorch, on a processor, and not within `torch.compile`."""
+    """Return whether this module supports a tensor: float32, PyTorch, on a CPU, and not within `torch.compile`."""
     if keras.backend.backend() != "torch":
         return False
     import torch
@@ -13,7 +13,7 @@ def is_computable(tensor):
 
 
 def best_classes(logits):
-    """Return the position of the largest logit of each row, the first of equal ones; NumPy finds it far sooner."""
+    """Return the argmax of each row of logits, the first of ties; NumPy is far faster than PyTorch here."""
     import torch
 
     return torch.from_numpy(logits.detach().numpy().argmax(axis=-1))
@@ -25,7 +25,7 @@ def _make_functions():
     import torch
 
     def log_sums(logits, probabilities, origin=0.0):
-        # By way of the largest logit, whose probability is at least 1 / classes: another may be rounded to 0.
+        # Computed from the largest logit, whose probability is at least 1 / classes: others may be rounded to 0.
         return logits.amax(-1) - origin - probabilities.amax(-1).log()
 
     class CrossEntropies(torch.autograd.Function):
@@ -48,7 +48,7 @@ def _make_functions():
             logits, targets = logits / temperature, targets / temperature
             shares, guesses = torch.softmax(targets, -1), torch.softmax(logits, -1)
             apart = log_sums(logits, guesses) - log_sums(targets, shares)
-            # A product of matrices; PyTorch's `vecdot` would write all products down.
+            # A matrix product; PyTorch's `vecdot` would materialise all products.
             apart += (shares[..., None, :] @ targets.sub_(logits)[..., None])[..., 0, 0]
             ctx.save_for_backward(guesses.sub_(shares))
             ctx.temperature = temperature
@@ -66,28 +66,28 @@ _cross_entropies, _divergences = _make_functions()
 
 
 def cross_entropies(logits, labels):
-    """Return -log softmax(logits)[label], (rows,).
+    """Return the cross-entropy of each row, -log softmax(logits)[label], (rows,).
 
-    PyTorch keeps the logarithms of all probabilities, raises e to them again for the gradient, and fills a tensor of
-    that size with zeros for the labels. Here the probabilities are kept and become the gradient where they are, so it
-    can be computed once: PyTorch raises an error at a second backward pass.
+    PyTorch saves all log-probabilities, exponentiates them again for the gradient, and allocates a tensor of zeros of
+    the same size for the labels. Here the probabilities are saved and turned into the gradient in place, so only one
+    backward pass is possible: PyTorch raises an error at a second one.
 
     Args:
-        logits: float32, (rows, classes), of which `is_computable` holds.
+        logits: float32, (rows, classes), for which `is_computable` is true.
         labels: int, (rows,).
     """
     return _cross_entropies(logits, labels)
 
 
 def divergences(logits, targets, temperature):
-    """Return the Kullback-Leibler divergence of softmax(logits / temperature) from softmax(targets / temperature),
-    without the last axis.
+    """Return the Kullback-Leibler divergence of softmax(logits / temperature) from softmax(targets / temperature).
 
-    Kept for the gradient, which can be computed once, is the difference of the two alone: PyTorch, told the formula,
-    keeps five tensors of that size. None is passed to `targets`.
+    The result lacks the last axis. Only the difference of the two distributions is saved for the gradient, where
+    autograd of the formula would save five tensors of that size. Only one backward pass is possible, and `targets` gets
+    no gradient.
 
     Args:
-        logits, targets: float32, (..., classes), of which `is_computable` holds.
-        temperature: above 0; the higher, the softer both.
+        logits, targets: float32, (..., classes), for which `is_computable` is true.
+        temperature: above 0; higher values soften both distributions.
     """
     return _divergences(logits, targets, temperature)

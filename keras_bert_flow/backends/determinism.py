@@ -1,10 +1,10 @@
-"""Have the same numbers come out of the same inputs."""
+"""Deterministic results on every backend."""
 
 import keras
 
 
 def add_in_one_order() -> None:
-    """Have TensorFlow add in the same order each time; the other backends do so on a processor."""
+    """Enable deterministic operations in TensorFlow; the other backends are deterministic on a CPU."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow
 

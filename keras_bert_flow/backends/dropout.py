@@ -1,4 +1,4 @@
-"""Set values to 0 at random, by draws that are cheap on each backend."""
+"""Dropout with random numbers that are cheap to draw on each backend."""
 
 import hashlib
 
@@ -7,30 +7,30 @@ from keras import ops
 
 from keras_bert_flow.backends.fusion import fuse
 
-STEPS = 1 << 16  # a draw has 16 bits: rates are met to 8e-6, and what is kept is scaled by the share that is met
+STEPS = 1 << 16  # a draw has 16 bits: rates are rounded to within 8e-6, and kept values are scaled accordingly
 
 
 def dropped_steps(rate: float) -> int:
-    """Return how many of the `STEPS` values of a draw mean that a value is dropped."""
+    """Return a dropout rate as a number of the `STEPS` possible values of a draw."""
     return min(round(rate * STEPS), STEPS - 1)
 
 
 def _drop_by_hash(inputs, seed, dropped):
-    """Draw by mixing the number of each value with the seed, which fuses with what is around it.
+    """Drop values by hashing each value's index with the seed, which XLA fuses with the surrounding operations.
 
-    Keras draws by threefry on jax, 20 rounds a value, which take longer than the product of the attention scores.
+    Keras uses threefry on JAX, 20 rounds per value, which take longer than the product of the attention scores.
     """
     seed = ops.cast(seed, "uint32")
     numbers = ops.reshape(ops.cast(ops.arange(ops.size(inputs), dtype="int32"), "uint32"), ops.shape(inputs))
     first, second = _mix(_xor(seed[0], _mix(seed[1]))), _mix(seed[0] + _mix(_xor(seed[1], _word(0x9E3779B9))))
     draws = _mix(_mix(_xor(numbers, first)) + second)
     is_kept = ops.right_shift(draws, _word(16)) >= _word(dropped)
-    scaled = ops.cast(inputs, "float32") * (STEPS / (STEPS - dropped))  # in bfloat16 the factor itself were rounded
+    scaled = ops.cast(inputs, "float32") * (STEPS / (STEPS - dropped))  # bfloat16 would round the factor itself
     return ops.cast(ops.where(is_kept, scaled, 0.0), inputs.dtype)
 
 
 def _drop_in_torch(inputs, seed, dropped):
-    """Draw four values from each number of PyTorch's generator, whose `bernoulli_` draws a number for each."""
+    """Drop values with four draws from each random number of PyTorch, whose `bernoulli_` takes one number per value."""
     import torch
 
     if inputs.device.type == "meta":
@@ -38,15 +38,15 @@ def _drop_in_torch(inputs, seed, dropped):
     draws = torch.compiler.disable(_draw_in_torch)(inputs.shape, inputs.device, seed)
     mask = torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device)
     torch.ge(draws, dropped - STEPS // 2, out=mask)
-    # Two products, since a mask of 1.111 would be rounded, in bfloat16 to 1.109, for all values alike.
+    # Two products: a mask of 1.111 would be rounded to 1.109 in bfloat16, which biases all values.
     return (inputs * mask) * (STEPS / (STEPS - dropped))
 
 
 def _draw_in_torch(shape, device, seed):
-    """Return numbers of 16 bits, int16."""
+    """Return random 16-bit integers, int16."""
     import torch
 
-    # The generator of a processor takes 32 bits, so they must depend on both of the seed's words.
+    # The CPU generator takes a 32-bit seed, which must depend on both words of ours.
     digest = hashlib.blake2b(str(seed.tolist()).encode(), digest_size=4).digest()
     generator = torch.Generator(device)
     generator.manual_seed(int.from_bytes(digest, "little"))
@@ -58,10 +58,10 @@ drop_values = _drop_in_torch if keras.backend.backend() == "torch" else fuse(_dr
 
 
 def _mix(x):
-    """Spread each bit of 32 over all of them.
+    """Hash 32-bit integers.
 
-    Source: Ellis 2018, "Prospecting for Hash Functions", `lowbias32`, which flips an output bit for an input bit
-    flipped with a probability within 0.2 % of a half.
+    Source: Ellis 2018, "Prospecting for Hash Functions", `lowbias32`: flipping an input bit flips each output bit with
+    a probability within 0.2 % of a half.
     """
     x = _xor(x, ops.right_shift(x, _word(16))) * _word(0x7FEB352D)
     x = _xor(x, ops.right_shift(x, _word(15))) * _word(0x846CA68B)

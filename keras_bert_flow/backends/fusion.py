@@ -1,4 +1,4 @@
-"""Compute a chain of element-wise operations in one pass over memory."""
+"""Fuse a chain of element-wise operations into one pass over memory."""
 
 import functools
 
@@ -6,11 +6,11 @@ import keras
 
 
 def fuse(function):
-    """Return a function of tensors that TensorFlow compiles with XLA; the other backends get it as it is.
+    """Compile a function of tensors with XLA on TensorFlow; return it unchanged on the other backends.
 
-    TensorFlow passes over memory once for each operation and keeps each result for the gradient. On jax the whole step
-    is compiled anyway. Matrix products stay outside: XLA on a processor has no bfloat16 ones. Under a strategy of
-    TensorFlow nothing is compiled, as Keras does it.
+    Without XLA, TensorFlow passes over memory once per operation and saves each result for the gradient. JAX compiles
+    the whole training step anyway. Matrix products must stay outside: XLA has no bfloat16 ones on a CPU. Under a
+    TensorFlow distribution strategy nothing is compiled, as in Keras.
     """
     if keras.backend.backend() != "tensorflow":
         return function

@@ -1,19 +1,19 @@
-"""Keep the memory of one training step for the next."""
+"""Keep freed memory in the process, so that the next training step reuses it."""
 
 import ctypes
 import sys
 
-# Of glibc's malloc.h, with the values that are set.
+# Options of glibc's malloc.h, with the values to set.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 _OPTIONS = {_ARENA_MAX: 1, _MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 1 << 26}
 
 
 def keep_freed_memory() -> bool:
-    """Tell the C library not to give freed memory back to the system; return whether it could be told.
+    """Stop malloc from returning freed memory to the operating system; return whether that succeeded.
 
-    A step allocates and frees arrays of many MB. By default each is new memory from the system, which fills it with
-    zeros, page after page: a tenth of the time of a step on a processor, or more. Call it before the backend starts
-    its threads. The process holds its peak until it ends, and that may be somewhat higher.
+    A step allocates and frees arrays of many MB. By default each is new memory from the operating system, which zeroes
+    it page by page: a tenth of the step time on a CPU, or more. Call this before the backend starts its threads. The
+    process then holds its peak memory until it ends, and the peak may be slightly higher.
     """
     if not sys.platform.startswith("linux"):
         return False

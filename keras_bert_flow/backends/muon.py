@@ -1,4 +1,4 @@
-"""Orthogonalise the matrices of a Muon step together, on PyTorch on a processor."""
+"""Batched Muon step: orthogonalise all matrices together, for PyTorch on a CPU."""
 
 from collections import defaultdict
 
@@ -6,19 +6,19 @@ from keras_bert_flow.backends.products import product_dtype
 
 
 def orthogonalise_together(matrices, product_type, coefficients, iterations):
-    """Return the orthogonal form of each matrix, as `muon.orthogonalise` does one by one.
+    """Orthogonalise a list of matrices, with the result of `muon.orthogonalise` for each.
 
-    Matrices of one shape are stacked, so that a product of all of them is one call.
+    Matrices of the same shape are stacked, so that their products are one call.
 
     Args:
         matrices: float32 tensors, (inputs, outputs) or (parts, inputs, outputs), of any shapes.
-        product_type: of the products.
-        coefficients: of the quintic.
-        iterations: of it.
+        product_type: dtype of the matrix products.
+        coefficients: of the quintic polynomial.
+        iterations: of the polynomial.
     """
     import torch
 
-    rows = defaultdict(list)  # shape, the shorter side first → positions of the matrices
+    rows = defaultdict(list)  # shape, the shorter side first → indices of the matrices
     stacks = [matrix if matrix.ndim == 3 else matrix[None] for matrix in matrices]
     for position, stack in enumerate(stacks):
         rows[tuple(sorted(stack.shape[1:]))].append(position)
@@ -52,15 +52,15 @@ def _iterate(values, coefficients, iterations):
 
 
 def step_matrices(weights, gradients, momentums, directions_of, momentum, rates, decay, scale):
-    """Move matrices in place along the direction of their Nesterov momentum.
+    """Update matrices in place along a direction computed from their Nesterov momentum.
 
     Args:
         weights, gradients, momentums: tensors, lists of equal length.
-        directions_of: makes directions of a list of tensors like these.
-        momentum: how much of it is kept.
-        rates: the learning rate of each.
+        directions_of: maps a list of such tensors to their update directions.
+        momentum: decay rate of the momentum.
+        rates: the learning rate of each matrix.
         decay: decoupled decay.
-        scale: what the gradients are divided by, a tensor, or None.
+        scale: divisor of the gradients, a tensor or None.
     """
     import torch
 

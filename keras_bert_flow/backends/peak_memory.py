@@ -1,4 +1,4 @@
-"""Read how much memory a process has needed at most."""
+"""Peak memory of the process."""
 
 import keras
 
@@ -7,7 +7,7 @@ from keras_bert_flow.machine import read_peak_memory
 
 
 def read_peak_bytes() -> int:
-    """Return the most bytes that were in use since the process began: on the accelerator, or without one in memory."""
+    """Return the peak memory of the process so far, in bytes: of the accelerator, or main memory without one."""
     if is_on_processor():
         return read_peak_memory()
     if keras.backend.backend() == "torch":

@@ -1,4 +1,4 @@
-"""Say whether tensors are on a processor, where other forms are fast than on an accelerator."""
+"""Detect whether tensors are on a CPU, where other implementations are fast than on an accelerator."""
 
 import keras
 from keras import ops
@@ -10,5 +10,5 @@ def is_on_processor() -> bool:
 
 
 def is_torch_on_processor() -> bool:
-    """Return whether tensors are PyTorch's, on a CPU."""
+    """Return whether the backend is PyTorch on a CPU."""
     return keras.backend.backend() == "torch" and is_on_processor()

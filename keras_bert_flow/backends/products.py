@@ -1,13 +1,13 @@
-"""Multiply matrices in a type that the processor can multiply."""
+"""Matrix products in a dtype for which the CPU is fast."""
 
 import keras
 from keras import ops
 
 
 def _is_bfloat16_slow():
-    """Say whether PyTorch multiplies bfloat16 number by number on this processor, far slower than float32.
+    """Return whether PyTorch on this CPU multiplies bfloat16 matrices element by element, far slower than float32.
 
-    It has oneDNN do it where there is AVX-512, or what Arm has for it.
+    It uses oneDNN instead if the CPU has AVX-512, or the Arm equivalent.
     """
     if keras.backend.backend() != "torch":
         return False
@@ -20,16 +20,16 @@ IS_BFLOAT16_SLOW = _is_bfloat16_slow()
 
 
 def product_dtype(dtype):
-    """Return the type in which to multiply what is of a type: float32 where bfloat16 is slow, else its own."""
+    """Return the dtype in which to multiply tensors of a dtype: float32 where bfloat16 is slow, else the same."""
     dtype = keras.backend.standardize_dtype(dtype)
     is_slow = IS_BFLOAT16_SLOW and dtype == "bfloat16" and ops.zeros(()).device.type == "cpu"
     return "float32" if is_slow else dtype
 
 
 def matmul(left, right):
-    """Return `ops.matmul` of two tensors of one type; where bfloat16 is slow, the float32 product rounded to it.
+    """Return `ops.matmul` of two tensors of the same dtype; where bfloat16 is slow, the rounded float32 product.
 
-    A processor that multiplies bfloat16 adds up in float32 and rounds as well. float16 is left to Keras, which does so.
+    A CPU with bfloat16 products also accumulates in float32 and rounds. Keras itself does the same for float16.
     """
     is_slow = IS_BFLOAT16_SLOW and keras.backend.standardize_dtype(left.dtype) == "bfloat16"
     if not is_slow or left.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""Project the last axis, at the cost of its matrix products."""
+"""Dense projection of the last axis, with a custom gradient on JAX."""
 
 import keras
 from keras import ops
@@ -12,7 +12,7 @@ def _plainly(inputs, kernel, bias):
 
 
 def _make_projection():
-    """Return the product of (..., inputs) and (inputs, outputs), plus a bias or None."""
+    """Return the projection function of the backend."""
     if keras.backend.backend() != "jax":
         return _plainly
     import jax
@@ -44,9 +44,8 @@ _project = _make_projection()
 def project(inputs, kernel, bias):
     """Return the product of (..., inputs) and (inputs, outputs), plus a bias unless it is None.
 
-    By itself jax multiplies the other way round for the gradient of the kernel, (outputs, rows) by (rows, inputs), and
-    transposes: XLA then copies the gradient of the outputs for each layer, and the product is slower on a processor.
-    That of the bias is a product with ones: into a sum XLA puts all that led to the gradient of the outputs, and so
-    computes it twice.
+    The default kernel gradient of JAX is the transpose of (outputs, rows) by (rows, inputs). For it XLA copies the
+    gradient of the outputs in each layer, and the product is slower on a CPU. The bias gradient is a product with ones:
+    XLA would fuse a sum with everything that led to the gradient of the outputs, and so compute that twice.
     """
     return _project(inputs, kernel, bias)

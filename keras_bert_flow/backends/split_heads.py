@@ -1,17 +1,17 @@
-"""Cut what one product gives into query, key and value, head by head."""
+"""Split a fused query-key-value projection into attention heads."""
 
 import keras
 from keras import ops
 
 
 def _split(fused, length, num_heads, head_dim):
-    # One transposition, then parts that lie apart: TensorFlow fills up the gradient of a slice with zeros.
+    # One transpose, then contiguous parts: TensorFlow pads the gradient of a slice with zeros.
     fused = ops.reshape(fused, (-1, length, num_heads, 3, head_dim))
     return tuple(ops.unstack(ops.transpose(fused, (3, 0, 2, 1, 4))))
 
 
 def _make_split():
-    """Return the split; on jax with a gradient of our own, as that of a slice is filled up with zeros there, too."""
+    """Return the split function; on JAX with a custom gradient, since JAX also pads that of a slice with zeros."""
     if keras.backend.backend() != "jax":
         return _split
     import jax
@@ -33,7 +33,7 @@ _split_heads = _make_split()
 
 
 def split_heads(fused, length, num_heads, head_dim):
-    """Cut (batch, length, 3 hidden) into query, key and value, each (batch, heads, length, head_dim).
+    """Split (batch, length, 3 hidden) into query, key and value, each (batch, heads, length, head_dim).
 
     The last axis of `fused` is ordered (heads, 3, head_dim).
     """

@@ -1,25 +1,25 @@
-"""Leave padding out of what is computed token by token, where a step takes inputs of any shape."""
+"""Pack the real tokens of a batch, so that token-wise layers skip padding; for backends that compile no shapes."""
 
 from typing import Any
 
 import keras
 from keras import ops
 
-GROUPS = 4  # of rows for attention
+GROUPS = 4  # groups of rows for attention
 
 
 def is_packable(padding_mask) -> bool:
-    """Return whether a batch has padding to leave out: on PyTorch on a CPU, which compiles no shapes."""
+    """Return whether a batch has padding that can be skipped: only PyTorch on a CPU, which compiles no shapes."""
     if keras.backend.backend() != "torch" or padding_mask.device.type != "cpu":
         return False  # the other backends compile shapes, and an accelerator would wait to count the tokens
     return not bool(ops.all(ops.cast(padding_mask, "bool")))
 
 
 def pack_tokens(hidden, padding_mask):
-    """Return the real tokens of a batch.
+    """Return the real tokens of a batch, without padding.
 
     Args:
-        hidden: tensor of PyTorch, (batch, length, units).
+        hidden: PyTorch tensor, (batch, length, units).
         padding_mask: int or bool, (batch, length). 1 for a real token.
     Returns:
         (tokens, units), row by row.
@@ -28,7 +28,7 @@ def pack_tokens(hidden, padding_mask):
 
 
 def unpack_tokens(tokens, padding_mask):
-    """Undo `pack_tokens`; padding is 0."""
+    """Invert `pack_tokens`, with zeros for padding."""
     batch, length = padding_mask.shape
     spread = _row_functions()[1].apply(tokens, _find_places(padding_mask), batch * length)
     return spread.reshape(batch, length, tokens.shape[-1])
@@ -37,10 +37,10 @@ def unpack_tokens(tokens, padding_mask):
 def map_rows(function, tokens, padding_mask):
     """Apply a function of whole rows to packed tokens, in groups of neighbouring rows.
 
-    A group is as wide as its longest row: where rows are sorted by length, little of it is padding.
+    A group is as wide as its longest row, so there is little padding if rows are sorted by length.
 
     Args:
-        function: of a tensor, (rows, length, units), and its mask, (rows, length), to a tensor of the same rows.
+        function: maps a tensor, (rows, length, units), and its mask, (rows, length), to a tensor of the same rows.
         tokens: (tokens, units).
         padding_mask: of the whole batch.
     """
@@ -52,13 +52,13 @@ def map_rows(function, tokens, padding_mask):
 
 
 def _cut_width(padding_mask):
-    """Leave out the last columns that are padding in each row."""
+    """Remove the trailing columns that are padding in every row."""
     columns = padding_mask.any(dim=0).nonzero()
     return padding_mask[:, : int(columns.max()) + 1 if len(columns) else 0]
 
 
 def is_packed(hidden) -> bool:
-    """Return whether these are packed tokens, (tokens, units)."""
+    """Return whether a tensor holds packed tokens, (tokens, units)."""
     return len(hidden.shape) == 2
 
 
@@ -70,9 +70,9 @@ _functions: list[Any] = []
 
 
 def _row_functions():
-    """Return functions of PyTorch that take and put rows; no row twice, so the gradient of each is the other.
+    """Return autograd functions of PyTorch that gather and scatter rows.
 
-    The gradient of `index_select` adds rows one by one.
+    No row occurs twice, so the gradient of each is the other. The gradient of `index_select` adds rows one by one.
     """
     if _functions:
         return _functions

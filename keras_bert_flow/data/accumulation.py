@@ -1,4 +1,4 @@
-"""Split batches into parts whose gradients, averaged, are exactly the gradient of the whole batch."""
+"""Gradient accumulation: split batches into parts whose mean gradient is exactly that of the whole batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,19 +8,18 @@ import numpy as np
 
 
 class SplitBatch(grain.experimental.FlatMapTransform):
-    """Split (x, y, sample_weight) into equal parts, with weights for losses that are sums.
+    """Split (x, y, sample_weight) into equal parts, with weights for losses with sum reduction.
 
-    The loss of a batch is, for each output, the mean over its predictions, of which the parts hold different numbers:
-    the mean of the parts' means would give the predictions of a part with few of them too much weight. So the weights
-    are divided by their mean sum over the parts, known before the first of them runs, and a part's loss is its sum of
-    weight × cross-entropy. The mean of the parts' losses, and of their gradients, is then that of the whole batch.
+    The loss of a batch is, for each output, the mean over its predictions. The parts have different numbers of
+    predictions, so the mean of their means would overweight predictions in parts with few. Therefore the weights are
+    divided by their mean sum over the parts, which is known before the first part runs, and the loss of a part is its
+    sum of weight × cross-entropy. The mean of the parts' losses, and of their gradients, is that of the whole batch.
 
-    Where the rows are only a share of a batch, of which other processes have as many rows each, the sums are those over
-    all parts of all processes, and so are the means.
+    If several processes have equal shares of a batch, the sums and means are over all parts of all processes.
 
     Args:
-        count: parts of these rows.
-        processes: that have a share each.
+        count: number of parts of these rows.
+        processes: number of processes, each with a share of the batch.
         add_up: returns the sum of a number over the processes.
     """
 
@@ -39,15 +38,15 @@ class SplitBatch(grain.experimental.FlatMapTransform):
 
 
 def split_batches(dataset: grain.IterDataset, count: int, *share: Any) -> grain.IterDataset:
-    """Return the parts of each batch one after another; `share` are the other arguments of `SplitBatch`."""
+    """Split each batch of a dataset into consecutive parts; `share` are the other arguments of `SplitBatch`."""
     return grain.experimental.FlatMapIterDataset(dataset, SplitBatch(count, *share))
 
 
 def take_part(batch: tuple[dict, dict, dict], part: int, count: int) -> Any:
-    """Return the rows of one of `count` equal parts.
+    """Return the rows of one of `count` equal parts of a batch.
 
     Raises:
-        ValueError: the rows do not divide.
+        ValueError: the rows do not divide evenly.
     """
 
     def rows(values: np.ndarray) -> np.ndarray:
@@ -59,7 +58,7 @@ def take_part(batch: tuple[dict, dict, dict], part: int, count: int) -> Any:
 
 
 def require_equal_parts(batch_size: int, count: int) -> None:
-    """Raise a ValueError where so many rows do not split into so many equal parts."""
+    """Raise ValueError unless a batch splits into `count` equal parts."""
     if batch_size % count:
         raise ValueError(
             f"A batch must split into equal parts. Received: {batch_size} sequences for {count} parts. "

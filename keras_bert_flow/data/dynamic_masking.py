@@ -1,8 +1,7 @@
-"""Draw the masks of records anew for each pass over them, from (seed, epoch, index) alone.
+"""Dynamic masking: new masks for the records in each epoch, a function of (seed, epoch, index).
 
-The records are the same as for static masks: what was hidden is restored from `masked_lm_ids`, and the vocabulary that
-lies beside the records says which pieces start a word. So nothing is stored twice, and a resumed run sees the same
-masks.
+The records are the same as for static masking: hidden tokens are restored from `masked_lm_ids`, and the vocabulary next
+to the records tells which pieces start a word. So nothing is stored twice, and a resumed run sees the same masks.
 
 Source: Liu et al. 2019 (RoBERTa), section 4.1; arXiv:1907.11692.
 """
@@ -24,7 +23,7 @@ Features = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class NumberedRecords:
-    """Records that come with their number, which their masks are drawn from."""
+    """Records with their index, which seeds their masks."""
 
     records: RandomAccess
 
@@ -37,12 +36,12 @@ class NumberedRecords:
 
 @dataclass(frozen=True)
 class DynamicMasking:
-    """Masks of numbered records at a place of an endless data set.
+    """Mask numbered records anew at each position of an infinite dataset.
 
     Attributes:
-        rule: how tokens are hidden: that of the records, or one with another share.
-        length: records of an epoch.
-        seed: of every choice.
+        rule: how tokens are hidden: the rule of the records, or one with another masked fraction.
+        length: number of records in an epoch.
+        seed: of every random choice.
     """
 
     rule: MaskingRule
@@ -56,14 +55,14 @@ class DynamicMasking:
 
 
 def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingRule:
-    """Return the rule that the records of a folder were masked by.
+    """Return the masking rule of the records in a folder.
 
     Args:
         folder: the published records.
-        config: that of their manifest.
+        config: the config in their manifest.
     Raises:
-        FileNotFoundError: there is no tokenizer beside the records.
-        ValueError: the manifest does not say how many tokens to mask.
+        FileNotFoundError: there is no tokenizer next to the records.
+        ValueError: the manifest does not give the number of tokens to mask.
     """
     missing = [name for name in ("masked_fraction", "max_predictions") if name not in config]
     if missing:
@@ -78,12 +77,12 @@ def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingR
 
 
 def with_fraction(rule: MaskingRule, masked_fraction: float, length: int) -> MaskingRule:
-    """Return a rule that masks another share of instances of up to `length` tokens."""
+    """Return a masking rule with another masked fraction, for instances of up to `length` tokens."""
     return replace(rule, masked_fraction=masked_fraction, max_predictions=count_masks(length, masked_fraction))
 
 
 def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return the features of a record with other masks; those that have nothing to do with masks stay as they are."""
+    """Return the features of a record with new masks; features unrelated to masks are unchanged."""
     masked = mask_rows(restore_tokens(features)[None], features["input_mask"].sum(keepdims=True), rule, rng)
     return dict(features) | {
         "input_ids": masked.token_ids[0],
@@ -94,7 +93,7 @@ def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) 
 
 
 def restore_tokens(features: Features) -> np.ndarray:
-    """Return the tokens of a record as they were before masking, int, (sequence_length,), padding included."""
+    """Return the tokens of a record before masking, int, (sequence_length,), padding included."""
     token_ids = np.array(features["input_ids"])
     is_real = features["masked_lm_weights"] > 0
     token_ids[features["masked_lm_positions"][is_real]] = features["masked_lm_ids"][is_real]

@@ -9,13 +9,13 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 def read_tokenizer(model: Path) -> Tokenizer:
-    """Return the tokenizer of a model directory: of `vocab.txt`, or without it of `tokenizer.json`.
+    """Return the tokenizer of a model directory, from `vocab.txt`, or else from `tokenizer.json`.
 
-    `tokenizer_config.json` says whether a `vocab.txt` keeps case; `tokenizer.json` says it itself.
+    `tokenizer_config.json` tells whether a `vocab.txt` is cased; `tokenizer.json` tells it itself.
 
     Raises:
         FileNotFoundError: the directory has neither file.
-        ValueError: a file is damaged, or `tokenizer.json` is of a tokenizer that joins texts in another way.
+        ValueError: a file is damaged, or the tokenizer in `tokenizer.json` joins pairs of texts differently.
     """
     file, settings = find_tokenizer_file(model), model / "tokenizer_config.json"
     if file.suffix == ".json":

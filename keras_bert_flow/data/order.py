@@ -1,7 +1,7 @@
-"""Read records in another order in each pass, any place of which is found at once, without a list of them.
+"""Shuffle records in each epoch by a pseudorandom permutation, with random access and no list of indices in memory.
 
 Source of the permutation: Black and Rogaway 2002, Ciphers with arbitrary finite domains, section 3 and figure 2 (a
-Feistel network on the next power of two; a number beyond the records is sent through it again).
+Feistel network on the next power of two, with cycle walking: an index beyond the records is permuted again).
 """
 
 from functools import lru_cache
@@ -9,16 +9,16 @@ from typing import Any, Protocol
 
 from keras_bert_flow.text.randomness import keyed_number
 
-ROWS = 1 << 50  # as good as endless; grain's own endless length is too large for batches of one
-_ROUNDS = 6  # with four, some orders of four records are more frequent than others
-_LEAST_BITS = 6  # with three, some of five
+ROWS = 1 << 50  # practically infinite; Grain's own infinite length is too large for batches of one
+_ROUNDS = 6  # with 4, some orders of four records are more frequent than others
+_LEAST_BITS = 6  # with 3, some orders of five records are
 _WORD = (1 << 64) - 1
-# Odd numbers that spread a change of one bit over the upper half of a word: Steele et al. 2014, SplitMix64.
+# Odd constants that propagate a change of one bit to the upper half of a word: Steele et al. 2014, SplitMix64.
 _FIRST_FACTOR, _SECOND_FACTOR = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 
 
 class Permutation:
-    """An order of `length` things, a function of keys.
+    """A pseudorandom permutation of range(length), determined by keys.
 
     Args:
         length: at least 1, at most 2 ** 62.
@@ -52,7 +52,7 @@ def _mix(word: int) -> int:
 
 
 class RandomAccess(Protocol):
-    """Records that are read by their number."""
+    """Records with random access by index."""
 
     def __len__(self) -> int: ...
 
@@ -60,10 +60,10 @@ class RandomAccess(Protocol):
 
 
 class Shuffled:
-    """Records without an end, in another order in each pass: a function of (seed, place).
+    """Records repeated infinitely and reshuffled in each epoch, a function of (seed, position).
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are no records.
     """
 
     def __init__(self, records: RandomAccess, seed: int):

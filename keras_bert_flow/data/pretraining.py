@@ -1,4 +1,4 @@
-"""Feed pre-training records to `model.fit`: order is a function of (seed, epoch, index), so resuming is a slice."""
+"""Pre-training datasets for `model.fit`: the order is a function of (seed, epoch, index), so resuming is a slice."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.text.objectives.objective import Batch, Features, Objective
 from keras_bert_flow.text.objectives.registry import find_objective
 
-# A record that is still elsewhere takes as long as the way there and back: then many batches are read at a time.
+# A record that is still remote takes a network round trip, so many batches are read at a time.
 READING_ELSEWHERE = grain.ReadOptions(num_threads=16, prefetch_buffer_size=32)
 READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # one thread decodes 20,000 records a second
 MASKINGS = ("static", "dynamic")
@@ -34,26 +34,27 @@ def pretraining_dataset(
     masked_fraction: float | None = None,
     objective: Objective | None = None,
 ) -> grain.IterDataset:
-    """Return endless shuffled batches (x, y, sample_weight) for `fit`; use with `steps_per_epoch`.
+    """Return infinite shuffled batches (x, y, sample_weight) for `fit`; use with `steps_per_epoch`.
 
-    They are for the model of the objective of the records, such as a `MaskedLM` for `mlm`.
+    They fit the model of the records' objective, such as a `MaskedLM` for `mlm`.
 
     Args:
         records: a published folder, or one already opened.
-        batch_size: sequences of a batch.
-        seed: of the order, and of dynamic masks; each pass over the records has another order.
-        start_step: batches to leave out at the start, at no cost.
-        masking: `static`, the masks of the records, or `dynamic`, other masks in each pass.
-        accumulate_batches: parts in which each batch comes, for an optimizer that accumulates as many and losses that
-            are sums (`models.defaults.token_loss`).
-        share: (number, count): which of `count` equal runs of each batch's rows to read; the others are not read.
-        bag_of_words: give the masked tokens once more, for a `BagOfWordsPretrainer`, and where records are cut the rest
-            of the document with them; frequent ones with less weight (`record_tokens.weigh_tokens`), for which the
-            records are read.
-        masked_fraction: of dynamic masks, in place of that of the records.
-        objective: of the model, if not that of the records.
+        batch_size: sequences per batch.
+        seed: of the order and of dynamic masks; each epoch has a different order.
+        start_step: number of batches to skip at the start, at no cost.
+        masking: `static`, the masks of the records, or `dynamic`, new masks in each epoch.
+        accumulate_batches: number of parts to split each batch into, for an optimizer that accumulates that many
+            batches and losses with sum reduction (`models.defaults.token_loss`).
+        share: (number, count): which of `count` equal contiguous shards of each batch to read; the others are not read.
+        bag_of_words: add labels for a `BagOfWordsPretrainer`: the masked tokens, and if records are cut the rest of
+            the document. Frequent tokens have less weight (`record_tokens.weigh_tokens`), for which the records are
+            read.
+        masked_fraction: masked fraction of dynamic masks. Default: that of the records.
+        objective: objective of the model. Default: that of the records.
     Raises:
-        ValueError: another `masking`, the records do not say how they were masked, or a batch has no equal shares.
+        ValueError: `masking` is unknown, the records do not tell how they were masked, or a batch does not divide into
+            equal shares.
     """
     records = records if isinstance(records, PretrainingRecords) else PretrainingRecords(records)
     if masking not in MASKINGS:
@@ -84,9 +85,9 @@ def ordered_batches(
     share: tuple[int, int] = (0, 1),
     objective: Objective | None = None,
 ) -> Iterator[tuple]:
-    """Yield the first `limit` records in order, the last batch filled up with rows of weight 0.
+    """Yield the first `limit` records in order, for evaluation; the last batch is padded with rows of weight 0.
 
-    `share` and `objective` are as of `pretraining_dataset`: every share has as many batches, of as many rows.
+    `share` and `objective` are as for `pretraining_dataset`. Every share has the same number of batches and rows.
     """
     total, (number, count) = min(limit, len(records)), share
     size, objective = batch_size // count, objective or find_objective(records.objective)
@@ -101,7 +102,7 @@ def ordered_batches(
 
 @dataclass(frozen=True)
 class Draws:
-    """What an objective draws at a place of an endless data set, from (seed, place) alone."""
+    """The random draws of an objective at a position of an infinite dataset, a function of (seed, position)."""
 
     objective: Objective
     seed: int
@@ -113,11 +114,12 @@ class Draws:
 def to_model_batch(
     features: Features, objective: Objective, label_weights: np.ndarray | None = None, mean_context: float = 1.0
 ) -> Batch:
-    """Return what an objective makes of a batch, with a bag of words where tokens have weights as labels.
+    """Convert features to the model batch of an objective, with bag-of-words labels if `label_weights` is given.
 
     Args:
-        label_weights: (vocabulary,), for `words` labels and weights, (batch, masks_per_sequence + context).
-        mean_context: tokens of a context that count as much as the masked tokens together.
+        label_weights: weight of each token as a label, (vocabulary,). Adds `words` labels and weights, (batch,
+            masks_per_sequence + context).
+        mean_context: number of context tokens that weigh as much as all masked tokens of a row.
     """
     batch = objective.make_batch(features)
     if label_weights is None:
@@ -132,13 +134,13 @@ def add_bag_of_words(
     context_ids: np.ndarray | None = None,
     context_shares: np.ndarray | None = None,
 ) -> Batch:
-    """Give the masked tokens to the output `words` as well, and the context beside them, each with its weight.
+    """Add weighted labels for the output `words`: the masked tokens and the context tokens.
 
     Args:
         batch: inputs, labels and sample weights, with those of `mlm`.
-        label_weights: of each token as a label, (vocabulary,).
+        label_weights: weight of each token as a label, (vocabulary,).
         context_ids: further labels, (batch, context).
-        context_shares: what each of them counts of all masked tokens of its row together, (batch, context).
+        context_shares: weight of each of them relative to all masked tokens of its row, (batch, context).
     """
     x, y, weights = batch
     labels, counts = y["mlm"], weights["mlm"]

@@ -1,4 +1,4 @@
-"""Read the records of a published folder by number, whole or cut into shorter sequences."""
+"""Random access to the pre-training records of a published folder, whole or cut into shorter sequences."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -24,25 +24,25 @@ from keras_bert_flow.text.randomness import keyed_generator
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
-SAMPLE_SEQUENCES = 1000  # a second; their mean context is known to some hundredths
+SAMPLE_SEQUENCES = 1000  # takes a second; their mean context is accurate to a few hundredths
 
 
 class PretrainingRecords:
-    """The records of one part of a published folder, by number.
+    """The pre-training records of one part of a published folder, with random access by index.
 
     Args:
-        folder: what `kbf records` made, here or elsewhere; see `stores.fetching.fetch`. Records that are still on their
-            way to this disk are read where they come from.
+        folder: output of `kbf records`, local or remote; see `stores.fetching.fetch`. Records that are still being
+            downloaded are read from the remote store.
         part: `train` or `held_out`.
-        verify: compare the sha256 of every file with the manifest first.
-        vocabulary_file: the file of the model's tokenizer, where it is not the one in the folder.
-        sequence_length: cut each record of the objective `mlm` into sequences of so many tokens, which take its place
-            under a number of their own, with masks that depend on the number alone. They have the rest of their
-            documents beside them; see `cutting.cut_record`.
+        verify: first compare the sha256 of every file with the manifest.
+        vocabulary_file: the file of the model's tokenizer. Default: the one in the folder.
+        sequence_length: cut each record of the objective `mlm` into sequences of this many tokens. Each sequence has
+            its own index, and masks that depend on the index alone. It comes with the rest of its documents as
+            context; see `cutting.cut_record`.
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is changed, damaged or in no manifest, the vocabulary is not that of the records, or they
-            cannot be cut so.
+            cannot be cut to this length.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class PretrainingRecords:
         """Return the features of a record, or of a sequence cut out of it.
 
         Raises:
-            ValueError: it is damaged, of another shape, or holds ids beyond the vocabulary; the message names file and
-                record.
+            ValueError: it is damaged, has another shape, or holds ids beyond the vocabulary; the message names the file
+                and the record.
         """
         if self.is_whole:
             return self._read(index)
@@ -97,7 +97,7 @@ class PretrainingRecords:
             raise ValueError(f"R{place[1:]}: {error}") from error
         self._check_shapes(features, place)
         ids = np.concatenate([features["input_ids"], features["masked_lm_ids"]])
-        # Without its sign, a negative id is above every size.
+        # As an unsigned integer, a negative id is above every size.
         largest = ids.view(np.uint64).max().astype(np.int64)
         if not 0 <= largest < self._vocabulary_size:
             raise ValueError(
@@ -107,7 +107,7 @@ class PretrainingRecords:
         return features
 
     def _check_shapes(self, features: Mapping[str, np.ndarray], place: str) -> None:
-        """Raise ValueError for shapes that no batch can hold, and places that no tensor has: jax would clip them."""
+        """Raise ValueError for inconsistent shapes, and for positions out of range, which JAX would clip."""
         masks, length = features["masked_lm_positions"].shape, self.record_length
         shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (length,))
         shapes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), masks)
@@ -123,7 +123,7 @@ class PretrainingRecords:
             )
 
     def wait(self) -> None:
-        """Return when every record is on this disk: whoever reads them all needs no store for each."""
+        """Wait until every record is on this disk, so that reading all of them needs no requests to the store."""
         for file in self._files:
             if (carrier := find_carrier(file.path)) is not None:
                 carrier.wait(file.path)
@@ -134,7 +134,7 @@ class PretrainingRecords:
         return all(find_carrier(file.path) is None for file in self._files)
 
     def read_masking_rule(self, masked_fraction: float | None = None) -> MaskingRule:
-        """Return how the records were masked, or the same with another share; see `dynamic_masking`."""
+        """Return the masking rule of the records, or the same with another masked fraction; see `dynamic_masking`."""
         rule = read_masking_rule(self._folder, self.manifest.config)
         if masked_fraction is None and self.is_whole:
             return rule
@@ -146,14 +146,14 @@ class PretrainingRecords:
 
     @cached_property
     def label_weights(self) -> np.ndarray:
-        """What each token counts as a label of a bag of words, float32, (vocabulary,); they are counted once."""
+        """Weight of each token as a bag-of-words label, float32, (vocabulary,); tokens are counted once."""
         self.wait()
         batches, special = read_tokens(self.uncut, self.record_length), self.read_tokenizer().special_ids
         return weigh_tokens(count_tokens(batches, self._vocabulary_size, special))
 
     @cached_property
     def mean_context(self) -> float:
-        """How many tokens of the rest of its documents a sequence has on average, told by a sample; at least 1."""
+        """Mean number of context tokens per sequence, estimated from a sample; at least 1."""
         if self.is_whole:
             return 1.0
         step = max(1, len(self) // SAMPLE_SEQUENCES)
@@ -162,20 +162,20 @@ class PretrainingRecords:
 
     @property
     def objective(self) -> str:
-        """Name of what the records are made for; see `text.objectives.registry`."""
+        """Name of the pre-training objective of the records; see `text.objectives.registry`."""
         return self.manifest.config.get("objective", DEFAULT)
 
     @property
     def is_whole(self) -> bool:
-        """Whether records are read as they are, and not cut."""
+        """Whether records are read whole, not cut."""
         return self.sequence_length == self.record_length
 
     @property
     def uncut(self) -> "PretrainingRecords":
-        """The same records, read as they are."""
+        """The same records, read whole."""
         whole = copy(self)
         whole.sequence_length, whole._count = self.record_length, 1
-        vars(whole).pop("mean_context", None)  # that of the sequences, where it is known
+        vars(whole).pop("mean_context", None)  # drop the cached value of the cut sequences
         return whole
 
 

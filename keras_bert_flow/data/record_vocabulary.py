@@ -6,12 +6,12 @@ from keras_bert_flow.text.tokenizers.files import read_pieces
 
 
 def check_record_vocabulary(path: Path, vocabulary_size: int, other: str | Path | None) -> None:
-    """Refuse records whose ids mean other pieces to the model than those that they were made of.
+    """Raise ValueError unless records and model have the same vocabulary.
 
     Args:
         path: the file of the records' tokenizer; see `files.read_tokenizer_file`.
-        vocabulary_size: that of their manifest.
-        other: the file of the model's tokenizer; None where the model is new.
+        vocabulary_size: vocabulary size in the manifest of the records.
+        other: the file of the model's tokenizer; None for a new model.
     """
     pieces = read_pieces(path)
     if len(pieces) != vocabulary_size:

@@ -1,4 +1,4 @@
-"""Write pre-training records as text with their masks shown."""
+"""Show pre-training records as text, with their masks."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,15 +18,15 @@ LEGEND = "[MASK: word] hidden, [KEPT: word] to predict though shown, [RANDOM oth
 
 
 def show_examples(folder: str | Path, count: int = 3, part: str = "train") -> str:
-    """Return the first records of a part as text; in a file they lie in random order.
+    """Return the first records of a part as text; the order of records in a file is random.
 
     Args:
-        folder: what `kbf records` made; sizes of all files are checked, digests of those that are read.
-        count: how many.
+        folder: output of `kbf records`; the sizes of all files are checked, and the digests of those that are read.
+        count: number of records.
         part: `train` or `held_out`.
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file or record is damaged, ids are beyond the vocabulary, or there is no such record.
+        ValueError: a file or record is damaged, ids are beyond the vocabulary, or the part has no records.
     """
     folder = Path(folder)
     if part not in PARTS:
@@ -52,7 +52,7 @@ def show_examples(folder: str | Path, count: int = 3, part: str = "train") -> st
 
 
 def show_record(features: Mapping[str, np.ndarray], tokenizer: Tokenizer, place: str, objective: str) -> str:
-    """Write one record: a head line, then each segment on a line of its own."""
+    """Format one record: a header line, then each segment on its own line."""
     pieces, ids, length = tokenizer.pieces, features["input_ids"], int(np.count_nonzero(features["input_mask"]))
     largest = int(max(ids.max(), features["masked_lm_ids"].max()))
     if largest >= len(pieces) or min(ids.min(), features["masked_lm_ids"].min()) < 0:
@@ -79,7 +79,7 @@ def show_record(features: Mapping[str, np.ndarray], tokenizer: Tokenizer, place:
 
 
 def show_prediction(shown: str, original: str, mask_token: str = "[MASK]") -> str:
-    """Write a masked token: what the model sees of it, and what it has to say."""
+    """Format a masked token: the input that the model sees, and the token to predict."""
     if shown == mask_token:
         return f"[MASK: {original}]"
     return f"[KEPT: {original}]" if shown == original else f"[RANDOM {shown}: {original}]"

@@ -1,4 +1,4 @@
-"""Shuffled batches of a task's features for `model.fit`, each a function of its number."""
+"""Shuffled batches of a task's features for `model.fit`, with random access by index."""
 
 from functools import lru_cache
 from typing import Any
@@ -15,35 +15,35 @@ from keras_bert_flow.tasks.core.features import Features
 
 
 class TaskBatches:
-    """Shuffled batches (inputs, labels, weights) of features, by number: each depends on `seed` and its number.
+    """Shuffled batches (inputs, labels, weights) of features by index, a function of `seed` and the index.
 
-    Each pass over the rows deals them out anew. A batch holds random rows, so that its gradient is an unbiased estimate
-    with the variance of as many independent rows. Batches of rows of similar length are less padding, but where labels
-    depend on length the rows of a batch are alike, and its gradient has more variance (`benchmarks/gradient_noise.py`).
+    The rows are reshuffled in each epoch. A batch holds random rows, so its gradient is an unbiased estimate with the
+    variance of as many independent rows. Batches grouped by length have less padding. But if labels depend on length,
+    the rows of such a batch are alike, and its gradient has more variance (`benchmarks/gradient_noise.py`).
 
-    A batch of random rows is mostly padding, as wide as its longest. In parts, from its shortest rows to its longest,
-    each only as wide as needed, it is not; and parts need less memory. Their losses are to be sums: the weights are
-    such that the mean of the parts' losses, and of their gradients, is that of the whole batch.
+    An ungrouped batch is mostly padding, since it is as wide as its longest row. Split into parts, from the shortest
+    rows to the longest, each only as wide as needed, it has less padding and needs less memory. The losses must use sum
+    reduction: the weights make the mean of the parts' losses, and of their gradients, that of the whole batch.
 
-    Where tokens have labels, the loss is to be a sum as well, and their weights make it a mean over those of a batch.
-    In batches of similar length that would give a token among short sentences several times the weight of one among
-    long ones: there weights are 1 / the mean number of labelled tokens per batch.
+    If tokens have labels, the loss must also use sum reduction, and the weights make it a mean over the labelled tokens
+    of a batch. With `group_by_length` that would give a token in short sentences several times the weight of one in
+    long ones, so there the weights are 1 / the mean number of labelled tokens per batch.
 
     Args:
         features: rows with labels.
-        batch_size: rows of a batch.
+        batch_size: rows per batch.
         seed: of the order.
-        max_widths: most widths that batches have, and the number of groups for `group_by_length`.
+        max_widths: maximum number of batch widths, and the number of groups for `group_by_length`.
         group_by_length: batches hold rows of similar length instead of random ones.
-        accumulate_batches: parts in which each batch comes, one after another, each with a number of its own.
-        compiles_shapes: each shape takes time to compile: there are few widths, and the last batch of a pass is filled
-            up with rows of weight 0. Otherwise a batch, or part of one, is as wide as its longest row, and its rows are
-            sorted by length, for `layers.packing`.
+        accumulate_batches: number of consecutive parts to split each batch into, each with its own index.
+        compiles_shapes: whether each shape takes time to compile. If so, there are few widths, and the last batch of an
+            epoch is padded with rows of weight 0. Otherwise a batch, or a part of one, is as wide as its longest row,
+            and its rows are sorted by length, for `layers.packing`.
     Attributes:
-        steps_per_epoch: batches of a pass.
-        mean_positions: of a batch, padding included.
+        steps_per_epoch: batches per epoch.
+        mean_positions: mean number of token positions per batch, padding included.
     Raises:
-        ValueError: there are no rows, or no labels; or a batch does not split into equal parts.
+        ValueError: there are no rows or no labels, or a batch does not split into equal parts.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TaskBatches:
     def _take_parts(self, epoch: int, place: int) -> tuple[list[tuple[np.ndarray, np.ndarray]], float]:
         """Return the parts of a batch, the shortest rows first, and the weight of a row.
 
-        A part is its rows, and whether each is one of the batch and not filler.
+        A part is (row indices, whether each row is real and not filler).
         """
         rows, count = self._plan(epoch)[place], self.accumulate_batches
         size = self.batch_size if self.compiles_shapes else -(-len(rows) // count) * count
@@ -104,7 +104,7 @@ class TaskBatches:
         return list(zip(np.split(filled, count), np.split(is_real, count), strict=True)), self._weigh(rows)
 
     def _weigh(self, rows: np.ndarray) -> float:
-        """Return the weight of each of a batch's rows, filler left out, or of each of their labelled tokens."""
+        """Return the weight of each row of a batch without filler, or of each labelled token."""
         if self._labelled_tokens.any():
             counts = self._labelled_tokens
             tokens = counts.sum() / self.steps_per_epoch if self.group_by_length else counts[rows].sum()
@@ -128,12 +128,12 @@ def task_dataset(
     accumulate_batches: int = 1,
     compiles_shapes: bool = True,
 ) -> grain.IterDataset:
-    """Return endless batches (inputs, labels, weights); use with `steps_per_epoch`. See `TaskBatches`.
+    """Return infinite shuffled batches (inputs, labels, weights); use with `steps_per_epoch`. See `TaskBatches`.
 
     Args:
-        start_step: batches to leave out at the start, at no cost.
-        accumulate_batches: parts in which each batch comes, for an optimizer that accumulates as many and losses that
-            are sums; `steps_per_epoch` of `fit` counts parts.
+        start_step: number of batches to skip at the start, at no cost.
+        accumulate_batches: number of parts to split each batch into, for an optimizer that accumulates that many
+            batches and losses with sum reduction; `steps_per_epoch` of `fit` counts parts.
     """
     options = (max_widths, group_by_length, accumulate_batches, compiles_shapes)
     batches = TaskBatches(features, batch_size, seed, *options)
@@ -141,10 +141,10 @@ def task_dataset(
 
 
 def read_batches(batches: TaskBatches, start_step: int = 0) -> grain.IterDataset:
-    """Return batches from a step on, for `model.fit`."""
+    """Return the dataset of batches from a step on, for `model.fit`."""
     return grain.MapDataset.source(batches)[start_step * batches.accumulate_batches :].to_iter_dataset(READING)
 
 
 def make_generator(seed: int, epoch: int) -> np.random.Generator:
-    """Return what deals out the rows of a pass."""
+    """Return the random generator that shuffles the rows of an epoch."""
     return np.random.Generator(np.random.Philox(key=[seed, epoch]))

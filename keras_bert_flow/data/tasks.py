@@ -1,4 +1,4 @@
-"""Feed the features of a task to a model: inputs and labels of rows, and predictions for all of them."""
+"""Model inputs, labels and batched predictions for the features of a task."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -9,13 +9,13 @@ import numpy as np
 from keras_bert_flow.data.lengths import MAX_WIDTHS, choose_few_widths, fill_up, plan_in_order, plan_tightly
 from keras_bert_flow.tasks.core.features import IGNORED, Features
 
-BATCH_POSITIONS = 4096  # of a batch in prediction: 64 rows of 64; more of them were no faster on a processor
-ChooseWidths = Callable[[np.ndarray], Sequence[int]]  # lengths of rows, int, (rows,) → widths of batches, rising
-ONLY_OUTPUT = "logits"  # name in features and predictions of what a model with one output says
+BATCH_POSITIONS = 4096  # per batch in prediction: 64 rows of 64 tokens; larger batches were no faster on a CPU
+ChooseWidths = Callable[[np.ndarray], Sequence[int]]  # lengths of rows, int, (rows,) → widths of batches, ascending
+ONLY_OUTPUT = "logits"  # key in labels and predictions of a model with a single output
 
 
 def make_inputs(features: Features, rows: np.ndarray, width: int) -> dict[str, np.ndarray]:
-    """Return the inputs of some rows, int32, (rows, width); with `has_axis` (rows, sequences_per_row, width)."""
+    """Return the model inputs of some rows, int32, (rows, width); with `has_axis` (rows, sequences_per_row, width)."""
     group = features.sequences_per_row
     sequences = (rows[:, None] * group + np.arange(group)).reshape(-1)
     token_ids, segment_ids, padding_mask = np.zeros((3, len(sequences), width), np.int32)
@@ -31,10 +31,10 @@ def make_inputs(features: Features, rows: np.ndarray, width: int) -> dict[str, n
 
 
 def make_labels(features: Features, rows: np.ndarray, width: int, weights: np.ndarray) -> tuple[Any, Any]:
-    """Return the labels of some rows and their weights: arrays, or dicts of them for a model with several outputs.
+    """Return the labels and weights of some rows: arrays, or dicts of them for a model with several outputs.
 
     Args:
-        weights: float32, (rows,). Where each token has a label, those `IGNORED` weigh nothing besides.
+        weights: float32, (rows,). If tokens have labels, those that are `IGNORED` get weight 0.
     """
     labels, label_weights = {}, {}
     for name, values in features.labels.items():
@@ -59,17 +59,16 @@ def predict_features(
     follow: Callable = iter,
     choose: ChooseWidths | None = None,
 ) -> dict[str, Any]:
-    """Ask a model about every row, in batches of like length.
+    """Predict for all rows, in batches of similar length.
 
     Args:
-        model: has `output` and `predict_on_batch`; where its `compiles_shapes` is false, as that of models of this
-            package on PyTorch and TensorFlow, no row is filled up beyond the longest of its batch, and no batch beyond
-            its rows.
-        follow: takes the batches and yields them again; it may show progress, or raise to break off.
-        choose: makes widths of the lengths of the rows, for a model that compiles each shape; by default those by which
-            least is padding, as many as are worth it, `max_widths` at most.
+        model: has `output` and `predict_on_batch`. If its `compiles_shapes` is false, as for models of this package on
+            PyTorch and TensorFlow, no row is padded beyond the longest of its batch, and no batch beyond its rows.
+        follow: takes the batches and yields them again; it may show progress, or raise to stop.
+        choose: computes batch widths from the lengths of the rows, for a model that compiles each shape. Default: the
+            widths with the least padding, as many as are worth compiling, at most `max_widths`.
     Returns:
-        Output of the model → float32, (rows, ...); or, where each token has an output, a list of (length, ...).
+        Output name → float32, (rows, ...), or for outputs per token a list of (length, ...).
     """
     if not len(features):
         return {}
@@ -99,12 +98,12 @@ def ask_in_batches(
     follow: Callable = iter,
     make: Callable = make_inputs,
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Yield rows and what a model says of them, float32 by output, batch by batch, the narrowest first.
+    """Yield row indices and predictions, output name → float32, for each batch, the narrowest first.
 
     Args:
-        features: `Features`, or others that have `lengths` and that `make` reads.
+        features: `Features`, or another object with `lengths` that `make` can read.
         choose, follow: as for `predict_features`.
-        make: makes inputs as `make_inputs` does, and others that the model takes.
+        make: makes the model inputs, like `make_inputs`.
     """
     compiles, lengths = getattr(model, "compiles_shapes", True), features.lengths
     plan = (

@@ -1,4 +1,4 @@
-"""Devices and processes: how the rows of a batch are shared and the gradients of the shares added.
+"""Distributed training: shard batches over devices and processes, and sum the gradients.
 
-A file for each backend, loaded when it is the one in use.
+One file per backend, loaded only if that backend is in use.
 """

@@ -1,12 +1,12 @@
-"""Say whether the accelerator that a backend trains on computes in bfloat16; a program for `precision_choice`."""
+"""Detect whether the accelerator of a backend supports bfloat16; a program run by `precision_choice`."""
 
 import sys
 
-AMPERE = (8, 0)  # the first compute capability of NVIDIA with bfloat16
+AMPERE = (8, 0)  # NVIDIA's first compute capability with bfloat16
 
 
 def has_bfloat16(backend: str) -> bool | None:
-    """Return it of the first accelerator; None where there is none for this backend."""
+    """Return whether the first accelerator supports bfloat16; None if this backend has no accelerator."""
     return {"torch": _of_torch, "jax": _of_jax, "tensorflow": _of_tensorflow}[backend]()
 
 

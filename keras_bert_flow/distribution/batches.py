@@ -1,4 +1,4 @@
-"""Check that batches divide over devices; importable without a backend."""
+"""Check that batches divide evenly over devices; importable without a backend."""
 
 import os
 
@@ -8,10 +8,10 @@ DATA_PARALLEL, MODEL_PARALLEL, TPU = "data_parallel", "model_parallel", "tpu"
 
 
 def check_devices(config: PipelineConfig, backend: str) -> None:
-    """Check what of the section `distribution` can be checked before devices are looked for.
+    """Check what can be checked of the section `distribution` before devices are detected.
 
     Raises:
-        ValueError: the backend cannot, or a batch does not divide over as many devices as are asked for.
+        ValueError: the backend does not support it, or a batch does not divide over the requested number of devices.
     """
     settings = config.distribution
     check_kind(settings.kind, backend)
@@ -22,7 +22,7 @@ def check_devices(config: PipelineConfig, backend: str) -> None:
 
 
 def check_kind(kind: str, backend: str) -> None:
-    """Refuse what a backend cannot do."""
+    """Raise ValueError for a kind of distribution that the backend does not support."""
     if kind == MODEL_PARALLEL and backend != "jax":
         raise ValueError(
             f"`distribution.kind: model_parallel` needs jax. Received: backend={backend}. Choose data_parallel."
@@ -34,7 +34,7 @@ def check_kind(kind: str, backend: str) -> None:
 
 
 def check_torch_processes(kind: str, devices: int | None, processes: int) -> None:
-    """Refuse several devices in one process, where PyTorch uses one."""
+    """Raise ValueError for several devices in one process, since PyTorch uses one device per process."""
     if processes == 1 and (kind == DATA_PARALLEL or (devices or 1) > 1):
         raise ValueError(
             f"With torch each device needs a process. Received: distribution.kind={kind} in one process. "
@@ -43,16 +43,16 @@ def check_torch_processes(kind: str, devices: int | None, processes: int) -> Non
 
 
 def check_batches(config: PipelineConfig, devices: int) -> None:
-    """Look at both phases: the second may begin days after the first."""
+    """Check the batches of both phases up front: the second may begin days after the first."""
     for phase, section in zip(config.phases, ("pretraining", "second_phase"), strict=False):
         check_batch(phase.pretraining.batch_size, phase.pretraining.accumulate_batches, devices, section)
 
 
 def check_batch(batch_size: int, parts: int, devices: int, section: str = "pretraining") -> None:
-    """Refuse a batch whose parts do not divide over the devices.
+    """Check that the accumulated parts of a batch divide evenly over the devices.
 
     Args:
-        section: of the configuration, which has them.
+        section: the section of the configuration with the batch size, for the message.
     Raises:
         ValueError: they do not.
     """

@@ -1,7 +1,7 @@
-"""Say what training asks of the devices and processes that it is spread over; the answers here are those of one device.
+"""Interface of distributed training to devices and processes, implemented here for a single device.
 
-The parts of a batch have different numbers of masked tokens, so a mean of the parts' means would be another loss. How
-each backend comes to the loss of the whole batch is said in its own file.
+The shards of a batch have different numbers of masked tokens, so the mean of their means would be a different loss. The
+file of each backend explains how it computes the loss of the whole batch.
 """
 
 from collections.abc import Mapping
@@ -10,23 +10,24 @@ from typing import Any
 
 import numpy as np
 
-SEED_STATE = "seed_generator_state"  # the end of the path of the variable in which Keras keeps a seed and its count
+SEED_STATE = "seed_generator_state"  # suffix of the path of Keras' seed variables (seed, count)
 STEPS_BETWEEN_ASKS = 8
 SEED_DISTANCE = 1_000_003  # between the seeds of two replicas; a prime
 
 
 class Cluster:
-    """One process with one device; subclasses for more.
+    """One process with one device; subclasses support more.
 
-    Every process of a run makes the same calls in the same order: those to `sum`, `spread_seeds`, `predict` and
-    `merge_metrics` may wait for the others.
+    Every process of a run must make the same calls in the same order: `sum`, `spread_seeds`, `predict` and
+    `merge_metrics` may be collective operations that wait for the others.
 
     Attributes:
-        processes: processes of the run.
-        rank: number of this one.
-        devices: that a batch is spread over, of all processes.
-        computes_apart: whether each process has losses and metrics of its own rows only; `feed` then splits batches.
-        ask_every_steps: how often the processes ask each other whether to stop, where that waits for the device.
+        processes: number of processes of the run.
+        rank: index of this process.
+        devices: number of devices that a batch is sharded over, in all processes.
+        computes_apart: whether each process computes losses and metrics of its own rows only; `feed` then splits
+            batches.
+        ask_every_steps: steps between the checks of all processes whether to stop; a check may wait for the device.
     """
 
     processes = 1
@@ -41,53 +42,53 @@ class Cluster:
         return self.rank == 0
 
     def scope(self) -> AbstractContextManager:
-        """Return the context in which the model and its optimizer are made and trained."""
+        """Return the context in which the model and its optimizer are built and trained."""
         return nullcontext()
 
     def losses(self, names) -> dict[str, Any] | None:
-        """Return a loss for each output that counts the whole batch; None where the model's own does."""
+        """Return a loss of the whole batch for each output; None if the model's own losses do that."""
         return None
 
     def prepare(self, model) -> None:
-        """Make a compiled model step by the gradient of the whole batch."""
+        """Make the optimizer of a compiled model use the gradient of the whole batch."""
 
     def spread_seeds(self, model) -> None:
-        """Give each replica dropout masks of its own, by (seed, step, replica); the first keeps its seeds."""
+        """Give each replica its own dropout masks, a function of (seed, step, replica); the first keeps its seeds."""
 
     def feed(self, model, dataset) -> Any:
-        """Turn the batches that this process reads into what `fit` takes."""
+        """Convert the batches that this process reads into the input of `fit`."""
         return dataset
 
     def merge_metrics(self, model) -> None:
-        """Make the metrics of this process those of all; only the first process may have had any before its steps."""
+        """Sum the metric states of all processes; only those of the first may be nonzero before its steps."""
 
     def is_everywhere(self, condition) -> Any:
-        """Say of a condition on the device, inside a step, whether each process that computes apart has it."""
+        """Return whether a condition, a tensor inside a step, holds in every process with its own losses."""
         return condition
 
     def predict(self, model, x: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Return the outputs for the rows that this process has read; every process has the same number."""
+        """Return the outputs for the rows of this process; every process has the same number."""
         return model.predict_on_batch(x)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Add float64 arrays of one shape over all processes, in the order of their ranks."""
+        """Sum float64 arrays of the same shape over all processes, in the order of their ranks."""
         return values
 
     def is_any(self, condition: bool) -> bool:
-        """Say whether a condition holds in any process."""
+        """Return whether a condition holds in any process."""
         return condition if self.processes == 1 else bool(self.sum(np.array([float(condition)]))[0])
 
     def smallest(self, value: float) -> float:
-        """Return the smallest of the values that the processes have."""
+        """Return the minimum of a value over all processes."""
         mine = np.zeros(self.processes)
         mine[self.rank] = value
         return float(self.sum(mine).min())
 
     def check_same(self, step: int) -> None:
-        """Refuse to go on where the processes have read different checkpoints.
+        """Check that all processes have read the same checkpoint.
 
         Raises:
-            ValueError: they have.
+            ValueError: they have not.
         """
         if self.processes > 1 and self.smallest(step) != -self.smallest(-step):
             raise ValueError(
@@ -96,18 +97,18 @@ class Cluster:
             )
 
     def wait(self) -> None:
-        """Wait until every process is here."""
+        """Wait until every process has called this (a barrier)."""
         self.is_any(False)
 
     def close(self) -> None:
-        """Leave the other processes."""
+        """Leave the process group."""
 
 
 SINGLE = Cluster()
 
 
 def replica_seed(state: np.ndarray, replica: int) -> np.ndarray:
-    """Return the state (seed, count) that a replica takes for that of the first one."""
+    """Return the seed state (seed, count) of a replica, derived from that of the first."""
     seed = (int(state[0]) + replica * SEED_DISTANCE) % 2**31
     return np.array([seed, state[1]], state.dtype)
 

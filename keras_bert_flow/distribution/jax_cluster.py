@@ -1,7 +1,7 @@
-"""Spread training over the devices of jax, in one process or several, by `keras.distribution`.
+"""Distributed training on JAX with `keras.distribution`, in one or several processes.
 
-A batch is one array over all devices and the step one program, so losses, gradients, metrics and dropout masks are
-those of a single device; nothing has to be weighted.
+A batch is one sharded array and a step is one program, so losses, gradients, metrics and dropout masks equal those of a
+single device. Nothing has to be reweighted.
 """
 
 import os
@@ -21,19 +21,19 @@ ADDRESSES, PROCESSES, PROCESS_ID = (
 
 
 def join_processes() -> None:
-    """Join the other processes, where the variables of `keras.distribution.initialize` name any."""
+    """Join the other processes, if the environment variables of `keras.distribution.initialize` name any."""
     if ADDRESSES in os.environ and not jax.distributed.is_initialized():
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")  # of no meaning to other devices
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")  # no effect on other devices
         keras.distribution.initialize()
 
 
 class JaxCluster(Cluster):
-    """Devices of jax.
+    """The JAX devices of a run.
 
     Args:
-        devices: how many, of all processes.
-        layout: see `layouts.bert_layout`; None where each device has a copy of its own.
-        model_parallel: devices of one copy.
+        devices: number of devices, in all processes.
+        layout: see `layouts.make_layout`; None if each device has its own copy of the model.
+        model_parallel: number of devices of one copy.
     """
 
     def __init__(self, devices: int, layout=None, model_parallel: int = 1):
@@ -67,12 +67,12 @@ class JaxCluster(Cluster):
     def sum(self, values):
         if self.processes == 1:
             return values
-        # As bytes: jax would make float32 of float64.
+        # As bytes: JAX would convert float64 to float32.
         parts = multihost_utils.process_allgather(np.ascontiguousarray(values).view(np.uint8))
         return np.sum(np.asarray(parts).view(np.float64).reshape(self.processes, *values.shape), axis=0)
 
     def _compile_prediction(self, model):
-        """Compile what Keras has for data on one device of one process only."""
+        """Compile prediction for sharded inputs, which Keras supports only on one device of one process."""
 
         def predict(trainable, non_trainable, x):
             return model.stateless_call(trainable, non_trainable, x, training=False)[0]
@@ -87,6 +87,6 @@ class JaxCluster(Cluster):
 
 
 def _local_rows(output) -> np.ndarray:
-    """Return the rows of an array that this process has, in order, each once."""
+    """Return the rows of a sharded array on this process, in order, each once."""
     shards = {shard.index[0].start or 0: shard.data for shard in output.addressable_shards}
     return np.concatenate([np.asarray(shards[start]) for start in sorted(shards)])

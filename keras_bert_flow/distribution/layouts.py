@@ -1,4 +1,4 @@
-"""Say how each weight of an encoder is cut over the devices that share one copy of it."""
+"""Layout map of model parallelism: how each weight of an encoder is sharded over the devices of one copy."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,16 +9,17 @@ BATCH, MODEL = "batch", CUT  # axes of the mesh
 
 
 def make_layout(shape: EncoderShape, cuts: Mapping[str, tuple], count: int) -> dict[str, Sequence]:
-    """Return the axes of each cut weight by a pattern of its whole path; the others, all small, are on every device.
+    """Return a layout map: pattern of the full path → mesh axes of a sharded weight.
 
-    Pieces of the vocabulary go to each device with their biases. A vocabulary that does not divide, such as 30,522
-    pieces over 4, is cut along the hidden dimension instead.
+    The other weights, all small, are replicated. The vocabulary is sharded together with its output biases. A
+    vocabulary that does not divide evenly, such as 30,522 pieces over 4 devices, is sharded along the hidden dimension
+    instead.
 
     Args:
         cuts: of the weights of a block; see `models.families.family.Family`.
-        count: devices of one copy.
+        count: number of devices of one copy.
     Raises:
-        ValueError: heads or the feed-forward do not divide.
+        ValueError: the heads or the feed-forward width do not divide evenly.
     """
     for name, size in (("num_heads", shape.num_heads), ("intermediate_dim", shape.intermediate_dim)):
         if size % count:

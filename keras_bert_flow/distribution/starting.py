@@ -1,4 +1,4 @@
-"""Find the devices that a configuration asks for, or say in one line why they cannot do it, before any training."""
+"""Set up the devices and processes that a configuration asks for, or fail with one line before any training."""
 
 import logging
 import os
@@ -25,16 +25,16 @@ _logger = logging.getLogger(__name__)
 
 
 def start_cluster(config: PipelineConfig, shape: EncoderShape) -> Cluster:
-    """Join the other processes of a run, if there are any, and return what it is spread over.
+    """Join the other processes of a run, if any, and return its devices and processes.
 
-    Call it before anything is computed on a device. Processes are those that the environment names: TF_CONFIG,
-    `torchrun`'s variables, or for jax those of `keras.distribution.initialize`.
+    Call this before anything is computed on a device. The environment defines the processes: TF_CONFIG, the variables
+    of `torchrun`, or for JAX those of `keras.distribution.initialize`.
 
     Args:
-        config: its sections `distribution` and `pretraining` count.
-        shape: of the encoder.
+        config: its sections `distribution` and `pretraining` are used.
+        shape: shape of the encoder.
     Raises:
-        ValueError: the backend or the devices cannot, or a batch does not divide.
+        ValueError: the backend or the devices do not support it, or a batch does not divide evenly.
     """
     backend, settings = keras.backend.backend(), config.distribution
     check_kind(settings.kind, backend)
@@ -43,10 +43,10 @@ def start_cluster(config: PipelineConfig, shape: EncoderShape) -> Cluster:
 
 
 def check_count(wanted: int | None, found: int, processes: int = 1) -> int:
-    """Return how many devices to take.
+    """Return the number of devices to use.
 
     Raises:
-        ValueError: there are not so many, or several processes would leave one of theirs out.
+        ValueError: there are too few devices, or several processes would leave one unused.
     """
     if wanted is not None and (wanted > found or (processes > 1 and wanted < found)):
         rule = "must be all that the processes have" if processes > 1 else "must be there"
@@ -72,7 +72,7 @@ def _start_jax(config, settings: DistributionConfig, shape: EncoderShape) -> Clu
     if count == 1 and settings.kind != MODEL_PARALLEL:
         return _take_one(settings)
     parts, copies = _count_parts(config), count
-    if settings.model_parallel is not None:  # of that kind
+    if settings.model_parallel is not None:  # kind: model_parallel
         layout = make_layout(shape, find_family(config.model.family).cuts, settings.model_parallel)
         if count % settings.model_parallel or processes > 1:
             raise ValueError(

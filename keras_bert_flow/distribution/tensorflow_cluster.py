@@ -1,8 +1,8 @@
-"""Spread training over the replicas of a TensorFlow strategy: of one process, of several, or of a TPU.
+"""Distributed training on TensorFlow with `tf.distribute`: in one process, in several, or on a TPU.
 
-Each replica computes with rows and losses of its own. Keras 3.15 would take the mean of the replicas' means and clip
-each gradient before it adds them; here a loss is divided by the weights of all replicas, and the gradients are added
-before the optimizer sees them.
+Each replica has its own rows and losses. Keras 3.15 would average the means of the replicas, and clip each gradient
+before summing them. Here a loss is divided by the total weight of all replicas, and the gradients are summed before
+they reach the optimizer.
 """
 
 import json
@@ -21,29 +21,29 @@ from keras_bert_flow.models.defaults import TokenLoss
 
 
 def count_processes() -> int:
-    """Return the number of workers that TF_CONFIG names; 1 where it names none."""
+    """Return the number of workers in TF_CONFIG; 1 if it names none."""
     workers = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
     return len(workers.get("worker", ())) + len(workers.get("chief", ())) or 1
 
 
 def list_devices() -> list[str]:
-    """Return the names of the local devices that a strategy would take: GPUs, else CPUs."""
+    """Return the names of the local devices that a strategy uses: GPUs, else CPUs."""
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     return [device.name for device in devices]
 
 
 def make_strategy(devices: int | None = None) -> tf.distribute.Strategy:
-    """Return the strategy for the processes of TF_CONFIG, or for the first `devices` of this one."""
+    """Return the distribution strategy for the processes of TF_CONFIG, or for the first `devices` of this process."""
     if count_processes() > 1:
         return tf.distribute.MultiWorkerMirroredStrategy()
     return tf.distribute.MirroredStrategy(list_devices()[:devices])
 
 
 def make_tpu_strategy() -> tf.distribute.Strategy:
-    """Return the strategy of the TPU that TPU_NAME names, or of this machine's.
+    """Return the distribution strategy of the TPU in TPU_NAME, or of this machine's TPU.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no TPU.
     """
     name = os.environ.get("TPU_NAME", "local")
     try:
@@ -59,7 +59,7 @@ def make_tpu_strategy() -> tf.distribute.Strategy:
 
 
 class TensorFlowCluster(Cluster):
-    """The replicas of a strategy."""
+    """The replicas of a TensorFlow distribution strategy."""
 
     def __init__(self, strategy: tf.distribute.Strategy):
         self._strategy = strategy
@@ -82,7 +82,7 @@ class TensorFlowCluster(Cluster):
 
     def prepare(self, model):
         add_before_applying(model.optimizer)
-        if self.processes > 1:  # Keras takes the mean of what a step returns along an axis, which a scalar has not
+        if self.processes > 1:  # Keras averages the outputs of a step along an axis, which a scalar lacks
             train_step = model.train_step
             model.train_step = lambda data: {name: value[None] for name, value in train_step(data).items()}
 
@@ -100,7 +100,7 @@ class TensorFlowCluster(Cluster):
             self._spec = tf.nest.map_structure(lambda values: tf.TensorSpec(values.shape, values.dtype), first)
             with self.scope():
                 model._symbolic_build(data_batch=first)
-            # Keras would add up a batch over the replicas to learn its shape, which between processes it cannot.
+            # Keras would reduce a batch over the replicas to learn its shape, which fails across processes.
             model._maybe_symbolic_build = lambda *_, **__: None
 
         def read_parts():
@@ -114,7 +114,7 @@ class TensorFlowCluster(Cluster):
         return self._strategy.distribute_datasets_from_function(make_parts)
 
     def predict(self, model, x):
-        """Predict by the first local replica: under a strategy Keras repeats the rows for each of them."""
+        """Predict on the first local replica: under a strategy Keras repeats the rows on every replica."""
         if self._predict is None or self._predict[0] is not model:
             self._predict = model, tf.function(lambda x: model(x, training=False))
         outputs = self._predict[1]({name: tf.convert_to_tensor(values) for name, values in x.items()})
@@ -137,7 +137,7 @@ class TensorFlowCluster(Cluster):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class ReplicatedLoss(TokenLoss):
-    """A replica's part of the mean over the predictions of all: its weighted sum over the weights of all replicas."""
+    """A replica's share of the global mean loss: its weighted sum, divided by the total weight of all replicas."""
 
     def __init__(self, name="replicated_loss"):
         super().__init__(reduction="sum", name=name)
@@ -146,7 +146,7 @@ class ReplicatedLoss(TokenLoss):
         weights = tf.cast(tf.ones(tf.shape(y_true)) if sample_weight is None else sample_weight, "float32")
         total = tf.reduce_sum(weights)
         context = tf.distribute.get_replica_context()
-        if context is not None:  # it is None where Keras only looks at shapes
+        if context is not None:  # it is None while Keras infers shapes
             total = context.all_reduce(tf.distribute.ReduceOp.SUM, total)
         return super().__call__(y_true, y_pred, tf.math.divide_no_nan(weights, total))
 
@@ -155,7 +155,7 @@ class ReplicatedLoss(TokenLoss):
 
 
 def add_before_applying(optimizer) -> None:
-    """Make an optimizer see the gradients added over the replicas: they are clipped, as a whole, only then."""
+    """Sum gradients over the replicas before an optimizer applies them, so that clipping sees the summed gradient."""
     apply = optimizer.apply
 
     def apply_sum(grads, trainable_variables=None):
@@ -164,4 +164,4 @@ def add_before_applying(optimizer) -> None:
 
     optimizer.apply = apply_sum
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    inner._all_reduce_sum_gradients = lambda pairs: pairs  # where Keras would add them a second time
+    inner._all_reduce_sum_gradients = lambda pairs: pairs  # Keras would sum them a second time

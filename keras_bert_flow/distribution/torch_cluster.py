@@ -1,7 +1,7 @@
-"""Spread training over processes that `torchrun` started, one device each.
+"""Distributed training on PyTorch with `torchrun`: one device per process.
 
-Each process computes with rows and losses of its own, weighted beforehand by the weights of all (`data.accumulation`),
-and the gradients are averaged before the optimizer sees them.
+Each process has its own rows and losses, reweighted by the weights of all processes (`data.accumulation`). The
+gradients are averaged before they reach the optimizer.
 """
 
 import os
@@ -17,12 +17,12 @@ from keras_bert_flow.models.defaults import token_loss
 
 
 def count_processes() -> int:
-    """Return the number of processes that `torchrun` says there are; 1 without it."""
+    """Return the number of processes started by `torchrun`; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def count_devices() -> int:
-    """Return the accelerators of this machine; 1 where there is only the CPU."""
+    """Return the number of accelerators of this machine; 1 if there is only the CPU."""
     return torch.cuda.device_count() or 1
 
 
@@ -30,7 +30,7 @@ class TorchCluster(Cluster):
     """The processes of `torchrun`, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 
     Args:
-        accumulate_batches: parts of this process's rows of a batch, which the optimizer accumulates.
+        accumulate_batches: parts that this process splits its rows of a batch into, for an optimizer that accumulates.
     """
 
     computes_apart = True
@@ -77,7 +77,7 @@ class TorchCluster(Cluster):
 
 
 def average_before_applying(optimizer) -> None:
-    """Make an optimizer see the mean of the processes' gradients; each is one message."""
+    """Average gradients over the processes before an optimizer applies them, all in one message."""
     apply = optimizer.apply
 
     @torch.no_grad()

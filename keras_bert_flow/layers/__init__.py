@@ -1,4 +1,4 @@
 """Keras layers: embeddings, attention, encoder blocks, heads, pooling.
 
-Only Keras' public API; what depends on the backend is in `backends/`.
+They use Keras' public API only; backend-specific code is in `backends/`.
 """

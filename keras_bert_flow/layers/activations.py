@@ -1,4 +1,4 @@
-"""Name the two GELUs of BERT."""
+"""The two GELU activations of BERT, by name."""
 
 import keras
 
@@ -8,13 +8,13 @@ HIDDEN_ACTIVATIONS = ("gelu", "gelu_tanh")
 
 
 def get_activation(hidden_act: str):
-    """Return the activation function of a name.
+    """Return an activation function by name.
 
-    `gelu` is the erf form of the 2018 release, `gelu_tanh` the approximation that google-research/bert took up in
-    February 2019 and that its 24 small models of 2020 came with.
+    `gelu` is the erf form of the 2018 release. `gelu_tanh` is the approximation that google-research/bert adopted in
+    February 2019 and used for its 24 small models of 2020.
 
     Raises:
-        ValueError: the name is neither.
+        ValueError: the name is neither of the two.
     """
     if hidden_act == "gelu":
         return _gelu_erf
@@ -26,7 +26,7 @@ def get_activation(hidden_act: str):
 
 
 def get_training_activation(hidden_act: str):
-    """Return the same function in a form whose gradient is cheaper, for inputs of few shapes; see `fusion.fuse`."""
+    """Return the same function with a cheaper gradient, for inputs of few shapes; see `fusion.fuse`."""
     return _TRAINING_FORMS[get_activation(hidden_act)]
 
 

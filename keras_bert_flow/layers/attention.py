@@ -1,4 +1,4 @@
-"""Let every token look at every real token."""
+"""Multi-head self-attention with a padding mask."""
 
 from functools import partial
 
@@ -14,13 +14,13 @@ from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.query_key_value import QueryKeyValue
 from keras_bert_flow.layers.shaped import ShapedLayer
 
-# Far below any score yet finite: in a row with nothing to attend to it swallows the scores, and the softmax is
-# uniform instead of not-a-number. google-research/bert adds -10000, which is the same wherever a real key exists.
+# Far below any score, yet finite: in a row without real keys it absorbs the scores, and the softmax is uniform instead
+# of NaN. google-research/bert adds -10000, which gives the same result wherever there is a real key.
 MASKED_SCORE = -1e9
 
 
 def attention_bias(padding_mask):
-    """Turn a mask of keys into what is added to the scores.
+    """Convert a padding mask into an additive attention bias.
 
     Args:
         padding_mask: int or bool, (batch, length). 1 for a real token.
@@ -32,7 +32,7 @@ def attention_bias(padding_mask):
 
 
 def masked_softmax(scores, padding_mask):
-    """Return the softmax over the real keys, computed in float32 and given in the type of the scores.
+    """Return the softmax over the real keys, computed in float32 and cast to the dtype of the scores.
 
     Args:
         scores: float, (batch, heads, query, key).
@@ -40,30 +40,30 @@ def masked_softmax(scores, padding_mask):
     """
     bias = attention_bias(padding_mask)
     if keras.backend.standardize_dtype(scores.dtype) == "bfloat16":
-        # Half the bytes of a float32 sum, and exact: a real key adds 0. float16 could not hold what padding adds.
+        # Half the bytes of a float32 sum, and exact: a real key adds 0. float16 cannot represent the bias of padding.
         scores, bias = scores + ops.cast(bias, "bfloat16"), 0.0
         if keras.backend.backend() == "torch":
-            return ops.softmax(scores, axis=-1)  # in float32 inside, without the copies that casts would be
+            return ops.softmax(scores, axis=-1)  # float32 internally, without the copies that casts would make
     return ops.cast(ops.softmax(ops.cast(scores, "float32") + bias, axis=-1), scores.dtype)
 
 
 @fuse
 def softmax_and_drop(scores, padding_mask, seed, dropped):
-    """Return what `masked_softmax` does, after dropout; `drop_values` has the last two arguments."""
+    """Apply `masked_softmax`, then dropout; the last two arguments are those of `drop_values`."""
     return drop_values(masked_softmax(scores, padding_mask), seed, dropped)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class MultiHeadSelfAttention(ShapedLayer):
-    """Attend from every token to the real tokens of its row.
+    """Multi-head self-attention from every token to the real tokens of its row.
 
-    Query, key and value are one product; see `QueryKeyValue`.
+    Query, key and value are one fused projection; see `QueryKeyValue`.
 
     Call arguments:
-        inputs: float, (batch, length, hidden), or the real tokens alone, (tokens, hidden); see `PackTokens`.
+        inputs: float, (batch, length, hidden), or packed tokens, (tokens, hidden); see `PackTokens`.
         padding_mask: int or bool, (batch, length). 1 for a real token; masks keys, never queries.
     Returns:
-        float, as the inputs.
+        float, the shape of the inputs.
     Source: Vaswani et al. 2017, section 3.2; arXiv:1706.03762.
     """
 
@@ -88,7 +88,7 @@ class MultiHeadSelfAttention(ShapedLayer):
         return self.output_dense(context)
 
     def _attend(self, fused, padding_mask, training):
-        """Return the context of each token, (batch, length, hidden), from its query, key and value."""
+        """Return the attention output, (batch, length, hidden), from the fused query, key and value."""
         length = ops.shape(fused)[1]
         query, key, value = split_heads(fused, length, self.shape.num_heads, self.shape.head_dim)
         scores = matmul(query * self.shape.head_dim**-0.5, ops.swapaxes(key, -1, -2))  # (batch, heads, query, key)

@@ -1,4 +1,4 @@
-"""Dense layer that costs what its matrix products cost."""
+"""Dense layer with cheaper gradients, with and without LoRA."""
 
 import keras
 
@@ -8,22 +8,22 @@ from keras_bert_flow.backends.projection import project
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` by way of `project`, whose gradients are cheaper on jax.
+    """`keras.layers.Dense` computed by `project`, whose gradients are cheaper on JAX.
 
-    With LoRA the inputs go through its two narrow matrices. Keras adds their product to the kernel instead, so each
-    step computes the gradient of a whole kernel that is not trained.
+    With LoRA the inputs pass through its two low-rank matrices. Keras adds their product to the kernel instead, so each
+    step computes the gradient of the full kernel, which is not trained.
     """
 
     def call(self, inputs, training=None):
         if not self.lora_enabled:
             outputs = project(inputs, self.kernel, self.bias)
         else:
-            # `kernel` has the matrices added to it; `_kernel` is what Keras gives to its subclasses.
+            # `kernel` has the product of the matrices added; `_kernel` is an attribute that Keras leaves to subclasses.
             narrow = matmul(inputs, self.lora_kernel_a)
             added = matmul(narrow, self.lora_kernel_b) * (self.lora_alpha / self.lora_rank)
             outputs = project(inputs, self._kernel, self.bias) + added
         return outputs if self.activation is None else self.activation(outputs)
 
     def quantize(self, mode=None, type_check=True, config=None):
-        """Quantise as Keras does, which refuses subclasses by default."""
+        """Quantise as Keras does, without its type check, which rejects subclasses."""
         super().quantize(mode, type_check=False, config=config)

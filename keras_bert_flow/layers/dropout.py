@@ -1,4 +1,4 @@
-"""Drop values at random, from a seed that a checkpoint finds again."""
+"""Dropout layer whose seed has a stable path in checkpoints."""
 
 import random
 
@@ -9,11 +9,11 @@ from keras_bert_flow.backends.dropout import drop_values, dropped_steps
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class Dropout(keras.layers.Layer):
-    """Set a share of the values to 0 in training and scale the others up.
+    """Dropout: set a fraction of the values to 0 in training and scale up the others.
 
-    It computes what `keras.layers.Dropout` does. That layer names its seed `seed_generator_188` or so, counting all
-    of the process, and the state of a model resumed in another process would not be found under its old name; here
-    the seed's path starts with the layer's. Its draws are cheaper too; see `drop_values`.
+    It computes the same as `keras.layers.Dropout`. That layer names its seed `seed_generator_188` or so, by a counter
+    of the process, so a model resumed in another process would not find its state under the old name. Here the path of
+    the seed starts with that of the layer. The random numbers are cheaper too; see `drop_values`.
 
     Raises:
         ValueError: `rate` is not in [0, 1).
@@ -27,8 +27,8 @@ class Dropout(keras.layers.Layer):
 
     def build(self, inputs_shape):
         if self.rate > 0:
-            # Keras would draw the same seed by itself, but without one given PyTorch uses a generator of its own, whose
-            # state no checkpoint has.
+            # Keras would draw the same seed by default, but without an explicit one PyTorch uses its own generator,
+            # whose state is in no checkpoint.
             self.seed_generator = keras.random.SeedGenerator(random.randint(1, 10**9), name="seed_generator")
 
     def call(self, inputs, training=None):
@@ -37,7 +37,7 @@ class Dropout(keras.layers.Layer):
         return inputs
 
     def draw(self):
-        """Return what `drop_values` wants beside the values: a seed that no other call gets, and the rate in steps."""
+        """Return the further arguments of `drop_values`: a seed that no other call gets, and the rate in steps."""
         return self.seed_generator.next(), dropped_steps(self.rate)
 
     def compute_output_shape(self, inputs_shape):

@@ -1,4 +1,4 @@
-"""Say who a token is, where it stands and which sentence it belongs to."""
+"""Position and segment embeddings of BERT."""
 
 import keras
 from keras import ops
@@ -10,9 +10,9 @@ from keras_bert_flow.layers.shaped import ShapedLayer
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class BertEmbeddings(ShapedLayer):
-    """Add segment and position embeddings to token embeddings, normalise and drop out.
+    """Add segment and position embeddings to token embeddings, then layer norm and dropout.
 
-    The token table is a layer of its own, because the masked-LM head projects through it as well.
+    The token embedding is a separate layer, because the masked-LM head projects through it as well.
 
     Call arguments:
         token_embeddings: float, (batch, length, embedding).
@@ -58,10 +58,11 @@ class BertEmbeddings(ShapedLayer):
         return self.dropout(self.layer_norm(hidden), training=training)
 
     def _embed_segments(self, segment_ids):
-        """Return a vector for each token by a product with one-hot rows: the gradient of a gather would add thousands
-        of rows into two.
+        """Return the segment embedding of each token as a one-hot product.
+
+        The gradient of a gather would add thousands of rows into two.
         """
-        if self.shape.num_segments == 1:  # all tokens are of it, whatever text they are of
+        if self.shape.num_segments == 1:  # all tokens belong to it, whichever text they are from
             segment_ids = ops.zeros_like(segment_ids)
         # (batch, length, segments)
         segments = ops.one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)

@@ -1,4 +1,4 @@
-"""Stack attention and feed-forward into one block."""
+"""Transformer encoder block: self-attention and feed-forward."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from keras_bert_flow.layers.shaped import ShapedLayer
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class EncoderBlock(ShapedLayer):
-    """Attend, then transform each token; normalise after each residual sum, as BERT does.
+    """Transformer encoder block: self-attention, then feed-forward, with post-layer normalisation as in BERT.
 
     Call arguments:
         inputs: float, (batch, length, hidden).
@@ -22,17 +22,17 @@ class EncoderBlock(ShapedLayer):
     Returns:
         float, (batch, length, hidden).
     Args:
-        lowest: a block to have the layers in common with that the shape says (`shared_parts`).
+        lowest: a block to share the layers in `shared_parts` of the shape with.
     Attributes:
-        is_rematerialised: compute the block again in the backward pass of training, for memory; set it after `build`,
-            before the first step. It changes no number and is not saved.
+        is_rematerialised: recompute the block in the backward pass to save memory (gradient checkpointing). Set it
+            after `build`, before the first step. It changes no result and is not saved.
     Source: Devlin et al. 2019, section 3; google-research/bert, modeling.py, `transformer_model`.
     """
 
     def __init__(self, shape, lowest=None, **kwargs):
         super().__init__(shape, **kwargs)
         self.is_rematerialised = False
-        get_activation(self.shape.hidden_act)  # raises where there is none
+        get_activation(self.shape.hidden_act)  # raises for an unknown name
         shared = self.shape.shared_parts if lowest is not None else ()
         if "attention" in shared:
             self.attention = lowest.attention
@@ -75,7 +75,7 @@ class EncoderBlock(ShapedLayer):
         return inputs_shape
 
     def enable_lora(self, rank, alpha, targets):
-        """Add LoRA to the projections that are named; see `models.lora.enable_lora`. What blocks share gets it once."""
+        """Add LoRA to the targets; see `models.lora.enable_lora`. Layers that blocks share get it once."""
         attention, parts = self.attention, [part for part in PARTS if part in targets]
         layers = [(attention.query_key_value, {"parts": parts})] if parts else []
         layers += [(attention.output_dense, {})] if "attention_output" in targets else []
@@ -85,19 +85,18 @@ class EncoderBlock(ShapedLayer):
                 layer.enable_lora(rank, alpha, lora_uniform, **options)
 
     def list_matrices(self):
-        """Return the paths of the matrices, each with the heads that its columns are of if it is query, key and value
-        in one, else with 0.
-        """
+        """Return path → number of heads for the weight matrices; 0 for all but the fused query, key and value."""
         paths = {weight.path: 0 for weight in self.weights if len(weight.shape) == 2}
         return paths | {self.attention.query_key_value.kernel.path: self.shape.num_heads}
 
 
 def make_blocks(shape, dtype, name):
-    """Return a block for each layer of an encoder, in order. Where `shape.num_blocks` are fewer than the layers, layers
-    that follow each other share one.
+    """Return a block for each layer of an encoder, in order.
+
+    If `shape.num_blocks` is less than the number of layers, consecutive layers share a block.
 
     Args:
-        name: of the blocks, which their numbers follow.
+        name: prefix of the names of the blocks, which their numbers follow.
     """
     blocks = [EncoderBlock(shape, dtype=dtype, name=f"{name}0")]
     blocks += [EncoderBlock(shape, blocks[0], dtype=dtype, name=f"{name}{n}") for n in range(1, shape.num_blocks)]

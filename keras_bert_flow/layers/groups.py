@@ -1,4 +1,4 @@
-"""Encode several texts of a row at once, and give what comes out back to the rows."""
+"""Encode several texts per row: merge them into the batch axis, and split the outputs again."""
 
 import keras
 from keras import ops
@@ -8,7 +8,7 @@ from keras_bert_flow.layers.attention import MASKED_SCORE
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class MergeTexts(keras.layers.Layer):
-    """Make rows of the texts of each row: (batch, texts, length) → (batch * texts, length)."""
+    """Merge the texts of each row into the batch axis: (batch, texts, length) → (batch * texts, length)."""
 
     def build(self, inputs_shape):
         pass
@@ -23,7 +23,7 @@ class MergeTexts(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class ChoiceScores(keras.layers.Layer):
-    """Give the logits of merged texts back to their rows; a text without a token is filler and gets `MASKED_SCORE`.
+    """Split the logits of merged texts by row; a text without tokens is filler and gets `MASKED_SCORE`.
 
     Call arguments:
         logits: float, (batch * choices, 1).
@@ -46,11 +46,11 @@ class ChoiceScores(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class SplitTexts(keras.layers.Layer):
-    """Give the vectors of merged texts back to their rows: (batch * texts, hidden) → (batch, texts, hidden).
+    """Split the vectors of merged texts by row: (batch * texts, hidden) → (batch, texts, hidden).
 
     Call arguments:
         vectors: float, (batch * texts, hidden).
-        padding_mask: int or bool, (batch, texts, length). Says how many texts a row has.
+        padding_mask: int or bool, (batch, texts, length). Gives the number of texts per row.
     """
 
     def build(self, vectors_shape, padding_mask_shape=None):

@@ -1,4 +1,4 @@
-"""Read predictions off the encoder."""
+"""Layers of prediction heads: pooler, masked-LM transform, output bias, span scores."""
 
 import keras
 from keras import ops
@@ -10,10 +10,10 @@ from keras_bert_flow.layers.shaped import ShapedLayer
 
 
 def gather_positions(sequence, positions):
-    """Pick rows of a sequence.
+    """Gather positions of a sequence as a one-hot product.
 
-    A product with one-hot rows: exact, and its gradient is again a product, the same on every run, where that of a
-    gather adds rows in any order.
+    The product is exact, and so is its gradient, another product, deterministic; that of a gather adds rows in any
+    order.
 
     Args:
         sequence: float, (batch, length, hidden).
@@ -27,7 +27,7 @@ def gather_positions(sequence, positions):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class Pooler(ShapedLayer):
-    """Summarise a sequence by its first token: dense, then an activation, in BERT tanh.
+    """Pooler: the first token through a dense layer and an activation, tanh in BERT.
 
     Source: google-research/bert, modeling.py, `BertModel`, scope "pooler".
     """
@@ -48,13 +48,13 @@ class Pooler(ShapedLayer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class MaskedTokenTransform(ShapedLayer):
-    """Pick the masked positions and prepare them for the vocabulary: dense, activation, layer norm.
+    """Masked-LM transform: gather the masked positions, then dense, activation, layer norm.
 
     Call arguments:
         sequence: float, (batch, length, hidden).
         mask_positions: int, (batch, masks_per_sequence).
     Returns:
-        float, (batch, masks_per_sequence, embedding), as wide as the token embeddings.
+        float, (batch, masks_per_sequence, embedding), the width of the token embeddings.
     Source: google-research/bert, run_pretraining.py, `get_masked_lm_output`.
     """
 
@@ -77,7 +77,7 @@ class MaskedTokenTransform(ShapedLayer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class OutputBias(keras.layers.Layer):
-    """Add a bias to each logit. Make it with `dtype="float32"`, so that the loss sees float32 logits."""
+    """Add a bias to each logit. Create it with `dtype="float32"`, so that the loss gets float32 logits."""
 
     def build(self, logits_shape):
         self.bias = self.add_weight(shape=(logits_shape[-1],), initializer="zeros", name="bias")
@@ -91,7 +91,7 @@ class OutputBias(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class SpanScores(keras.layers.Layer):
-    """Part the logits of first and last tokens, and have padding lose against every real token.
+    """Split span logits into start and end scores, with very low scores for padding.
 
     Call arguments:
         logits: float, (batch, length, 2).

@@ -1,4 +1,4 @@
-"""Layers between which padding is left out."""
+"""Layers that remove padding before the encoder blocks and restore it after them."""
 
 import keras
 
@@ -7,16 +7,16 @@ from keras_bert_flow.backends.token_packing import is_packable, is_packed, pack_
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class PackTokens(keras.layers.Layer):
-    """Keep only the real tokens of a batch for the encoder blocks, in training, where `is_packable`.
+    """Remove padding from a batch for the encoder blocks, in training, if `is_packable`.
 
-    Dense layers, layer norms and dropout then take no time for padding; attention puts the tokens of a row together
-    again. What a real token becomes does not depend on padding, so outputs and gradients are the same.
+    Dense layers, layer norms and dropout then spend no time on padding; attention unpacks the rows again. The output
+    for a real token does not depend on padding, so outputs and gradients are the same.
 
     Call arguments:
         hidden: float, (batch, length, units).
         padding_mask: int or bool, (batch, length). 1 for a real token.
     Returns:
-        float, (tokens, units); or `hidden`, unchanged.
+        float, (tokens, units), or `hidden` unchanged.
     """
 
     def build(self, hidden_shape, padding_mask_shape=None):
@@ -31,7 +31,7 @@ class PackTokens(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class UnpackTokens(keras.layers.Layer):
-    """Undo `PackTokens`, (batch, length, units); padding is 0."""
+    """Invert `PackTokens`: return (batch, length, units) with zeros for padding."""
 
     def build(self, hidden_shape, padding_mask_shape=None):
         pass

@@ -1,4 +1,4 @@
-"""Make one vector of the tokens of a text."""
+"""Pool the tokens of a text into one vector."""
 
 import keras
 from keras import ops
@@ -6,13 +6,13 @@ from keras import ops
 from keras_bert_flow.layers.attention import MASKED_SCORE
 
 POOLINGS = ("mean", "cls", "max")
-SMALLEST_SQUARE = 1e-24  # the square of what `torch.nn.functional.normalize` takes for 0
+SMALLEST_SQUARE = 1e-24  # the square of the epsilon of `torch.nn.functional.normalize`
 
 
 def unit_length(vectors):
-    """Divide vectors by their length, along the last axis; that of 0 stays 0, and so does its gradient.
+    """Normalise vectors to unit length along the last axis; the zero vector stays zero, and so does its gradient.
 
-    Keras' `UnitNormalization` computes the same, but the gradient at 0, which filler has, is not a number.
+    Keras' `UnitNormalization` computes the same, but its gradient at 0, the vector of filler, is NaN.
     """
     squares = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
     return vectors * ops.rsqrt(ops.maximum(squares, SMALLEST_SQUARE))
@@ -20,16 +20,16 @@ def unit_length(vectors):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TokenPooling(keras.layers.Layer):
-    """Pool the real tokens of each row; a row without any gives zeros, or its first token with `cls`.
+    """Pool the real tokens of each row; a row without any gives zeros, or with `cls` its first token.
 
     Call arguments:
         sequence: float, (batch, length, hidden).
         padding_mask: int or bool, (batch, length). 1 for a real token.
     Returns:
-        float, (batch, hidden). Computed in float32 if the layer is.
+        float, (batch, hidden). Computed in float32 if the layer's dtype is float32.
     Args:
         pooling: `mean` or `max` of the real tokens, or `cls`, the first one.
-        normalize: divide by the length of the vector.
+        normalize: divide each vector by its length.
     Raises:
         ValueError: `pooling` is none of these.
     Source: Reimers and Gurevych 2019, section 3; arXiv:1908.10084.

@@ -1,4 +1,4 @@
-"""Project to query, key and value by one product, with LoRA on each of the three by itself."""
+"""Fused query-key-value projection, with separate LoRA matrices for each of the three."""
 
 import keras
 from keras import ops
@@ -10,15 +10,15 @@ PARTS = ("query", "key", "value")
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class QueryKeyValue(Dense):
-    """A dense layer whose outputs are ordered (heads, 3, head_dim).
+    """Fused query-key-value projection: a dense layer whose outputs are ordered (heads, 3, head_dim).
 
-    So cutting the last axis of the kernel into equal parts gives whole heads to each device.
+    With this order, sharding the last axis of the kernel evenly gives each device whole heads.
 
     Args:
-        num_heads: heads of the attention.
+        num_heads: number of attention heads.
     """
 
-    lora_enabled: bool  # of Keras' Dense
+    lora_enabled: bool  # defined by Keras' Dense
 
     def __init__(self, units, num_heads, **kwargs):
         super().__init__(units, **kwargs)
@@ -28,9 +28,9 @@ class QueryKeyValue(Dense):
         """Freeze the kernel and add LoRA to it, as `keras.layers.Dense.enable_lora` does.
 
         Args:
-            parts: which of `PARTS` are adapted, each with matrices of its own, (inputs, rank) and (rank, units / 3).
+            parts: which of `PARTS` to adapt, each with its own matrices, (inputs, rank) and (rank, units / 3).
         Raises:
-            ValueError: the layer is not built, or has LoRA already.
+            ValueError: the layer is not built, or LoRA is already enabled.
         """
         if not self.built or self.lora_enabled:
             raise ValueError(
@@ -40,7 +40,7 @@ class QueryKeyValue(Dense):
         inputs, units = self._kernel.shape
         shapes = {"a": (inputs, rank), "b": (rank, units // len(PARTS))}
         initializers = {"a": a_initializer, "b": b_initializer}
-        self._tracker.unlock()  # as Keras does where it enables LoRA; there is no public form
+        self._tracker.unlock()  # as in Keras' `enable_lora`; there is no public API
         self._lora_matrices = {
             part: tuple(
                 self.add_weight(
@@ -56,27 +56,27 @@ class QueryKeyValue(Dense):
         self.lora_enabled = True
         self.lora_rank, self.lora_alpha = rank, rank if lora_alpha is None else lora_alpha
 
-    # Keras adds the product of these two to the kernel where it shows, quantises or saves one.
+    # Keras adds the product of these two to the kernel when it returns, quantises or saves the kernel.
 
     @property
     def lora_kernel_a(self):
-        """The first matrices of all parts side by side, (inputs, parts · rank)."""
+        """The first LoRA matrices of all parts side by side, (inputs, parts · rank)."""
         return ops.concatenate([first for first, _ in self._lora_matrices.values()], axis=1)
 
     @property
     def lora_kernel_b(self):
-        """The second matrices of all parts below each other, (parts · rank, units); 0 in the columns of other parts."""
+        """The second LoRA matrices of all parts, stacked, (parts · rank, units); 0 in the columns of other parts."""
         return ops.concatenate([self._spread(part, second) for part, (_, second) in self._lora_matrices.items()])
 
     def _spread(self, part, matrix):
-        """Put the columns of a part, (rank, units / 3), where they are in the kernel, (rank, units)."""
+        """Move the columns of a part, (rank, units / 3), to their positions in the kernel, (rank, units)."""
         place, rank = PARTS.index(part), matrix.shape[0]
         heads = ops.reshape(matrix, (rank, self.num_heads, 1, -1))  # (rank, heads, 1, head_dim)
         padded = ops.pad(heads, ((0, 0), (0, 0), (place, len(PARTS) - 1 - place), (0, 0)))
         return ops.reshape(padded, (rank, self.units))
 
     def list_lora(self):
-        """Return part → its two matrices."""
+        """Return part → its two LoRA matrices."""
         return dict(self._lora_matrices)
 
     def load_own_variables(self, store):

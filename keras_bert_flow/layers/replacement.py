@@ -1,4 +1,4 @@
-"""Put tokens that a masked LM draws in the place of masked ones, and judge verdicts on them."""
+"""Token replacement of ELECTRA: sample tokens from a masked LM, and score whether they were detected."""
 
 import math
 
@@ -7,16 +7,16 @@ from keras import ops
 
 
 def draw_classes(logits, draws):
-    """Draw a class from the softmax of each row of logits, by the inverse of its distribution function.
+    """Sample a class from the softmax of each row of logits, by inverse transform sampling.
 
-    The classes are added up in blocks of about the root of their number first: a sum over all of them, one behind the
-    other, is slow on jax.
+    The cumulative sum is taken in blocks, whose size is about the root of the number of classes: one over all classes
+    is slow on JAX.
 
     Args:
         logits: float32, (rows, classes).
-        draws: float32, (rows,), in [0, 1).
+        draws: float32, (rows,), uniform in [0, 1).
     Returns:
-        int32, (rows,). The same on every backend but where a draw falls on a border to the last bits.
+        int32, (rows,). The same on every backend, unless a draw is within rounding error of a class boundary.
     """
     classes = logits.shape[-1]
     size = math.isqrt(classes - 1) + 1
@@ -36,17 +36,17 @@ def draw_classes(logits, draws):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class ReplaceTokens(keras.layers.Layer):
-    """Draw a token for each masked position, from what a masked LM says of it. No gradient goes through a draw.
+    """Replace masked tokens by samples from a masked LM. No gradient flows through the samples.
 
     Call arguments:
         token_ids: int, (batch, length). Masked.
-        mask_positions: int, (batch, masks_per_sequence). 0, where [CLS] is, for filler.
-        mask_ids: int, (batch, masks_per_sequence). The tokens that were there.
+        mask_positions: int, (batch, masks_per_sequence). 0, the position of [CLS], for filler.
+        mask_ids: int, (batch, masks_per_sequence). The original tokens.
         logits: float32, (batch, masks_per_sequence, vocabulary).
-        draws: float32, (batch, masks_per_sequence), in [0, 1).
+        draws: float32, (batch, masks_per_sequence), uniform in [0, 1).
     Returns:
-        {"token_ids": int32, (batch, length), "is_replaced": bool, (batch, length)}: a token that is drawn as it was is
-        not replaced.
+        {"token_ids": int32, (batch, length), "is_replaced": bool, (batch, length)}. A sample equal to the original
+        token does not count as replaced.
     Source: Clark et al. 2020 (ELECTRA), section 2; arXiv:2003.10555.
     """
 
@@ -76,9 +76,9 @@ class ReplaceTokens(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class Verdicts(keras.layers.Layer):
-    """Turn the logits of "replaced" into those of a wrong and a right verdict: the label of each token is then 1.
+    """Convert the logits of "replaced" into two-class logits, wrong and right verdict, so that every label is 1.
 
-    So the loss is that of a classification with labels which are known before the tokens are drawn.
+    The loss is then a classification loss whose labels are known before the tokens are sampled.
 
     Call arguments:
         logits: float32, (batch, length).

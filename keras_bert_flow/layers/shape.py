@@ -1,4 +1,4 @@
-"""The shape of an encoder, which each of its layers is given whole; known without Keras."""
+"""The shape of an encoder: its sizes and rates, passed to each of its layers; importable without Keras."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +10,7 @@ PACKAGE = "keras_bert_flow."
 
 
 def check_heads(hidden_dim: int, num_heads: int) -> None:
-    """Raise ValueError unless the width of a token divides into heads."""
+    """Raise ValueError unless the hidden width is divisible by the number of heads."""
     if hidden_dim % num_heads:
         raise ValueError(
             f"`hidden_dim` must be divisible by `num_heads`. Received: hidden_dim={hidden_dim}, "
@@ -20,17 +20,17 @@ def check_heads(hidden_dim: int, num_heads: int) -> None:
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """Sizes and rates of an encoder; a family that has more of them adds fields.
+    """Sizes and rates of an encoder; families add fields in subclasses.
 
     Attributes:
-        max_positions: longest sequence, tokens.
-        num_segments: 2 as in the released checkpoints; google-research's code defaults to 16. 0: there are none.
+        max_positions: longest sequence, in tokens.
+        num_segments: 2 as in the released checkpoints; google-research's code defaults to 16. 0: no segments.
         hidden_act: `gelu` (erf, the 2018 checkpoints) or `gelu_tanh` (google-research's later code).
         dropout_rate: after the embeddings and after each sublayer.
         attention_dropout_rate: on the attention probabilities.
-        initializer_range: standard deviation of new weights, before they are cut at two deviations.
-        mlm_hidden_act, mlm_layer_norm_epsilon: of the head for masked tokens; None: as in the encoder. KerasHub's head
-            has others than its encoder.
+        initializer_range: standard deviation of new weights, before truncation at two standard deviations.
+        mlm_hidden_act, mlm_layer_norm_epsilon: of the masked-LM head. Default: those of the encoder. KerasHub's head
+            differs from its encoder in these.
     Raises:
         ValueError: `hidden_dim` is not divisible by `num_heads`.
     """
@@ -55,17 +55,17 @@ class EncoderShape:
 
     @property
     def embedding_dim(self) -> int:
-        """Width of the embeddings; a family may have a field for it."""
+        """Width of the embeddings; a family may override it with a field."""
         return self.hidden_dim
 
     @property
     def position_offset(self) -> int:
-        """Row of the position embeddings that the first token has."""
+        """Row of the first token in the position embeddings."""
         return 0
 
     @property
     def pooler_act(self) -> str:
-        """Activation of the pooler, a name of Keras."""
+        """Activation of the pooler, by its name in Keras."""
         return "tanh"
 
     @property
@@ -74,12 +74,12 @@ class EncoderShape:
 
     @property
     def widens_embeddings(self) -> bool:
-        """Whether a dense layer takes the embeddings to the width of the blocks."""
+        """Whether a dense layer projects the embeddings to the width of the blocks."""
         return self.embedding_dim != self.hidden_dim
 
     @property
     def num_blocks(self) -> int:
-        """Blocks with weights of their own."""
+        """Number of blocks with their own weights."""
         return self.num_layers
 
     @property
@@ -92,8 +92,10 @@ class EncoderShape:
         return self.hidden_dim // self.num_heads
 
     def narrow(self, share: float) -> "EncoderShape":
-        """Return the shape of an encoder of a share of the width: heads, of the same size each, and what goes by them.
+        """Return the shape of a narrower encoder: fewer heads of the same size, hidden and intermediate width to match.
 
+        Args:
+            share: of the heads.
         Raises:
             ValueError: the share is not above 0 and at most 1.
         """
@@ -109,15 +111,15 @@ class EncoderShape:
 
 
 def describe_shape(shape: EncoderShape) -> dict[str, Any]:
-    """Return plain values that `make_shape` makes the shape of, with its class as `kind`."""
+    """Serialise a shape to plain values, with its class as `kind`; see `make_shape`."""
     return {"kind": f"{type(shape).__module__}:{type(shape).__name__}"} | shape.describe()
 
 
 def make_shape(values: Mapping[str, Any]) -> EncoderShape:
-    """Return the shape that `describe_shape` has described.
+    """Deserialise a shape from the values of `describe_shape`.
 
     Raises:
-        ValueError: `kind` is no class of shapes of this package.
+        ValueError: `kind` is not a shape class of this package.
     """
     sizes = dict(values)
     kind = sizes.pop("kind")

@@ -1,4 +1,4 @@
-"""Base of the layers that are given the shape of their encoder whole."""
+"""Base class of the encoder layers, which take the shape of their encoder."""
 
 import keras
 
@@ -9,10 +9,10 @@ from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shap
 
 
 class ShapedLayer(keras.layers.Layer):
-    """A layer of an encoder; abstract.
+    """Base class of encoder layers; abstract.
 
     Args:
-        shape: an `EncoderShape`, or what `describe_shape` makes of it, as in a configuration of Keras.
+        shape: an `EncoderShape`, or its serialised form (`describe_shape`), as in a Keras config.
     """
 
     def __init__(self, shape, **kwargs):
@@ -20,7 +20,7 @@ class ShapedLayer(keras.layers.Layer):
         self.shape = shape if isinstance(shape, EncoderShape) else make_shape(shape)
 
     def make_dense(self, units, name, activation=None, kind=Dense, **options):
-        """Return a dense layer, or another `kind` of it, with weights as all of the encoder have them."""
+        """Return a dense layer, or another class `kind`, with the kernel initializer of the encoder."""
         return kind(
             units,
             activation=activation,
@@ -34,7 +34,7 @@ class ShapedLayer(keras.layers.Layer):
         return Dropout(self.shape.dropout_rate, dtype=self.dtype_policy, name=name)
 
     def make_layer_norm(self, name, epsilon=None):
-        """Return a layer norm; its epsilon is by default that of the encoder."""
+        """Return a layer norm. Default epsilon: that of the encoder."""
         epsilon = self.shape.layer_norm_epsilon if epsilon is None else epsilon
         return keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 

@@ -1,4 +1,4 @@
-"""Build the encoder that everything else stands on."""
+"""The BERT encoder (backbone) as a functional Keras model."""
 
 import keras
 
@@ -19,24 +19,24 @@ INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class Backbone(keras.Model):
-    """Encode texts, or pairs of them, in both directions.
+    """Bidirectional transformer encoder for texts or pairs of texts.
 
     Inputs, int32, (batch, length): `token_ids`, `segment_ids` (0 for the first text, 1 for the second) and
     `padding_mask` (1 for a real token). Outputs: `sequence_output`, (batch, length, hidden), and `pooled_output`,
     (batch, hidden), of the first token.
 
     Args:
-        family: the name of a file of `models.families`; by default `bert`.
-        use_pooler: whether there is a `pooled_output`; a masked LM needs none. By default as an encoder of the family.
-        dtype: a Keras dtype policy, such as "mixed_bfloat16"; by default the global one.
+        family: the name of a module in `models.families`. Default: `bert`.
+        use_pooler: whether there is a `pooled_output`; a masked LM needs none. Default: that of the family.
+        dtype: a Keras dtype policy, such as "mixed_bfloat16". Default: the global one.
         sizes: fields of the family's shape: see `layers.shape.EncoderShape`. They are attributes of the backbone.
     Raises:
-        ValueError: there is no such family, `hidden_dim` is not divisible by `num_heads`, or `hidden_act` is unknown.
+        ValueError: `family` or `hidden_act` is unknown, or `hidden_dim` is not divisible by `num_heads`.
     """
 
     saved_as = SavedAs("Model", "encoder", use_pooler=None)
 
-    only_family: str | None = None  # of a class that has no other
+    only_family: str | None = None  # of a subclass for one family
 
     def __init__(self, family=None, use_pooler=None, dtype=None, name=None, **sizes):
         family = family or self.only_family or DEFAULT
@@ -52,7 +52,7 @@ class Backbone(keras.Model):
             shape.vocabulary_size,
             shape.embedding_dim,
             embeddings_initializer=truncated_normal(shape.initializer_range),
-            # Keras would project in float32 under mixed precision, because embeddings do not autocast.
+            # Without this, Keras would project in float32 under mixed precision, because embeddings do not autocast.
             reverse_dtype=product_dtype(policy.compute_dtype),
             dtype=policy,
             name="token_embedding",
@@ -81,12 +81,12 @@ class Backbone(keras.Model):
 
     @classmethod
     def from_size(cls, size, vocabulary_size, **overrides):
-        """Build a published size: tiny, mini, small, medium, base or large."""
+        """Build an encoder of a published size: tiny, mini, small, medium, base or large."""
         return cls(vocabulary_size=vocabulary_size, **(get_size(size) | overrides))
 
     @classmethod
     def from_preset(cls, path, **overrides):
-        """Load from a model directory, ours or Hugging Face's; dropout rates, `dtype` and `name` may be overridden."""
+        """Load from a model directory, ours or Hugging Face's; dropout rates, `dtype` and `name` can be overridden."""
         return load_preset(cls, path, **overrides)
 
     def save_to_preset(self, path, **details):
@@ -94,12 +94,13 @@ class Backbone(keras.Model):
         save_preset(self, path, **details)
 
     def embed(self, token_ids, segment_ids):
-        """Return the output of the embeddings, (batch, length, embedding): a second encoder can stand on it."""
+        """Return the output of the embeddings, (batch, length, embedding), for a second encoder that shares them."""
         return self.get_layer("embeddings")(self.token_embedding(token_ids), segment_ids)
 
     def find_depths(self):
-        """Return how many layers up each weight is, by its path: 0 in the embeddings, 1 in the lowest block; a pooler
-        is of no layer. What several blocks share is of the lowest.
+        """Return weight path → depth: 0 for the embeddings, 1 for the lowest block, and so on.
+
+        The pooler has no depth. Weights shared by several blocks have the depth of the lowest.
         """
         lowest = [self.token_embedding, self.get_layer("embeddings"), *([self.widening] if self.widening else [])]
         parts = [lowest, *([block] for block in self.blocks)]
@@ -119,12 +120,12 @@ class Backbone(keras.Model):
         enable_lora(self, rank, alpha, targets)
 
     def set_rematerialised(self, is_rematerialised=True):
-        """Have each encoder block computed again in the backward pass, or not; before the first step of training."""
+        """Enable or disable rematerialisation (gradient checkpointing) of each encoder block, before the first step."""
         for block in self.blocks:
             block.is_rematerialised = is_rematerialised
 
     def make_hidden_states_model(self):
-        """Return a model with the same weights that outputs a list: the embeddings, then the output of each block."""
+        """Return a model with the same weights that outputs a list of hidden states: embeddings, then each layer."""
         return keras.Model(self.input, list(self.hidden_states), name="hidden_states")
 
     def get_config(self):
@@ -156,7 +157,7 @@ class BertBackbone(Backbone):
 
 
 def require_pooler(backbone):
-    """Raise ValueError unless a backbone gives a `pooled_output`, as heads for whole texts need."""
+    """Raise ValueError unless a backbone has a `pooled_output`, as heads for whole texts need."""
     if not backbone.use_pooler:
         raise ValueError(
             "This head must stand on a backbone with a pooler. Received: use_pooler=False, as a masked LM has it. "

@@ -1,4 +1,4 @@
-"""Put the blocks of an encoder on its embeddings."""
+"""The stack of encoder blocks on top of the embeddings."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ class BlockStack:
     """The layers of an encoder above its embeddings.
 
     Args:
-        family: what the blocks are of.
-        shape: how wide and how many they are.
+        family: the family of the encoder, which defines its blocks.
+        shape: the shape of the encoder.
         dtype: a Keras dtype policy.
-        prefix: of the names of layers, of the second encoder of a model.
+        prefix: of the layer names, for the second encoder of a model.
     Attributes:
-        layers: a block for each layer; the same one twice shares its weights.
-        blocks: each once, from the lowest up.
-        widening: the dense layer below them; None where the embeddings are as wide as the blocks.
+        layers: a block for each layer; layers with the same block share its weights.
+        blocks: the distinct blocks, from the lowest up.
+        widening: the dense layer below them; None if the embeddings are as wide as the blocks.
     """
 
     def __init__(self, family: Family, shape: EncoderShape, dtype: Any, prefix: str = ""):
@@ -35,8 +35,9 @@ class BlockStack:
         self._unpacking = UnpackTokens(dtype=dtype.name, name=f"{prefix}unpack_tokens")
 
     def apply(self, embedded: Any, padding_mask: Any) -> tuple[Any, list[Any]]:
-        """Return the output of the last layer, (batch, length, hidden), and those of the embeddings and of each layer,
-        which are packed in training.
+        """Return the output of the last layer, (batch, length, hidden), and all hidden states.
+
+        The hidden states are the embeddings and the output of each layer; in training they may be packed.
 
         Args:
             embedded: output of the embeddings, (batch, length, embedding).

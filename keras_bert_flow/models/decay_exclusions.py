@@ -1,19 +1,19 @@
-"""Keep which weights an optimizer does not decay, which Keras leaves out of a saved optimizer."""
+"""Weight decay exclusions that survive saving, which Keras leaves out of a saved optimizer."""
 
 import re
 from collections.abc import Callable
 
 import keras
 
-# What is never decayed, by `variable.name`: a path such as `layer_norm` matches nothing in Keras 3. On TensorFlow the
-# optimizer sees variables named like `pooler/dense/bias:0`. A test pins the paths that this leaves to be decayed.
+# Weights without decay, by `variable.name`: a path such as `layer_norm` matches nothing in Keras 3. On TensorFlow the
+# optimizer sees names like `pooler/dense/bias:0`. A test checks the paths of the weights that are decayed.
 UNDECAYED_NAMES = (r"(^|/)(bias|gamma|beta)(:0)?$",)
 
 
 class ExcludesNames:
-    """An optimizer that does not decay `UNDECAYED_NAMES`, also when it is made from a configuration."""
+    """Mixin for optimizers that do not decay `UNDECAYED_NAMES`, also when built from a config."""
 
-    exclude_from_weight_decay: Callable[..., None]  # of the optimizer that this is mixed into
+    exclude_from_weight_decay: Callable[..., None]  # of the optimizer class with this mixin
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -21,7 +21,7 @@ class ExcludesNames:
 
 
 def list_undecayed(optimizer, variables):
-    """Return the paths of variables without weight decay, except those that the optimizer excludes by itself."""
+    """Return the paths of variables excluded from weight decay, except those that `ExcludesNames` excludes."""
     if optimizer is None:
         return []
     inner = _innermost(optimizer)
@@ -29,18 +29,18 @@ def list_undecayed(optimizer, variables):
     return [
         variable.path
         for variable in variables
-        # Keras has no public form.
+        # Keras has no public API for this.
         if not inner._use_weight_decay(variable) and not any(re.search(name, variable.name) for name in own)
     ]
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class OptimizerWithExclusions:
-    """An optimizer, in a configuration, with the weights that it was told not to decay; read, it is that optimizer.
+    """Serialised form of an optimizer with its weight decay exclusions; `from_config` returns the optimizer itself.
 
     Args:
-        optimizer: as Keras serializes it.
-        undecayed: paths of variables.
+        optimizer: the optimizer as serialised by Keras.
+        undecayed: paths of the variables without decay.
     """
 
     def __init__(self, optimizer, undecayed):
@@ -59,7 +59,7 @@ class OptimizerWithExclusions:
                 _innermost(optimizer).exclude_from_weight_decay(var_list=excluded)
             build(variables)
 
-        optimizer.build = exclude_and_build  # only there are the variables at hand
+        optimizer.build = exclude_and_build  # the variables are known only in `build`
         return optimizer
 
 

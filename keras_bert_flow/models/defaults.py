@@ -1,4 +1,4 @@
-"""Choose losses, metrics and an optimizer where `compile()` is given none."""
+"""Default losses, metrics and optimizer of `compile()`."""
 
 import keras
 from keras import ops
@@ -12,24 +12,24 @@ EPSILON = 1e-6  # google-research/bert, optimization.py
 
 @fuse
 def _cross_entropies(labels, logits):
-    """Return -log softmax(logits)[label], (rows,), without the log-softmax of all the others."""
+    """Return the cross-entropy of each row, (rows,), without computing the log-softmax of the other classes."""
     picked = ops.take_along_axis(logits, ops.expand_dims(labels, -1), axis=-1)[:, 0]
     return ops.logsumexp(logits, axis=-1) - picked
 
 
 def share_logits(labels, logits):
-    """Say whether all labels of a row, (batch, labels), have the same logits, (batch, 1, classes)."""
+    """Return whether all labels of a row, (batch, labels), share one set of logits, (batch, 1, classes)."""
     return len(logits.shape) == 3 and logits.shape[1] == 1 and len(labels.shape) == 2 and labels.shape[1] != 1
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
-    """Keras' cross-entropy of logits, by rows; labels that share their logits have a loss each.
+    """Sparse categorical cross-entropy of logits, computed by rows; labels that share logits each have a loss.
 
-    One number for each of several places, (batch, places, 1), is a loss that the model has computed itself.
+    Outputs with one number per position, (batch, positions, 1), are taken as losses that the model has computed itself.
 
-    Keras hands three-dimensional logits to PyTorch with the vocabulary in the middle, which takes twice as long, and
-    multiplies those of jax with one-hot labels. On PyTorch on a processor see `torch_cross_entropy`.
+    Keras passes three-dimensional logits to PyTorch with the vocabulary as the middle axis, which takes twice as long,
+    and on JAX multiplies logits by one-hot labels. For PyTorch on a CPU see `backends.cross_entropy`.
     """
 
     def __init__(self, from_logits=True, **kwargs):
@@ -42,7 +42,7 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
             logits = ops.convert_to_tensor(y_pred)[:, 0]  # (batch, classes)
             picked = ops.take_along_axis(logits, ops.cast(y_true, "int32"), axis=-1)
             return ops.logsumexp(logits, axis=-1, keepdims=True) - picked
-        logits = ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1]))  # spans have as many classes as tokens
+        logits = ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1]))  # for spans, the classes are the tokens
         labels = ops.cast(ops.reshape(y_true, (-1,)), "int32")
         if is_computable(logits):
             losses = cross_entropies(logits, labels)
@@ -54,21 +54,22 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
 
 
 def token_loss(is_sum=False):
-    """Return the cross-entropy of integer labels, averaged over sample weights.
+    """Return the cross-entropy loss of integer labels, averaged over sample weights.
 
-    Dividing by the sum of the weights, not by the number of slots, keeps filler out of the mean.
+    The sum is divided by that of the weights, not by the number of positions, to keep filler out of the mean.
 
     Args:
-        is_sum: do not divide, for weights that are divided beforehand (`data.accumulation`).
+        is_sum: use sum reduction, for weights that are already divided (`data.accumulation`).
     """
     return TokenLoss(reduction="sum" if is_sum else "mean_with_sample_weight")
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Keras' accuracy of integer labels.
+    """Sparse categorical accuracy, faster than Keras' on JAX and on PyTorch on a CPU.
 
-    On jax it counts, which XLA fuses into one pass; not so an `argmax`. On PyTorch on a processor NumPy looks.
+    On JAX it compares logits with that of the label, which XLA fuses into one pass, unlike an `argmax`. For PyTorch on
+    a CPU it uses NumPy's `argmax`.
     """
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -87,27 +88,26 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 
 
 def token_accuracy():
-    """Return the share of integer labels that are the largest logit, the first of equal ones."""
+    """Return the accuracy metric of integer labels: the share that equals the argmax, the first of ties."""
     return TokenAccuracy(name="accuracy")
 
 
 def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, epsilon=EPSILON, **options):
-    """Return AdamW that decays all but biases and layer norms.
+    """Return AdamW without weight decay on biases and layer norms.
 
     Args:
         learning_rate: a number or a schedule.
         weight_decay: decoupled decay.
-        clip_norm: largest global norm of the gradient.
-        epsilon: added to the root of the mean square of a gradient, before its bias is corrected.
+        clip_norm: maximum global norm of the gradient.
+        epsilon: added to the root of the second moment, before bias correction.
         options: further arguments of `keras.optimizers.AdamW`.
-    Source: Devlin et al. 2019, appendix A.2. Unlike the original, this corrects the bias of the first steps, as Adam's
-    authors do.
+    Source: Devlin et al. 2019, appendix A.2. Unlike the original, it has the bias correction of Adam's authors.
     """
     return choose_adamw(is_plain=options.keys() <= {"gradient_accumulation_steps"})(
         learning_rate=learning_rate,
         weight_decay=weight_decay,
         epsilon=epsilon,
         global_clipnorm=clip_norm,
-        name="adamw",  # by default it counts the optimizers of the process, and a checkpoint would not fit the next
+        name="adamw",  # default names count the optimizers of the process, so a checkpoint would not fit in another
         **options,
     )

@@ -1,4 +1,4 @@
-"""Count the floating-point operations of pre-training from the architecture."""
+"""FLOPs of pre-training, counted from the architecture."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,18 @@ from keras_bert_flow.layers.shape import EncoderShape
 
 @dataclass(frozen=True)
 class Flops:
-    """Operations of one sequence, a multiplication and an addition being two.
+    """FLOPs of one sequence; a multiply-add counts as two.
 
     Attributes:
-        encoder: forward, of all blocks, and of what widens the embeddings to them.
-        embeddings: forward, of the segment embeddings, which are a product here. Tokens are looked up, positions added.
-        pooler: forward, with the two-way head; 0 where there is none.
-        gather: forward, of picking the masked positions, which is a product here.
-        masked_lm: forward, of the head at those positions, with the projection to the vocabulary.
-        bag_of_words: forward, of the head on the mean of the tokens, with that projection; 0 where there is none.
-        generator: forward, of the blocks of a generator, and of what widens the embeddings to them; 0 without one.
-        detector: forward, of the head that tells replaced tokens; 0 without a generator.
+        encoder: forward pass of all blocks, and of the embedding projection.
+        embeddings: forward pass of the segment embeddings, a one-hot product here. Tokens are looked up, positions
+            added.
+        pooler: forward pass of the pooler and the two-way head; 0 without a pooler.
+        gather: forward pass of gathering the masked positions, a one-hot product here.
+        masked_lm: forward pass of the head at those positions, with the projection to the vocabulary.
+        bag_of_words: forward pass of the head on the mean of the tokens, with that projection; 0 without this head.
+        generator: forward pass of the blocks of a generator, and of its embedding projection; 0 without a generator.
+        detector: forward pass of the head that detects replaced tokens; 0 without a generator.
     """
 
     encoder: int
@@ -36,9 +37,9 @@ class Flops:
 
     @property
     def training(self) -> int:
-        """Forward and backward: each product has two gradients, of its inputs and of its weights, of the same size.
+        """FLOPs of forward and backward pass: each product has two gradients of the same cost, of inputs and weights.
 
-        Those of `embeddings` and `gather` have one: their one-hot side needs none.
+        Those of `embeddings` and `gather` have one gradient: their one-hot operand needs none.
         """
         return 3 * self.forward - self.embeddings - self.gather
 
@@ -51,7 +52,7 @@ def count_flops(
     bag_of_words: bool = False,
     generator: EncoderShape | None = None,
 ) -> Flops:
-    """Count the operations of the matrix products of one sequence.
+    """Count the FLOPs of the matrix products of one sequence.
 
     With h `hidden_dim`, e `embedding_dim`, i `intermediate_dim`, T `sequence_length`, V `vocabulary_size` and m
     `masks_per_sequence`:
@@ -59,27 +60,27 @@ def count_flops(
         block, per token     6 h² (query, key, value) + 2 h² (output) + 4 h i (feed-forward)
                              + 2 T h (scores) + 2 T h (their product with the values)
         segments, per token  2 e · `num_segments`
-        widening, per token  2 e h, where there is one
+        widening, per token  2 e h, if there is one
         gather, per sequence 2 m T h
         masked LM, per m     2 e h (transform) + 2 e V
         pooler, per sequence 2 h² + 4 h (next sentence)
         bag of words, per sequence 2 e h (transform) + 2 e V
 
-    A generator has blocks, segments and a widening of its own, and the masked LM and its gather have its h; then
+    A generator has its own blocks, segments and widening, and the masked LM and its gather use its h; then
 
         detector, per token  2 h² + 2 h, and the segments twice
 
-    Padding and unfilled predictions count, since the device computes them. Left out: what is done element by element
-    (dropout, activations, softmax, layer norms, biases, losses), the look-up of tokens, and the optimizer. The number
-    of heads makes no difference.
+    Padding and unfilled predictions count, since the device computes them. Not counted: element-wise operations
+    (dropout, activations, softmax, layer norms, biases, losses), the token look-up, and the optimizer. The number of
+    heads makes no difference.
 
-    Source: Kaplan et al. 2020, section 2.1 (2 N per token and forward pass, 6 N with the backward one, N the weights
-    that are multiplied; arXiv:2001.08361), who count the attention scores but not their product with the values;
-    Chowdhery et al. 2022, appendix B (6 N + 12 · layers · h · T; arXiv:2204.02311), who count both, as here. In both,
-    every token meets the vocabulary; here the masked ones alone do.
+    Source: Kaplan et al. 2020, section 2.1 (2 N per token for the forward pass, 6 N with the backward pass, for N
+    weights of matrix products; arXiv:2001.08361), who count the attention scores but not their product with the values;
+    Chowdhery et al. 2022, appendix B (6 N + 12 · layers · h · T; arXiv:2204.02311), who count both, as here. Both
+    project every token to the vocabulary; here only the masked tokens are projected.
     """
     hidden, embedding = shape.hidden_dim, shape.embedding_dim
-    filler = (generator or shape).hidden_dim  # width of the encoder that fills the gaps
+    filler = (generator or shape).hidden_dim  # width of the encoder that predicts the masked tokens
     prediction = 2 * embedding * (filler + shape.vocabulary_size)
     return Flops(
         encoder=_count_blocks(shape, sequence_length),

@@ -1,16 +1,15 @@
-"""Keep which layers and weights are not trained in the configuration of a model, which Keras saves of no model whose
-constructor is its own."""
+"""Save which layers and weights are frozen in the config of a model; Keras does not for custom constructors."""
 
 import keras
 
-FROZEN = "frozen"  # key in the configuration of a model
+FROZEN = "frozen"  # key in the config of a model
 
 
 def describe_frozen(model, inner=()):
-    """Return `{FROZEN: ...}` for a configuration; empty where everything is trained.
+    """Return `{FROZEN: ...}` for the config of a model; empty if everything is trainable.
 
     Args:
-        inner: models within, which have a configuration of their own.
+        inner: nested models with their own config.
     """
     layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
     frozen = [layer for layer in layers if not layer.trainable and layer.weights]
@@ -22,7 +21,7 @@ def describe_frozen(model, inner=()):
 
 
 def freeze(model, config):
-    """Freeze what `describe_frozen` found, if anything, and return the model."""
+    """Freeze the layers and weights that `describe_frozen` returned, if any, and return the model."""
     if config:
         if config["model"]:
             model.trainable = False
@@ -35,12 +34,12 @@ def freeze(model, config):
 
 
 def freeze_lowest(backbone, num_blocks):
-    """Freeze the embeddings of a backbone and its lowest blocks; a pooler is of no block.
+    """Freeze the embeddings of a backbone and its lowest blocks; a pooler stays trainable.
 
     Args:
-        num_blocks: how many; 0: the embeddings alone.
+        num_blocks: number of blocks; 0: only the embeddings.
     Raises:
-        ValueError: there are not so many.
+        ValueError: the backbone has fewer blocks.
     """
     if not 0 <= num_blocks <= len(backbone.blocks):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Take the steps of Keras' AdamW in one pass over the weights, where the backend's own form needs several."""
+"""Keras' AdamW with fused steps: one pass over the weights, where the backend's version needs several."""
 
 from typing import Any
 
@@ -16,30 +16,30 @@ from keras_bert_flow.backends.processor import is_torch_on_processor
 from keras_bert_flow.backends.values import as_tensor
 from keras_bert_flow.models.decay_exclusions import ExcludesNames
 
-# On PyTorch an AdamW is of another class, which takes many weights in a call; Keras gives no subclass of AdamW that.
-# Not initialised: that would take memory on the device before a process has chosen its own.
+# On PyTorch, `AdamW()` returns an instance of another class, which updates many weights per call; Keras does not do so
+# for subclasses. It is not initialised: that would allocate memory before the process has chosen its device.
 _KerasAdamW: Any = type(keras.optimizers.AdamW.__new__(keras.optimizers.AdamW))
 
 
 class _AdamW(ExcludesNames, _KerasAdamW):
-    """What the forms of AdamW below share."""
+    """Base class of the AdamW variants below."""
 
     @classmethod
     def from_config(cls, config):
-        """Return the AdamW that is fastest here: a saved model may be loaded on another backend or device."""
+        """Return the fastest AdamW for this backend and device, since they may differ from those of the saved model."""
         chosen = choose_adamw(is_plain=not any(map(config.get, UNFUSED)))
         return super().from_config(config) if chosen is cls else chosen.from_config(config)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class DenseAdamW(_AdamW):
-    """Keras' AdamW for TensorFlow: fused, and right for gathered embeddings as well; see `dense_gradients`."""
+    """AdamW for TensorFlow: fused, and correct for gathered embeddings; see `dense_gradients`."""
 
     def apply(self, grads, trainable_variables=None):
         return super().apply(dense_gradients(grads), trainable_variables)
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)  # what Keras gives to its subclasses, underscore and all
+        index = self._get_variable_index(variable)  # Keras leaves this private method to subclasses
         places = self._momentums[index], self._velocities[index], variable
         step = ops.cast(self.iterations + 1, "float32")
         missing_1, missing_2 = (1 - ops.power(beta, step) for beta in (self.beta_1, self.beta_2))
@@ -54,11 +54,11 @@ class DenseAdamW(_AdamW):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class FusedAdamW(_AdamW):
-    """Keras' AdamW for PyTorch on a processor, by PyTorch's fused one.
+    """AdamW for PyTorch on a CPU, with PyTorch's fused kernel.
 
-    Keras makes about twelve passes over all weights, some into new memory; this reads and writes everything once, and
-    divides the gradients by what clips them on the way. Accumulated gradients are added up in place. It takes none
-    of `UNFUSED`.
+    Keras makes about twelve passes over all weights, some into new memory. This one reads and writes everything once,
+    and applies gradient clipping in the same pass. Accumulated gradients are summed in place. It supports none of
+    `UNFUSED`.
     """
 
     def apply(self, grads, trainable_variables=None):
@@ -83,19 +83,19 @@ class FusedAdamW(_AdamW):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class ExcludingAdamW(_AdamW):
-    """Keras' AdamW, for jax and for PyTorch on an accelerator."""
+    """AdamW for JAX, and for PyTorch on an accelerator."""
 
     def _apply_weight_decay(self, variables):
-        # Where biases alone are trained there is nothing to decay, and PyTorch takes no empty list.
+        # If only biases are trained, there is nothing to decay, and PyTorch does not accept an empty list.
         if any(map(self._use_weight_decay, variables)):
             super()._apply_weight_decay(variables)
 
 
 def choose_adamw(is_plain):
-    """Return the class that is fastest here.
+    """Return the fastest AdamW class for the current backend and device.
 
     Args:
-        is_plain: whether it does without what is in `UNFUSED`.
+        is_plain: whether no argument in `UNFUSED` is used.
     """
     if keras.backend.backend() == "tensorflow":
         return DenseAdamW

@@ -1,4 +1,4 @@
-"""Take vectors from inside an encoder."""
+"""Feature extraction from the hidden states of an encoder."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ WHOLE = "none"  # no pooling: a vector for each token
 
 
 def make_features_model(backbone, layers: Sequence[int], pooling: str = WHOLE) -> keras.Model:
-    """Return a model with the weights of an encoder that outputs hidden states of some layers, one behind the other.
+    """Return a model with the weights of an encoder that outputs the concatenated hidden states of some layers.
 
-    What stands above the highest of these layers is not computed.
+    Layers above the highest of these are not computed.
 
     Args:
         backbone: a `Backbone`.
-        layers: 0 is the embeddings, 1 the first block; -1 the last one, -2 that before.
-        pooling: `none`, or of the real tokens `mean` or `max`, or `cls`, the first one.
+        layers: 0 is the embeddings, 1 the first block; -1 the last block, -2 the one before.
+        pooling: `none`, or `mean` or `max` of the real tokens, or `cls`, the first one.
     Returns:
         A model with the inputs of the encoder. Its output is float32, (batch, length, layers * hidden), or pooled
         (batch, layers * hidden).

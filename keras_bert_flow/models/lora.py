@@ -1,4 +1,4 @@
-"""Train two narrow matrices beside each projection of a frozen encoder: LoRA.
+"""LoRA: train low-rank matrices in addition to the projections of a frozen encoder.
 
 Source: Hu et al. 2021, section 4; arXiv:2106.09685.
 """
@@ -15,21 +15,21 @@ QUERY, KEY, VALUE, ATTENTION_OUTPUT, FEED_FORWARD = TARGETS = (
     "attention_output",
     "feed_forward",
 )
-ALPHA = 8.0  # as in peft; section 4.1: so the learning rate need not change with the rank
-_VARIABLES = "lora_"  # how the names of their variables begin, in Keras as well
+ALPHA = 8.0  # as in peft; with it the learning rate need not change with the rank (section 4.1)
+_VARIABLES = "lora_"  # prefix of the names of LoRA variables, also in Keras
 
 
 def enable_lora(backbone, rank, alpha=ALPHA, targets=(QUERY, VALUE)):
     """Freeze the embeddings and the blocks of a backbone, and add LoRA to projections of each block.
 
-    A pooler stays trained, as the head above it does. Before a model on it is compiled.
+    The pooler and the head stay trainable. Call this before the model is compiled.
 
     Args:
-        rank: width of the matrices.
-        alpha: what they add is multiplied by `alpha / rank`.
-        targets: some of `TARGETS`; `feed_forward` is both of its projections.
+        rank: rank of the matrices.
+        alpha: their product is scaled by `alpha / rank`.
+        targets: some of `TARGETS`; `feed_forward` means both of its projections.
     Raises:
-        ValueError: the rank or a target is none, or LoRA is enabled already.
+        ValueError: the rank or a target is invalid, or LoRA is already enabled.
     """
     if not (isinstance(rank, int) and rank >= 1 and alpha > 0):
         raise ValueError(f"LoRA must have a rank of 1 or more, and an alpha above 0. Received: {rank=}, {alpha=}.")
@@ -43,20 +43,20 @@ def enable_lora(backbone, rank, alpha=ALPHA, targets=(QUERY, VALUE)):
 
 
 def list_lora_layers(model):
-    """Return the layers with LoRA, whether `enable_lora` or Keras has put it there."""
-    # Keras has no public form that finds layers within layers.
+    """Return the layers with LoRA, whether enabled here or by Keras."""
+    # Keras has no public API to find nested layers.
     return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
 
 
 def is_lora(variable):
-    """Say whether a variable is a matrix of a LoRA."""
+    """Return whether a variable is a LoRA matrix."""
     return variable.name.startswith(_VARIABLES)
 
 
 def read_merged(model):
-    """Yield each weight of a model except the matrices of LoRA, and its value with what they add, as numpy.
+    """Yield each weight of a model except LoRA matrices, and its value with LoRA merged, as a NumPy array.
 
-    Keras merges in the type of computation, which in mixed precision rounds the frozen weight as well.
+    Keras merges in the compute dtype, which in mixed precision also rounds the frozen weight.
     """
     layers = {id(_find_adapted(layer)[0]): layer for layer in list_lora_layers(model)}
     for variable in model.weights:
@@ -68,7 +68,7 @@ def read_merged(model):
 def _find_adapted(layer):
     """Return the weight of a `Dense` or an `Embedding` that has LoRA, and its two matrices."""
     name = "kernel" if hasattr(layer, "_kernel") else "embeddings"
-    # `_kernel` and `_embeddings` are what Keras gives to its subclasses.
+    # Keras leaves the private `_kernel` and `_embeddings` to subclasses.
     return getattr(layer, f"_{name}"), getattr(layer, f"lora_{name}_a"), getattr(layer, f"lora_{name}_b")
 
 

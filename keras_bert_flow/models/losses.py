@@ -1,4 +1,4 @@
-"""Losses and metrics which Keras lacks for these output shapes."""
+"""Losses and metrics that Keras lacks for these output shapes."""
 
 import keras
 from keras import ops
@@ -8,7 +8,7 @@ from keras_bert_flow.models.defaults import TokenAccuracy, TokenLoss
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class SquaredError(keras.losses.Loss):
-    """The squared error of each row's one number; Keras' own takes the mean over the last axis, here that of rows."""
+    """Squared error of one number per row, (batch,); Keras' own averages over the last axis, here the batch axis."""
 
     def __init__(self, reduction="mean_with_sample_weight", **kwargs):
         super().__init__(reduction=reduction, **kwargs)
@@ -19,7 +19,7 @@ class SquaredError(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TagLoss(TokenLoss):
-    """The cross-entropy of the tokens that have a label; one below 0, as -1 or -100, is no label and has no weight."""
+    """Cross-entropy of the labelled tokens; a label below 0, such as -1 or -100, means none and has weight 0."""
 
     def __init__(self, reduction="mean_with_sample_weight", **kwargs):
         super().__init__(reduction=reduction, **kwargs)
@@ -30,7 +30,7 @@ class TagLoss(TokenLoss):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TagAccuracy(TokenAccuracy):
-    """The accuracy over the tokens that have a label, as for `TagLoss`."""
+    """Accuracy over the labelled tokens, as for `TagLoss`."""
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         return super().update_state(*weigh_tags(y_true, y_pred, sample_weight))
@@ -38,7 +38,7 @@ class TagAccuracy(TokenAccuracy):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class LabelAccuracy(keras.metrics.Mean):
-    """The share of labels, each on its own, that a logit of more than 0 says right; Keras' own takes no such logits."""
+    """Binary accuracy of multi-label logits, with threshold 0; Keras' own does not take logits."""
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         is_right = ops.equal(ops.convert_to_tensor(y_pred) > 0, ops.cast(y_true, "float32") > 0.5)
@@ -47,7 +47,7 @@ class LabelAccuracy(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class BinaryTokenLoss(keras.losses.Loss):
-    """The binary cross-entropy of each token's logit, (batch, length); Keras' own takes the mean over a row."""
+    """Binary cross-entropy of each token's logit, (batch, length); Keras' own averages over a row."""
 
     def __init__(self, reduction="mean_with_sample_weight", **kwargs):
         super().__init__(reduction=reduction, **kwargs)
@@ -58,7 +58,7 @@ class BinaryTokenLoss(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class BinaryTokenAccuracy(keras.metrics.Mean):
-    """The share of tokens whose logit, above 0 or not, says the label."""
+    """Binary accuracy of each token's logit, with threshold 0."""
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         is_right = ops.equal(ops.convert_to_tensor(y_pred) > 0, ops.cast(y_true, "float32") > 0.5)
@@ -66,7 +66,7 @@ class BinaryTokenAccuracy(keras.metrics.Mean):
 
 
 def weigh_tags(labels, logits, sample_weight=None):
-    """Return labels of 0 or more, the logits, and weights that leave out what had none.
+    """Return labels clipped to at least 0, the logits, and weights of 0 where the label was negative.
 
     Args:
         labels: int, (batch, length).

@@ -1,4 +1,4 @@
-"""Define the losses and metrics by which vectors of pairs of texts are trained: of one pair, or of all in a batch."""
+"""Losses and metrics for text embeddings trained on pairs: cosine and in-batch contrastive."""
 
 import keras
 from keras import ops
@@ -11,10 +11,10 @@ from keras_bert_flow.models.losses import SquaredError
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class CosineLoss(SquaredError):
-    """The squared error of the cosine of each pair.
+    """Squared error of the cosine similarity of each pair.
 
     Call arguments:
-        y_true: float, (batch,) or (batch, 1). What the cosine should be.
+        y_true: float, (batch,) or (batch, 1). The target cosine.
         y_pred: float, (batch, 2, hidden). The vectors of both texts.
     Source: Reimers and Gurevych 2019, section 3, regression objective; `CosineSimilarityLoss` of
     `sentence_transformers`.
@@ -26,7 +26,7 @@ class CosineLoss(SquaredError):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class CosineError(keras.metrics.RootMeanSquaredError):
-    """The root of the mean of what `CosineLoss` measures, in the unit of a cosine."""
+    """Root mean squared error of the cosine similarity, as for `CosineLoss`."""
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         cosines = pair_cosines(y_pred)
@@ -35,16 +35,16 @@ class CosineError(keras.metrics.RootMeanSquaredError):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class ContrastiveLoss(TokenLoss):
-    """The cross-entropy of finding the second text of each pair among those of the batch, by the scaled cosine.
+    """Contrastive loss with in-batch negatives (InfoNCE): find the second text of each pair by the scaled cosine.
 
     Call arguments:
-        y_true: int, (batch, 2). Numbers of both texts; two texts of one number are the same text.
+        y_true: int, (batch, 2). Ids of both texts; texts with the same id are the same text.
         y_pred: float, (batch, 2, hidden). The vectors of both texts.
-        sample_weight: float, (batch,). A pair of weight 0 is filler: its second text is nobody's negative.
+        sample_weight: float, (batch,). A pair of weight 0 is filler: its second text is never a negative.
     Args:
-        scale: what cosines are multiplied by.
+        scale: factor of the cosines.
     Source: Henderson et al. 2017, section 4.4, arXiv:1705.00652; `MultipleNegativesRankingLoss` of
-    `sentence_transformers`, which has no such numbers: it is given batches in which no text occurs twice.
+    `sentence_transformers`, which has no such ids: its batches contain no text twice.
     """
 
     def __init__(self, scale=20.0, reduction="mean_with_sample_weight", **kwargs):
@@ -61,7 +61,7 @@ class ContrastiveLoss(TokenLoss):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class ContrastiveAccuracy(TokenAccuracy):
-    """The share of pairs whose second text is the nearest of those that `ContrastiveLoss` chooses from."""
+    """Share of pairs whose second text is the nearest of the candidates of `ContrastiveLoss`."""
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         logits = candidate_logits(y_pred, y_true, sample_weight)
@@ -77,8 +77,8 @@ def pair_cosines(vectors):
 def candidate_logits(vectors, numbers, weights=None, scale=1.0):
     """Return the scaled cosine of each first text with each second one, (batch, batch).
 
-    It is `MASKED_SCORE` where a second text is no negative: it is filler, or its pair shares a text with that of the
-    row. Each row's own second text always counts.
+    It is `MASKED_SCORE` if the second text is not a valid negative: it is filler, or its pair shares a text with that
+    of the row. Each row's own second text is always a candidate.
     """
     units = unit_length(ops.convert_to_tensor(vectors))
     logits = ops.matmul(units[:, 0], ops.transpose(units[:, 1])) * scale
@@ -91,7 +91,7 @@ def candidate_logits(vectors, numbers, weights=None, scale=1.0):
 
 
 def _share_a_text(numbers):
-    """Say of each two pairs whether any text of one is any text of the other, bool, (batch, batch)."""
+    """Return whether two pairs have a text in common, bool, (batch, batch)."""
     is_same = ops.equal(numbers[:, None, :, None], numbers[None, :, None, :])  # (pair, pair, its text, its text)
     return ops.any(is_same, axis=(-1, -2))
 

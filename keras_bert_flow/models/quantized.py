@@ -1,23 +1,22 @@
-"""Keep which layers are quantised in the configuration of a model, which Keras keeps of layers in the list of a model
-alone, not of those within a layer."""
+"""Save which layers are quantised in the config of a model; Keras does so for top-level layers, not for nested ones."""
 
 import keras
 
-QUANTIZED = "quantized"  # key in the configuration of a model
+QUANTIZED = "quantized"  # key in the config of a model
 
 
 def list_quantized(model):
-    """Return the quantised layers of a model, those within layers included."""
+    """Return the quantised layers of a model, nested ones included."""
     return [
         layer for layer in model._flatten_layers() if layer.quantization_mode is not None
-    ]  # Keras has no public form
+    ]  # Keras has no public API for this
 
 
 def describe_quantized(model, inner=()):
-    """Return `{QUANTIZED: ...}` for a configuration; empty where no layer is quantised.
+    """Return `{QUANTIZED: ...}` for the config of a model; empty if no layer is quantised.
 
     Args:
-        inner: models within, which have a configuration of their own.
+        inner: nested models with their own config.
     """
     known = {id(layer) for other in inner for layer in list_quantized(other)}
     described = {
@@ -32,7 +31,7 @@ def describe_quantized(model, inner=()):
 
 
 def quantize(model, config):
-    """Quantise the layers that `describe_quantized` found, if any, and return the model; their weights come next."""
+    """Quantise the layers that `describe_quantized` returned, if any, and return the model; weights are loaded next."""
     layers = {layer.path: layer for layer in model._flatten_layers()} if config else {}
     for path, how in (config or {}).items():
         options = keras.saving.deserialize_keras_object(how["config"])

@@ -1,4 +1,4 @@
-"""How a model is saved in a model directory; known without Keras."""
+"""How a model is saved in a model directory; importable without Keras."""
 
 from dataclasses import dataclass, field
 
@@ -6,20 +6,20 @@ CLASSES = ("num_classes", "labels")
 POOLING = ("pooling", "normalize")
 TEXT_POOLING = ("pooling",)  # of heads for whole texts
 
-# Heads: our layers → what Hugging Face calls them in BERT.
+# Heads: our layers → their names in Hugging Face's BERT.
 CLASSIFIER_HEAD = {"classifier": "classifier"}  # see `models.with_head.classify`
 MASKED_LM_HEAD = {
     "mlm_transform/dense": "cls.predictions.transform.dense",
     "mlm_transform/layer_norm": "cls.predictions.transform.LayerNorm",
     "mlm": "cls.predictions",
 }
-# Of a head that has a table of its own for its guesses; `transformers` then adds the bias beside that table.
+# Of a masked-LM head with untied output weights; `transformers` then puts the bias in the same layer.
 MASKED_LM_TABLE = dict.fromkeys(("mlm_decoder", "mlm"), "cls.predictions.decoder")
 REPLACED_TOKENS_HEAD = {
     "replaced_dense": "discriminator_predictions.dense",
     "replaced": "discriminator_predictions.dense_prediction",
 }
-WORDS_TRANSFORM = {  # of `heads.text_pooling.transform_mean`; `transformers` leaves them out, and says so
+WORDS_TRANSFORM = {  # of `heads.text_pooling.transform_mean`; `transformers` skips them with a warning
     "words_dense": "cls.words.transform.dense",
     "words_norm": "cls.words.transform.LayerNorm",
 }
@@ -28,17 +28,17 @@ WORDS_HEAD = WORDS_TRANSFORM | {"words": "cls.words"}
 
 @dataclass(frozen=True)
 class SavedAs:
-    """What Hugging Face calls a model and the tensors of its head.
+    """Hugging Face's names of a model and of the tensors of its head.
 
     Attributes:
         architecture: the class of `transformers` without the family: `ForMaskedLM`.
-        noun: what to call the head in a message.
-        head: our layers → Hugging Face's in BERT, without those of the encoder.
-        use_pooler: whether the model has one; None where that is as in the directory.
-        outputs: fewest and most outputs of the head; several heads of Hugging Face's have one name.
-        problem_type: of the three in which `ForSequenceClassification` computes one thing and means another.
-        options: arguments of the constructor that a user may give beside those of every model.
-        is_of_task: whether the head is for a task, and begins anew where a directory has none.
+        noun: name of the head in messages.
+        head: our layers → Hugging Face's names in BERT, without the layers of the encoder.
+        use_pooler: whether the model has a pooler; None: as in the model directory.
+        outputs: minimum and maximum number of outputs of the head, since several of Hugging Face's heads share a name.
+        problem_type: of `ForSequenceClassification`: which of its three tasks, whose computation is the same.
+        options: constructor arguments that a user may give in addition to those of every model.
+        is_of_task: whether the head is for a task, and is newly initialised if a directory has none.
     """
 
     architecture: str

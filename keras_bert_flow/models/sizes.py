@@ -1,4 +1,4 @@
-"""List the published sizes, and find the shape that a configuration asks for."""
+"""Published model sizes, and the encoder shape of a configuration."""
 
 from dataclasses import fields
 from typing import Any
@@ -18,7 +18,7 @@ SIZES = {
 
 
 def get_size(name: str) -> dict[str, int]:
-    """Return the arguments of a named size.
+    """Return the shape arguments of a published size by name.
 
     Raises:
         ValueError: there is no such size.
@@ -29,13 +29,13 @@ def get_size(name: str) -> dict[str, int]:
 
 
 def resolve_shape(model: Any, vocabulary_size: int) -> EncoderShape:
-    """Return the shape of an encoder: the published size, with each setting that is given in its place.
+    """Return the shape of an encoder: a published size with overrides.
 
     Args:
-        model: has `family`, `size`, attributes by the names of the fields of a shape, of which None is not given, and
-            `options`, further fields by name.
+        model: has `family`, `size`, attributes with the names of shape fields (None: not overridden), and `options`,
+            further fields by name.
     Raises:
-        ValueError: there is no such family or size, or the settings contradict each other.
+        ValueError: the family or size is unknown, or the settings contradict each other.
     """
     kind = find_family(model.family).shape
     names = [field.name for field in fields(kind)]

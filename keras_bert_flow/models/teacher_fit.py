@@ -1,4 +1,4 @@
-"""Check that a student can learn from a teacher; known without Keras."""
+"""Check that a student can be distilled from a teacher; importable without Keras."""
 
 from typing import Any
 
@@ -8,10 +8,11 @@ WIDTHS = ("hidden_dim", "num_heads", "intermediate_dim", "embedding_dim")
 
 
 def check_teacher(student: Any, teacher: Any, hidden_state_weight: float) -> None:
-    """Raise ValueError unless the predictions of two encoders, and their hidden states where these count, compare.
+    """Raise ValueError unless student and teacher have the same vocabulary, and width if hidden states are compared.
 
     Args:
         student, teacher: shapes of encoders, or backbones.
+        hidden_state_weight: weight of that loss.
     """
     if student.vocabulary_size != teacher.vocabulary_size:
         raise ValueError(
@@ -27,7 +28,7 @@ def check_teacher(student: Any, teacher: Any, hidden_state_weight: float) -> Non
 
 
 def check_start(student: EncoderShape, teacher: EncoderShape) -> None:
-    """Raise ValueError unless layers of a teacher fit into a student."""
+    """Raise ValueError unless a student can be initialised from layers of its teacher."""
     others = [
         f"{name}={getattr(student, name)}, not {getattr(teacher, name)}"
         for name in WIDTHS

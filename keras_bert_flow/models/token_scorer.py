@@ -1,4 +1,4 @@
-"""Turn a masked language model into one that scores given tokens."""
+"""Score given tokens with a masked language model."""
 
 import keras
 from keras import ops
@@ -11,7 +11,7 @@ LOG_PROBABILITIES = "log_probabilities"
 def make_token_scorer(masked_lm: keras.Model) -> keras.Model:
     """Return a model with the weights of a masked LM that outputs the log-probability of given tokens.
 
-    Only these leave the device: a batch of 512 masks has 15.6 million logits with a vocabulary of 30,522.
+    Only these are transferred from the device: 512 masks have 15.6 million logits with a vocabulary of 30,522.
 
     Args:
         masked_lm: its output `mlm` is float32 logits, (batch, masks, vocabulary).

@@ -1,4 +1,4 @@
-"""Turn a masked language model into one with logits for each token of a text."""
+"""Masked language model with logits at all positions."""
 
 import keras
 
@@ -6,7 +6,7 @@ from keras_bert_flow.models.with_head import encode, make_inputs
 
 
 def make_vocabulary_model(masked_lm: keras.Model) -> keras.Model:
-    """Return a model with the weights of a `MaskedLM`, whose outputs are of all positions, as in `transformers`.
+    """Return a model with the weights of a `MaskedLM` that outputs logits at all positions, as in `transformers`.
 
     Returns:
         A model with the inputs of the backbone. Its output is float32 logits, (batch, length, vocabulary).

@@ -1,4 +1,4 @@
-"""Share what every model with a head does: defaults of `compile`, configuration, model directories."""
+"""Base class of models with a head: defaults of `compile`, config, model directories."""
 
 from typing import Any
 
@@ -14,33 +14,33 @@ from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
 
-COMPILES_SHAPES = keras.backend.backend() != "torch"  # each shape takes its time in training, where it is new
+COMPILES_SHAPES = keras.backend.backend() != "torch"  # whether training compiles each new shape
 
 
 def compiles_shapes(model: keras.Model) -> bool:
-    """Return whether each new shape takes its time in prediction: on jax, and on TensorFlow with XLA.
+    """Return whether prediction compiles each new shape: on JAX, and on TensorFlow with XLA.
 
-    Without it TensorFlow makes a graph of the first shape, one of any number of rows and one of any width as well.
+    Without XLA, TensorFlow traces one graph for the first shape, one for any number of rows, and one for any width.
     """
     return keras.backend.backend() == "jax" or (keras.backend.backend() == "tensorflow" and bool(model.jit_compile))
 
 
 class ModelWithHead(keras.Model):
-    """Join an encoder and a head into a functional model; abstract.
+    """Base class of functional models with an encoder and a head; abstract.
 
-    A model of this kind is final. It says with `make_losses` and `make_metrics` what `compile()` takes where it is
-    given none, and adds the arguments of its own constructor to `get_config`.
+    Concrete subclasses are final. They define the defaults of `compile()` in `make_losses` and `make_metrics`, and add
+    the arguments of their constructor to `get_config`.
 
     Not an `abc.ABC`, because Keras instantiates every class between `keras.Model` and this one to insert `Functional`.
 
     Attributes:
-        saved_as: how it is saved in a model directory; a class that has none is saved in no other way than as `.keras`.
-        settings: arguments of the constructor that pre-training has settings for.
+        saved_as: how it is saved in a model directory; a class without it can only be saved as `.keras`.
+        settings: constructor arguments that are settings of pre-training.
     """
 
     default_rate = 5e-5
     default_loss_weights: dict[str, float] | None = None
-    has_one_width = False  # all batches have it
+    has_one_width = False  # whether all batches have the same width
     compiles_shapes = property(compiles_shapes)
     settings: Any = ()
 
@@ -50,11 +50,11 @@ class ModelWithHead(keras.Model):
         self.backbone = backbone
 
     def find_published(self):
-        """Return the model that a model directory is to hold; no property, as Keras walks through those to save."""
+        """Return the model to save in the model directory; not a property, as Keras traverses properties to save."""
         return self
 
     def list_fixed_weights(self):
-        """Return weights of a model within that never change, and that a checkpoint need not hold."""
+        """Return the weights of nested models that never change, which checkpoints leave out."""
         return []
 
     def list_matrices(self):
@@ -62,15 +62,15 @@ class ModelWithHead(keras.Model):
         return self.backbone.list_matrices()
 
     def make_losses(self):
-        """Return the loss, or one for each output."""
+        """Return the default loss, or a dict of losses by output."""
         raise NotImplementedError
 
     def make_metrics(self):
-        """Return metrics, or some for each output; they are weighted as the loss is."""
+        """Return the default metrics, or a dict of them by output; they are weighted like the loss."""
         raise NotImplementedError
 
     def compile(self, optimizer=None, loss=None, *, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):
-        """Compile; what is left out is AdamW, the losses and the metrics of the model."""
+        """Compile the model. Defaults: AdamW, `make_losses()` and `make_metrics()`."""
         is_default = loss is None and loss_weights is None
         super().compile(
             optimizer=make_adamw(learning_rate=self.default_rate) if optimizer is None else optimizer,
@@ -83,9 +83,9 @@ class ModelWithHead(keras.Model):
         self._auto_scale_loss = kwargs.get("auto_scale_loss", True)
 
     def get_compile_config(self):
-        """Return what `compile` was given, so that a `.keras` file trains on; with what Keras leaves out of it.
+        """Return the compile config, so that training can continue from a `.keras` file.
 
-        Keras saves neither `auto_scale_loss` nor which weights an optimizer was told not to decay.
+        It includes what Keras does not save: `auto_scale_loss`, and the weights excluded from weight decay.
         """
         config = super().get_compile_config()
         if config:
@@ -96,29 +96,29 @@ class ModelWithHead(keras.Model):
         return config
 
     def compile_from_config(self, config):
-        """Compile as the saved model was, and build the optimizer, whose state Keras loads next."""
+        """Compile like the saved model, and build the optimizer, whose state Keras loads next."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, *args, **kwargs):
-        """Train as `keras.Model` does; batches of a Grain data set may be of several widths on TensorFlow, too."""
+        """Train like `keras.Model.fit`, and support Grain datasets with batches of several widths on TensorFlow."""
         if "validation_data" in kwargs:
             kwargs["validation_data"] = take_batches(kwargs["validation_data"], self.has_one_width)
         return super().fit(take_batches(x, self.has_one_width), *args, **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
-        """Measure as `keras.Model` does, with batches as of `fit`."""
+        """Evaluate like `keras.Model.evaluate`, with the same datasets as `fit`."""
         return super().evaluate(take_batches(x, self.has_one_width), *args, **kwargs)
 
     @classmethod
     def from_preset(cls, path, **overrides):
         """Load from a model directory, ours or Hugging Face's.
 
-        Dropout rates, `dtype` and `name` may be overridden. A directory without the head of a task gives its encoder,
-        and the head is new: where it has classes, `labels` or `num_classes` must be given. `new_head=True` leaves out a
-        head that the directory has, for a task with other classes. A pooler that the model needs and the directory
-        lacks is new, one that it does not need is left out.
+        Dropout rates, `dtype` and `name` can be overridden. If the directory has no head for the task, only its encoder
+        is loaded and the head is newly initialised: if it has classes, `labels` or `num_classes` must be given.
+        `new_head=True` ignores the head in the directory, for a task with other classes. A pooler that the directory
+        lacks is newly initialised if the model needs one; one that it does not need is dropped.
         """
         return load_preset(cls, path, **overrides)
 
@@ -142,7 +142,7 @@ class ModelWithHead(keras.Model):
 
 
 def _serialize(backbone):
-    """Return what `keras.saving.serialize_keras_object` does, which imports TensorFlow first, on any backend."""
+    """Like `keras.saving.serialize_keras_object`, which would import TensorFlow on any backend."""
     return {
         "module": type(backbone).__module__,
         "class_name": type(backbone).__name__,
@@ -152,23 +152,23 @@ def _serialize(backbone):
 
 
 def make_inputs(*more_names, axes=(None,)):
-    """Return the inputs of the backbone, and others like them, int32, (batch, *axes), by name."""
+    """Return Keras inputs for the backbone and for further names, int32, (batch, *axes), by name."""
     return {key: keras.Input(axes, dtype="int32", name=key) for key in (*INPUT_NAMES, *more_names)}
 
 
 def encode(backbone, inputs):
-    """Return the outputs of the backbone for inputs among which there are others."""
+    """Call the backbone on its inputs, ignoring others, and return its outputs."""
     return backbone({key: inputs[key] for key in INPUT_NAMES})
 
 
 def project(backbone, hidden, units, name, make_initializer=normal):
-    """Return float32 logits, (..., units), by a dense layer of that name."""
+    """Return float32 logits, (..., units), from a dense layer with the given name."""
     initializer = make_initializer(backbone.initializer_range)
     return keras.layers.Dense(units, kernel_initializer=initializer, dtype="float32", name=name)(hidden)
 
 
 def classify(backbone, hidden, units, dropout_rate):
-    """Return float32 logits, (..., units), after dropout: what Hugging Face calls `classifier` in each of its models.
+    """Return float32 logits, (..., units), after dropout: the layer that all Hugging Face models call `classifier`.
 
     Source: google-research/bert, run_classifier.py, `create_model`.
     """

@@ -1,4 +1,4 @@
-"""Set up arithmetic and randomness for a run: the one place where global state of Keras is touched."""
+"""Precision (dtype policy) and random seeds of a run: the only place that changes global state of Keras."""
 
 import random
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from keras_bert_flow.backends.determinism import add_in_one_order
 
 @contextmanager
 def arithmetic(precision: str) -> Iterator[None]:
-    """Make models built inside compute in `float32`, `mixed_bfloat16` or `mixed_float16`.
+    """Set the dtype policy of models built in this context: `float32`, `mixed_bfloat16` or `mixed_float16`.
 
-    Weights, softmax, layer norms and losses are float32 in each.
+    Weights, softmax, layer norms and losses are float32 in each of them.
 
     Raises:
         ValueError: the backend cannot train in float16 on this device.
@@ -30,10 +30,10 @@ def arithmetic(precision: str) -> Iterator[None]:
 
 
 def seed_everything(seed: int) -> None:
-    """Fix initial weights and dropout of the models built next, and the order in which TensorFlow adds.
+    """Set the seeds of initial weights and dropout of models built next, and make TensorFlow deterministic.
 
-    Keras draws the seed of each initialiser and dropout layer from Python's generator. `keras.utils.set_random_seed`
-    would do the same but imports TensorFlow on every backend.
+    Keras draws the seed of each initializer and dropout layer from Python's generator. `keras.utils.set_random_seed`
+    would do the same, but imports TensorFlow on every backend.
     """
     random.seed(seed)
     np.random.seed(seed)
@@ -41,7 +41,7 @@ def seed_everything(seed: int) -> None:
 
 
 def _check_float16() -> None:
-    """Make one step of two small layers, with weights that need no random numbers: none are used up."""
+    """Run one float16 training step of a small model, whose initial weights use no random numbers."""
     inputs = keras.Input((4,))
     hidden = keras.layers.LayerNormalization()(keras.layers.Dense(4, "gelu", kernel_initializer="ones")(inputs))
     model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones", dtype="float32")(hidden))

@@ -1,4 +1,4 @@
-"""Train in several processes: find them, see that they do the same, and let the first one alone publish."""
+"""Multi-process training: join the processes, check that they run the same, and publish from the first only."""
 
 import hashlib
 import tempfile
@@ -17,10 +17,10 @@ from keras_bert_flow.records.publish import Contents
 
 
 def join_cluster(config: PipelineConfig, vocabulary_size: int, callbacks: Sequence = ()) -> Cluster:
-    """Return the devices and processes that pre-training takes.
+    """Set up and return the devices and processes of pre-training.
 
     Raises:
-        ValueError: they cannot do what is asked; see `start_cluster`.
+        ValueError: they do not support the configuration; see `start_cluster`.
     """
     cluster = start_cluster(config, resolve_shape(config.model, vocabulary_size))
     if callbacks and cluster.processes > 1:
@@ -32,10 +32,10 @@ def join_cluster(config: PipelineConfig, vocabulary_size: int, callbacks: Sequen
 
 
 def check_same_run(cluster: Cluster, facts: Mapping[str, Any]) -> None:
-    """Refuse processes that were given different things: each would wait for the others, or learn something else.
+    """Check that all processes have the same configuration and inputs; otherwise they would hang or learn differently.
 
     Args:
-        facts: JSON values, whose names are the same in all processes.
+        facts: JSON values, with the same names in all processes.
     Raises:
         ValueError: a fact differs.
     """
@@ -43,7 +43,7 @@ def check_same_run(cluster: Cluster, facts: Mapping[str, Any]) -> None:
         return
     digests = np.zeros((cluster.processes, len(facts)))
     digests[cluster.rank] = [
-        int(hashlib.sha256(canonical_json(fact).encode()).hexdigest()[:12], 16)  # 48 bits, whole in a float64
+        int(hashlib.sha256(canonical_json(fact).encode()).hexdigest()[:12], 16)  # 48 bits, exact in float64
         for fact in facts.values()
     ]
     columns = zip(facts, cluster.sum(digests).T, strict=True)
@@ -61,13 +61,13 @@ def publish_together(
     build: Callable[[Path, Path], Contents],
     publish_result: Callable[[Callable[[Path], Contents]], Path],
 ) -> Path:
-    """Return the folder of a result once it is there, in each of its processes.
+    """Build a result in all processes, publish it from the first, and return its folder in each process.
 
-    All processes must see the work folder beside `output`: they read one checkpoint when a run goes on.
+    All processes must see the work folder next to `output`: they read the same checkpoint when a run is resumed.
 
     Args:
-        build: takes the work folder, and the folder for what only the first process is to keep; called in each process.
-        publish_result: publishes what the function that it is given builds in a work folder.
+        build: called in each process with the work folder, and a folder for files that only the first process keeps.
+        publish_result: publishes the result of a function that builds it in a work folder.
     """
     try:
         if cluster.is_first:
@@ -93,7 +93,7 @@ def _lead(cluster: Cluster, build, publish_result) -> Path:
     try:
         path = publish_result(begin)
     finally:
-        if not has_begun:  # it is there already, or cannot be
+        if not has_begun:  # the result already exists, or publishing failed
             cluster.is_any(False)
     if has_begun:
         cluster.wait()

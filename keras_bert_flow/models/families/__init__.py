@@ -1,1 +1,1 @@
-"""Families of encoders, one a file: the shape, and by name the layers it is assembled from; known without Keras."""
+"""Encoder families, one per file: the shape, and the names of the layers to build; importable without Keras."""

@@ -1,4 +1,4 @@
-"""ALBERT: narrow embeddings that a dense layer widens, and layers that share their weights.
+"""ALBERT: factorized embeddings and cross-layer parameter sharing.
 
 Source: Lan et al. 2020, sections 3.1 and 4.1; arXiv:1909.11942.
 """
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import Family
 
-# Parts that all blocks have in common, where they are not whole blocks
+# Parts shared by all blocks, if whole blocks are not shared
 SHARED_PARTS = {"all": (), "attention": ("attention",), "feed_forward": ("intermediate", "output")}
 
 
 @dataclass(frozen=True)
 class AlbertShape(EncoderShape):
-    """That of BERT, with embeddings of another width and fewer blocks than layers.
+    """Shape of ALBERT: BERT with another embedding width and fewer blocks than layers.
 
     Attributes:
         embedding_dim: width of the embeddings.
-        num_groups: blocks with weights of their own; layers that follow each other share one.
-        sharing: what the layers share: `all` of a block within a group; or of blocks that each layer has one of,
+        num_groups: number of blocks with their own weights; consecutive layers share one.
+        sharing: what the layers share: `all` weights of a block within a group, or with one block per layer only
             `attention` or `feed_forward` (section 4.5, table 4).
     """
 

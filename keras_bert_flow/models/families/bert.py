@@ -1,4 +1,4 @@
-"""BERT: learnt positions and segments, blocks that normalise after each residual sum.
+"""BERT: learned position and segment embeddings, post-layer normalisation.
 
 Source: Devlin et al. 2019; arXiv:1810.04805.
 """

@@ -1,4 +1,4 @@
-"""DistilBERT: BERT without segments and without a pooler, as it comes out of distillation.
+"""DistilBERT: BERT without segments and pooler, trained by distillation.
 
 Source: Sanh et al. 2019, section 3; arXiv:1910.01108.
 """
@@ -12,9 +12,9 @@ from keras_bert_flow.models.families.family import Family
 
 @dataclass(frozen=True)
 class DistilBertShape(EncoderShape):
-    """That of BERT without segments; heads for whole texts have a dense layer with a ReLU for a pooler."""
+    """Shape of DistilBERT: BERT without segments; heads for whole texts use dense and ReLU as the pooler."""
 
-    # Fixed: its `config.json` has no fields for them.
+    # Constants: its `config.json` has no fields for them.
     num_segments: ClassVar[int] = 0  # type: ignore[misc]  # no field, so no argument either
     layer_norm_epsilon: ClassVar[float] = 1e-12  # type: ignore[misc]
 

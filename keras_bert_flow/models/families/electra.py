@@ -1,4 +1,4 @@
-"""ELECTRA: BERT's encoder with embeddings that may be narrower than its blocks, and without a pooler.
+"""ELECTRA: BERT's encoder with embeddings that may be narrower than the blocks, and no pooler.
 
 Source: Clark et al. 2020, section 3; arXiv:2003.10555.
 """
@@ -11,10 +11,10 @@ from keras_bert_flow.models.families.family import Family
 
 @dataclass(frozen=True)
 class ElectraShape(EncoderShape):
-    """That of BERT with embeddings of another width; heads for whole texts have a dense layer with a GELU for a pooler.
+    """Shape of ELECTRA: BERT with another embedding width; heads for whole texts use dense and GELU as the pooler.
 
     Attributes:
-        embedding_dim: width of the embeddings, which a dense layer widens where the blocks are wider.
+        embedding_dim: width of the embeddings; a dense layer projects them to the width of the blocks if that differs.
     """
 
     embedding_dim: int = 128

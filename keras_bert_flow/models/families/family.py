@@ -1,17 +1,17 @@
-"""What sets one family of encoders apart from another."""
+"""Definition of an encoder family."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from keras_bert_flow.layers.shape import EncoderShape
 
-BLOCK = "encoder_block_"  # name of a block, which its number follows
-WIDENING = "widening"  # the dense layer where embeddings are narrower than blocks
-CUT = "model"  # axis of a weight that is cut over the devices of one copy of the model
+BLOCK = "encoder_block_"  # prefix of the name of a block, followed by its number
+WIDENING = "widening"  # the dense layer if embeddings are narrower than blocks
+CUT = "model"  # mesh axis that weights are sharded over, among the devices of one copy of the model
 
-# Whole attention heads go to each device: the columns of `query_key_value` are ordered (heads, 3, head_dim), the rows
-# of the product behind them (heads, head_dim). So do columns and rows of the two layers of the feed-forward: a device
-# meets the others only to add up after each second product.
+# Each device gets whole attention heads: the columns of `query_key_value` are ordered (heads, 3, head_dim), the rows
+# of the output projection (heads, head_dim). The feed-forward is likewise sharded by columns, then rows. So devices
+# communicate only for a sum after each second product.
 # Source: Shoeybi et al. 2020 (Megatron-LM), section 3; arXiv:1909.08053.
 ENCODER_CUTS = {
     "attention/query_key_value/kernel": (None, CUT),
@@ -25,20 +25,20 @@ ENCODER_CUTS = {
 
 @dataclass(frozen=True)
 class Family:
-    """A family of encoders: parts by name, `module:name`, which are loaded where a model is built.
+    """A family of encoders, with its parts by name, `module:name`, which are loaded when a model is built.
 
     Attributes:
         name: `model_type` of Hugging Face.
-        title: the name in texts.
-        shape: sizes and rates, and what they are by default.
-        embeddings: a layer made from the shape; maps token embeddings, float, (batch, length, embedding), and segment
-            ids, int, (batch, length), to float, (batch, length, hidden).
-        blocks: a function of the shape, the dtype and a name that returns a block for each layer, one behind the other;
-            the same block twice shares its weights.
-        pooler: a layer made from the shape; maps (batch, length, hidden) to (batch, hidden).
-        has_pooler: whether an encoder without a head has one.
-        has_sentence_task: whether it is pre-trained on pairs of sentences, too.
-        cuts: how the weights of a block are cut over devices: path in the block → axes.
+        title: display name.
+        shape: class of sizes and rates, with their defaults.
+        embeddings: a layer class with the shape as argument; maps token embeddings, float, (batch, length, embedding),
+            and segment ids, int, (batch, length), to float, (batch, length, hidden).
+        blocks: a function of the shape, the dtype and a name that returns the block of each layer in order; layers with
+            the same block share its weights.
+        pooler: a layer class with the shape as argument; maps (batch, length, hidden) to (batch, hidden).
+        has_sentence_task: whether its pre-training also has a sentence-pair task.
+        has_pooler: whether an encoder without a head has a pooler.
+        cuts: how the weights of a block are sharded over devices: path in the block → mesh axes.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Find a family of encoders by its name."""
+"""Registry of encoder families by name."""
 
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.models.families.family import Family
 
-# name → family, loaded when it is asked for
+# name → family, loaded on demand
 FAMILIES = {
     "albert": "keras_bert_flow.models.families.albert:FAMILY",
     "bert": "keras_bert_flow.models.families.bert:FAMILY",
@@ -15,7 +15,7 @@ DEFAULT = "bert"
 
 
 def find_family(name: str) -> Family:
-    """Return a family.
+    """Return an encoder family by name.
 
     Raises:
         ValueError: there is no such family.

@@ -1,6 +1,6 @@
-"""RoBERTa: BERT without segments, whose positions are counted from behind the number of the padding token.
+"""RoBERTa: BERT without segments, with positions that start after the id of the padding token.
 
-Source: Liu et al. 2019, arXiv:1907.11692; fairseq, learned_positional_embedding.py, where the first rows came about.
+Source: Liu et al. 2019, arXiv:1907.11692; fairseq, learned_positional_embedding.py, the origin of the position offset.
 """
 
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from keras_bert_flow.models.families.family import Family
 
 @dataclass(frozen=True)
 class RobertaShape(EncoderShape):
-    """That of BERT, and the padding token.
+    """Shape of RoBERTa: BERT with the id of the padding token.
 
     Attributes:
-        pad_token_id: 1 in the released checkpoints, 0 in our vocabularies. The first token has the position after it.
+        pad_token_id: 1 in the released checkpoints, 0 in our vocabularies. The position of the first token is one more.
     """
 
     num_segments: int = 1

@@ -1,3 +1,4 @@
-"""Models of tasks, one a file: an encoder with a head, its losses and metrics. A head asks the encoder for its pieces
-and knows no family.
+"""Task models, one per file: an encoder with a head, its losses and metrics.
+
+A head takes its parts from the encoder and does not depend on the family.
 """

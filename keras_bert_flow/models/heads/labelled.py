@@ -4,10 +4,10 @@ from keras_bert_flow.models.with_head import ModelWithHead, classify
 
 
 class ModelWithClasses(ModelWithHead):
-    """Give one logit a class; abstract.
+    """Base class of models with one logit per class; abstract.
 
     Raises:
-        ValueError: there are fewer than `least_classes`, or not `num_classes` labels.
+        ValueError: there are fewer than `least_classes` classes, or not `num_classes` labels.
     """
 
     least_classes = 2

@@ -1,4 +1,4 @@
-"""Say which of several labels a text has."""
+"""Multi-label text classification."""
 
 import keras
 
@@ -12,17 +12,17 @@ from keras_bert_flow.models.with_head import make_inputs
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class MultiLabelClassifier(ModelWithClasses):
-    """Give one logit a label, each for itself, to each text: pooled output, dropout, dense.
+    """Multi-label text classifier, one independent logit per label: pooled output, dropout, dense.
 
-    Inputs: those of the backbone. Output: float32 logits, (batch, num_classes); a text has a label where the logit is
-    above 0. `compile()` without a loss takes the binary cross-entropy of (batch, num_classes) zeros and ones, the mean
-    over labels.
+    Inputs: those of the backbone. Output: float32 logits, (batch, num_classes); a text has a label if its logit is
+    above 0. Default loss of `compile()`: the binary cross-entropy of (batch, num_classes) zeros and ones, averaged over
+    labels.
 
     Args:
         labels: names in the order of the outputs; saved in the model directory.
         pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a pooler.
     Raises:
-        ValueError: there is no class, not `num_classes` labels, or `pooling` does not fit the backbone.
+        ValueError: there are no classes, not `num_classes` labels, or `pooling` does not fit the backbone.
     """
 
     saved_as = SavedAs(

@@ -1,4 +1,4 @@
-"""Choose one of several texts."""
+"""Multiple choice: select one of several texts."""
 
 import keras
 
@@ -11,11 +11,11 @@ from keras_bert_flow.models.with_head import ModelWithHead, classify, encode, ma
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class MultipleChoice(ModelWithHead):
-    """Give one logit to each of several texts, such as a question with each of its answers.
+    """Multiple choice model, one logit for each of several texts, such as a question with each of its answers.
 
     Inputs: those of the backbone, int32, (batch, choices, length). Output: float32 logits, (batch, choices). A choice
-    without a token is filler, for rows with fewer choices, and gets a very low logit. `compile()` without a loss takes
-    the cross-entropy of the number of the right choice, (batch,).
+    without tokens is filler, for rows with fewer choices, and gets a very low logit. Default loss of `compile()`: the
+    cross-entropy of the index of the right choice, (batch,).
 
     Raises:
         ValueError: the backbone has no pooler.

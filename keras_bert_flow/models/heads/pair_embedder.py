@@ -1,4 +1,4 @@
-"""Train vectors of texts on pairs."""
+"""Train text embeddings on pairs of texts (bi-encoder)."""
 
 import keras
 from keras import ops
@@ -16,21 +16,21 @@ OBJECTIVES = (CONTRASTIVE, COSINE)
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class PairEmbedder(ModelWithHead):
-    """Make a vector of each text of a row, to train a `TextEmbedder` on pairs: `make_embedder()`.
+    """Embed each text of a row, to train a `TextEmbedder` on pairs; `make_embedder()` returns it.
 
-    Inputs: those of the backbone, int32, (batch, texts, length). Output: float32, (batch, texts, hidden). To train,
-    a row has two texts; what `compile()` takes is by objective:
+    Inputs: those of the backbone, int32, (batch, texts, length). Output: float32, (batch, texts, hidden). In training
+    a row has two texts. The default loss of `compile()` depends on the objective:
 
-    - `contrastive`: each second text is to be found by its first one among all second texts of the batch. Labels are
-      numbers of the texts, (batch, 2), by which a text that occurs twice is not its own negative; without labels all
-      texts are different. See `ContrastiveLoss`.
-    - `cosine`: the cosine of both is to be the label, (batch,), of -1 to 1. See `CosineLoss`.
+    - `contrastive`: given the first text of a pair, find the second among all second texts of the batch. Labels are ids
+      of the texts, (batch, 2), so that a text that occurs twice is not its own negative. Without labels all texts are
+      taken as different. See `ContrastiveLoss`.
+    - `cosine`: the cosine of both texts should equal the label, (batch,), from -1 to 1. See `CosineLoss`.
 
-    It is saved as its embedder is.
+    It is saved like its embedder.
 
     Args:
         backbone: built with `use_pooler=False`.
-        scale: what cosines are multiplied by in the contrastive objective; 1 / temperature.
+        scale: factor of the cosines in the contrastive objective; 1 / temperature.
         pooling, normalize: as for `TextEmbedder`; neither objective depends on `normalize`.
     Raises:
         ValueError: `objective` or `pooling` is unknown, `scale` is not above 0, or the backbone has a pooler.
@@ -63,7 +63,7 @@ class PairEmbedder(ModelWithHead):
         self.normalize = normalize
 
     def make_embedder(self):
-        """Return a model of single texts with the same weights."""
+        """Return an embedder of single texts with the same weights."""
         return TextEmbedder(self.backbone, self.pooling, self.normalize)
 
     def make_losses(self):
@@ -88,7 +88,7 @@ class PairEmbedder(ModelWithHead):
         }
 
     def _number(self, y, y_pred):
-        """Return the labels, or where contrastive training has none another number for each text."""
+        """Return the labels, or for contrastive training without labels a distinct id for each text."""
         if y is not None or self.objective != CONTRASTIVE:
             return y
         return ops.reshape(ops.arange(2 * ops.shape(y_pred)[0], dtype="int32"), (-1, 2))

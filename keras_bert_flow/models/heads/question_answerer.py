@@ -1,4 +1,4 @@
-"""Find the answer to a question in a text."""
+"""Extractive question answering: find the answer span in a text."""
 
 import keras
 
@@ -11,12 +11,12 @@ from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs,
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class QuestionAnswerer(ModelWithHead):
-    """Give each token of a text a logit for the start of the answer, and one for its end.
+    """Extractive question answering model, with start and end logits for each token.
 
     Inputs: those of the backbone, with the question in segment 0 and the text in segment 1. Outputs: `start` and `end`,
-    float32 logits, (batch, length), very low for padding. `compile()` without a loss takes the mean of both
-    cross-entropies; labels are {"start": (batch,), "end": (batch,)}, positions of tokens, the end one included. Where
-    there is no answer, both are 0, that of [CLS].
+    float32 logits, (batch, length), very low for padding. Default loss of `compile()`: the mean of both
+    cross-entropies. Labels are {"start": (batch,), "end": (batch,)}, token positions, the end inclusive. If there is no
+    answer, both are 0, the position of [CLS].
 
     Args:
         backbone: built with `use_pooler=False`.

@@ -1,10 +1,10 @@
-"""Find the model of a kind of task."""
+"""Registry of task models by kind of task."""
 
 from typing import Any
 
 from keras_bert_flow.by_name import load_by_name
 
-# kind of task → model, loaded when it is asked for
+# kind of task → model, loaded on demand
 TASK_HEADS = {
     "classification": "keras_bert_flow.models.heads.text_classifier:TextClassifier",
     "regression": "keras_bert_flow.models.heads.text_regressor:TextRegressor",
@@ -17,7 +17,7 @@ TASK_HEADS = {
 
 
 def find_task_head(kind: str) -> Any:
-    """Return the class of the model of a kind of task, as `Task.kind`.
+    """Return the model class for a kind of task, as in `Task.kind`.
 
     Raises:
         ValueError: there is no such kind.

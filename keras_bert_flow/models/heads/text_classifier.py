@@ -1,4 +1,4 @@
-"""Sort texts into classes."""
+"""Text classification."""
 
 import keras
 
@@ -12,9 +12,9 @@ from keras_bert_flow.models.with_head import make_inputs
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TextClassifier(ModelWithClasses):
-    """Give one logit a class to each text or pair of texts: pooled output, dropout, dense.
+    """Classifier of texts or text pairs: pooled output, dropout, dense.
 
-    Inputs: those of the backbone. Output: float32 logits, (batch, num_classes). `compile()` without a loss takes the
+    Inputs: those of the backbone. Output: float32 logits, (batch, num_classes). Default loss of `compile()`: the
     cross-entropy of integer labels, (batch,).
 
     Args:

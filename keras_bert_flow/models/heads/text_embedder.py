@@ -1,4 +1,4 @@
-"""Turn texts into vectors whose cosines say how alike the texts are."""
+"""Text embeddings, whose cosine measures the similarity of texts."""
 
 import keras
 
@@ -10,10 +10,10 @@ from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TextEmbedder(ModelWithHead):
-    """Pool the outputs of the encoder into one vector a text.
+    """Text embedder: pool the outputs of the encoder into one vector per text.
 
-    Inputs: those of the backbone. Output: float32, (batch, hidden). It is trained on pairs, by a `PairEmbedder`;
-    alone it has no loss. Saved as `sentence_transformers` reads it.
+    Inputs: those of the backbone. Output: float32, (batch, hidden). It has no loss of its own; train it on pairs with a
+    `PairEmbedder`. It is saved in the format of `sentence_transformers`.
 
     Args:
         backbone: built with `use_pooler=False`.
@@ -45,6 +45,6 @@ class TextEmbedder(ModelWithHead):
 
 
 def embed(backbone, inputs, pooling, normalize):
-    """Return a vector for each text, float32, (texts, hidden)."""
+    """Return the embedding of each text, float32, (texts, hidden)."""
     sequence = encode(backbone, inputs)["sequence_output"]
     return TokenPooling(pooling, normalize, dtype="float32", name="pooling")(sequence, inputs["padding_mask"])

@@ -1,4 +1,4 @@
-"""One vector for each text, from which its head predicts."""
+"""Pooling of a text into the vector from which its head predicts."""
 
 from dataclasses import replace
 
@@ -15,16 +15,16 @@ from keras_bert_flow.models.with_head import encode
 
 
 def pool_text(backbone, inputs, pooling):
-    """Return one vector for each text, float, (batch, hidden).
+    """Pool each text into one vector, float, (batch, hidden).
 
     Args:
         pooling: `cls`, the pooler's output for the first token (Devlin et al. 2019, section 3), or `mean`, the mean of
-            the last hidden states of the real tokens. [CLS] takes part in no objective without sentence pairs, and
-            what it holds after such pre-training has to be learnt from the labels. `bag_of_words`: that mean through
-            the layers by which pre-training with a bag of words predicts words from it; see `transform_mean`.
+            the last hidden states of the real tokens. Pre-training without sentence pairs does not train [CLS], so its
+            content has to be learned from the labels. `bag_of_words`: the mean through the layers with which
+            bag-of-words pre-training predicts words from it; see `transform_mean`.
 
-    In RoBERTa and ELECTRA `transformers` has dropout before the dense layer of this head, too. Here that layer is the
-    pooler of the backbone, which heads for multiple choice share, and those have no such dropout there; so none has it.
+    For RoBERTa and ELECTRA, `transformers` also has dropout before the dense layer of this head. Here that layer is the
+    backbone's pooler, shared with multiple choice heads, which lack this dropout in `transformers`; so no head has it.
 
     Raises:
         ValueError: `pooling` is none of these, or the backbone has a pooler that it does not need, or lacks one.
@@ -41,12 +41,12 @@ def pool_text(backbone, inputs, pooling):
 
 
 def with_pooling(saved_as, pooling):
-    """Return how a head for whole texts is saved with the layers that its pooling has, if any."""
+    """Return the `SavedAs` of a head for whole texts, with the layers of its pooling, if any."""
     return replace(saved_as, head=saved_as.head | WORDS_TRANSFORM) if pooling == BAG_OF_WORDS else saved_as
 
 
 def transform_mean(backbone, mean):
-    """Prepare the mean of the hidden states for the vocabulary: dense, activation, layer norm.
+    """Transform the mean hidden state for bag-of-words prediction: dense, activation, layer norm.
 
     Args:
         mean: float, (..., hidden).

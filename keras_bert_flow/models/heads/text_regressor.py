@@ -1,4 +1,4 @@
-"""Give texts a number."""
+"""Text regression."""
 
 import keras
 
@@ -11,9 +11,9 @@ from keras_bert_flow.models.with_head import ModelWithHead, classify, make_input
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TextRegressor(ModelWithHead):
-    """Give a number to each text or pair of texts, such as a likeness: pooled output, dropout, dense.
+    """Regression of one number per text or text pair, such as a similarity: pooled output, dropout, dense.
 
-    Inputs: those of the backbone. Output: float32, (batch,). `compile()` without a loss takes the mean squared error.
+    Inputs: those of the backbone. Output: float32, (batch,). Default loss of `compile()`: the mean squared error.
 
     Args:
         pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a pooler.

@@ -1,4 +1,4 @@
-"""Sort tokens into classes."""
+"""Token classification, such as named entity recognition."""
 
 import keras
 
@@ -11,17 +11,17 @@ from keras_bert_flow.models.with_head import encode, make_inputs
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TokenClassifier(ModelWithClasses):
-    """Give one logit a tag to each token: sequence output, dropout, dense.
+    """Token classifier: sequence output, dropout, dense.
 
-    Inputs: those of the backbone. Output: float32 logits, (batch, length, num_classes). `compile()` without a loss
-    takes the mean cross-entropy over tokens, weighted by `sample_weight`, (batch, length); a label below 0 has no
-    weight. `kbf.TagLoss(reduction="sum")` is for weights that are divided beforehand, as those of `task_dataset`.
+    Inputs: those of the backbone. Output: float32 logits, (batch, length, num_classes). Default loss of `compile()`:
+    the mean cross-entropy over tokens, weighted by `sample_weight`, (batch, length). Labels below 0 have weight 0.
+    `kbf.TagLoss(reduction="sum")` is for weights that are already divided, such as those of `task_dataset`.
 
     Args:
         backbone: built with `use_pooler=False`.
         labels: names of the tags, in the order of their ids; saved in the model directory.
     Raises:
-        ValueError: there are fewer than two tags, not `num_classes` labels, or a pooler.
+        ValueError: there are fewer than two tags, not `num_classes` labels, or the backbone has a pooler.
     Source: Devlin et al. 2019, section 5.3.
     """
 

@@ -1,1 +1,1 @@
-"""Models of pre-training, one a file: an encoder with the heads that an objective trains, their losses and metrics."""
+"""Pre-training models, one per file: an encoder with the heads of an objective, their losses and metrics."""

@@ -1,4 +1,4 @@
-"""Have the mean of the hidden states tell which tokens are masked, whatever their places."""
+"""Bag-of-words pre-training loss: predict the masked tokens, without positions, from the mean hidden state."""
 
 from dataclasses import replace
 
@@ -16,21 +16,21 @@ WORDS = "words"
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class BagOfWordsPretrainer(ModelWithHead):
-    """Train a pre-trainer with a further loss, by which the mean of the last hidden states predicts the masked tokens.
+    """Pre-trainer with an additional bag-of-words loss: the mean of the last hidden states predicts the masked tokens.
 
-    The masked-LM loss asks what fits a gap, and words of opposite meaning fit the same one. To predict the words of a
-    text without their places, its mean has to hold what the text is about, and that is what tasks ask of it.
+    The masked-LM loss rewards words that fit a gap, and words of opposite meaning can fit the same gap. To predict the
+    words of a text without their positions, its mean must represent what the text is about, which is what tasks need.
 
-    Inputs: those of the pre-trainer, whose layers these are. Outputs: those of the pre-trainer, and `words`, float32
-    logits, (batch, 1, vocabulary), with the masked tokens as labels, and sample weights by which rare ones count more:
-    `data.pretraining_dataset(..., bag_of_words=True)` gives them. A model directory is that of the pre-trainer with
-    this head beside its own; `pooling="bag_of_words"` of a head for whole texts goes on from it.
+    Inputs: those of the pre-trainer, whose layers are reused. Outputs: those of the pre-trainer, and `words`, float32
+    logits, (batch, 1, vocabulary). Their labels are the masked tokens, with higher sample weights for rare ones:
+    `data.pretraining_dataset(..., bag_of_words=True)` gives both. The model directory is that of the pre-trainer with
+    this head added. A head for whole texts with `pooling="bag_of_words"` continues from it.
 
     Args:
         pretrainer: a `MaskedLM` or a `BertPretrainer`.
-        weight: of the further loss; the others have a weight of 1.
-    Source: Ma et al. 2024, arXiv:2401.11248, who predict all words of a passage from [CLS]; here it is the masked ones,
-        which the encoder has not seen, from the mean.
+        weight: of the additional loss; the others have weight 1.
+    Source: Ma et al. 2024, arXiv:2401.11248, who predict all words of a passage from [CLS]. Here the mean predicts the
+        masked words, which the encoder has not seen.
     """
 
     default_rate = 1e-4

@@ -1,4 +1,4 @@
-"""Train a masked LM to guess as a larger one does."""
+"""Knowledge distillation of a masked LM from a larger one."""
 
 import keras
 from keras import ops
@@ -8,17 +8,18 @@ from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.teacher_fit import check_teacher
 from keras_bert_flow.models.with_head import ModelWithHead
 
-SMALLEST_SQUARE = 1e-12  # of a hidden state, that padding may have
+SMALLEST_SQUARE = 1e-12  # lower bound of the squared norms, since padding may have zero vectors
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class SoftTargetLosses(keras.layers.Layer):
-    """Compare two predictions of the same tokens: the Kullback-Leibler divergence of the student's from the teacher's,
-    both softened by a temperature, times its square, so that gradients keep their size.
+    """Soft-target distillation loss: the Kullback-Leibler divergence of the student's prediction from the teacher's.
+
+    Both are softened by a temperature. The loss is multiplied by its square, so that gradients keep their magnitude.
 
     Call arguments:
         logits: float32, (batch, masks_per_sequence, vocabulary). The student's.
-        targets: the same of the teacher.
+        targets: the teacher's, of the same shape.
     Returns:
         float32, (batch, masks_per_sequence, 1).
     Source: Hinton et al. 2015, section 2; arXiv:1503.02531.
@@ -50,11 +51,11 @@ class SoftTargetLosses(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class HiddenStateLosses(keras.layers.Layer):
-    """Compare two encodings of the same tokens: 1 less the cosine of their vectors.
+    """Hidden-state distillation loss: 1 - cosine of the student's and the teacher's vectors of each token.
 
     Call arguments:
         hidden: float, (batch, length, hidden). The student's.
-        targets: the same of the teacher.
+        targets: the teacher's, of the same shape.
     Returns:
         float32, (batch, length, 1).
     """
@@ -74,21 +75,21 @@ class HiddenStateLosses(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class Distiller(ModelWithHead):
-    """Train a student on what a teacher guesses for masked tokens, on the tokens, and on the teacher's hidden states.
+    """Distil a student from a teacher: soft targets of masked tokens, the masked tokens, and hidden states.
 
     Inputs: those of a `MaskedLM`. Outputs: `mlm` of the student; `soft`, float32, (batch, masks_per_sequence, 1), and
-    `hidden`, float32, (batch, length, 1), which are losses themselves. A weight of 0 leaves the output out, but
-    for `mlm`. The teacher is not trained, has no dropout, and is in no checkpoint.
+    `hidden`, float32, (batch, length, 1), which are losses themselves. A weight of 0 removes the output, except `mlm`.
+    The teacher is not trained, has no dropout, and is not saved in checkpoints.
 
     Args:
-        student: a `MaskedLM`, which is published.
-        teacher: a `MaskedLM` of the same vocabulary, and of the same width where hidden states are compared.
-        temperature: of soft targets.
+        student: a `MaskedLM`; the model that is published.
+        teacher: a `MaskedLM` with the same vocabulary, and the same width if hidden states are compared.
+        temperature: of the soft targets.
         soft_target_weight, masked_lm_weight, hidden_state_weight: of the three losses.
     Raises:
-        ValueError: the vocabularies differ, or the widths.
-    Source: Sanh et al. 2019, section 3, arXiv:1910.01108; here soft targets are those of the masked tokens, the only
-        ones that meet the vocabulary.
+        ValueError: the vocabularies or the widths differ.
+    Source: Sanh et al. 2019, section 3, arXiv:1910.01108. Here soft targets are computed for masked tokens only, since
+        only these are projected to the vocabulary.
     """
 
     default_rate = 5e-4

@@ -1,4 +1,4 @@
-"""Put the masked-token head alone on the encoder."""
+"""Masked language model: the encoder with a masked-LM head."""
 
 from dataclasses import replace
 
@@ -13,16 +13,16 @@ from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs
 
 
 def masked_token_logits(backbone, sequence, mask_positions, shape=None, tie_weights=True):
-    """Guess the tokens at some positions.
+    """Return the masked-LM logits at some positions.
 
     Args:
         backbone: the encoder.
         sequence: float, (batch, length, hidden). The backbone's output.
         mask_positions: int, (batch, masks_per_sequence).
-        shape: of the encoder that the sequence is of, if not of the backbone.
-        tie_weights: whether the token embedding is also the output projection; else the head has one of its own.
+        shape: of the encoder that computed the sequence. Default: that of the backbone.
+        tie_weights: whether the token embedding is also the output projection; else the head has its own.
     Returns:
-        float32 logits, (batch, masks_per_sequence, vocabulary). Only the masked positions meet the vocabulary.
+        float32 logits, (batch, masks_per_sequence, vocabulary). Only masked positions are projected to the vocabulary.
     Source: google-research/bert, run_pretraining.py, `get_masked_lm_output`.
     """
     transform = MaskedTokenTransform(shape or backbone.shape, dtype=backbone.dtype_policy, name="mlm_transform")
@@ -41,25 +41,25 @@ def masked_token_logits(backbone, sequence, mask_positions, shape=None, tie_weig
 
 
 def save_masked_lm(saved, tie_weights):
-    """Return how a model with a masked-LM head is saved, from how it is with the table of the encoder."""
+    """Return the `SavedAs` of a model with a masked-LM head, adapted to untied output weights."""
     return saved if tie_weights else replace(saved, head=saved.head | MASKED_LM_TABLE)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class MaskedLM(ModelWithHead):
-    """Guess masked tokens, and nothing else: pre-training with the objective `mlm`.
+    """Masked language model, for pre-training with the objective `mlm`.
 
     Inputs: those of the backbone and `mask_positions`, int32, (batch, masks_per_sequence). Output: {"mlm": float32
     logits, (batch, masks_per_sequence, vocabulary)}.
 
-    `compile()` without a loss takes the mean cross-entropy over the real predictions; give `sample_weight`,
+    Default loss of `compile()`: the mean cross-entropy over the real predictions, with `sample_weight`
     {"mlm": mask_weights}.
 
     Args:
-        backbone: built with `use_pooler=False`, as `BertForMaskedLM` of `transformers` has none either.
-        tie_weights: whether its token embedding is also the output projection, as in the paper.
+        backbone: built with `use_pooler=False`, like `BertForMaskedLM` of `transformers`.
+        tie_weights: whether the token embedding is also the output projection, as in the paper.
     Raises:
-        ValueError: the backbone has a pooler, which nothing would train.
+        ValueError: the backbone has a pooler, which would not be trained.
     Source: Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019 (RoBERTa), section 4.2, arXiv:1907.11692.
     """
 

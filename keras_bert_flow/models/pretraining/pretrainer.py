@@ -1,4 +1,4 @@
-"""Put the two heads of pre-training on the encoder."""
+"""BERT pre-training: the encoder with a masked-LM head and a sentence-pair head."""
 
 import keras
 
@@ -12,18 +12,18 @@ from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs,
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class BertPretrainer(ModelWithHead):
-    """Guess masked tokens, and whether the second sentence follows the first.
+    """BERT pre-training model: masked LM and next-sentence or sentence-order prediction.
 
     Inputs: those of the backbone and `mask_positions`, int32, (batch, masks_per_sequence). Outputs, float32 logits:
     `mlm`, (batch, masks_per_sequence, vocabulary), and `nsp`, (batch, 2), where label 0 is "follows" and 1 is
-    "random" (objective `mlm_nsp`) or "swapped" (`mlm_sop`). Only the masked positions meet the vocabulary.
+    "random" (objective `mlm_nsp`) or "swapped" (`mlm_sop`). Only masked positions are projected to the vocabulary.
 
-    `compile()` without a loss takes the mean cross-entropy of each, over the real predictions; give `sample_weight`
+    Default loss of `compile()`: the mean cross-entropy of each output over the real predictions, with `sample_weight`
     for both outputs, {"mlm": mask_weights, "nsp": ones}.
 
     Args:
         backbone: built with its pooler.
-        tie_weights: whether its token embedding is also the output projection, as in the paper.
+        tie_weights: whether the token embedding is also the output projection, as in the paper.
     Raises:
         ValueError: the backbone has no pooler.
     Source: Devlin et al. 2019, section 3.1; google-research/bert, run_pretraining.py.

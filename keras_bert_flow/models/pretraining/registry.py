@@ -1,10 +1,10 @@
-"""Find the model that an objective of pre-training trains."""
+"""Registry of pre-training models by objective."""
 
 from typing import Any
 
 from keras_bert_flow.by_name import load_by_name
 
-# objective → model, loaded when it is asked for
+# objective → model, loaded on demand
 PRETRAINERS = {
     "mlm": "keras_bert_flow.models.pretraining.masked_lm:MaskedLM",
     "mlm_nsp": "keras_bert_flow.models.pretraining.pretrainer:BertPretrainer",
@@ -14,5 +14,5 @@ PRETRAINERS = {
 
 
 def find_pretrainer(objective: str) -> Any:
-    """Return the class of the model of an objective, one of `text.objectives.registry.OBJECTIVES`."""
+    """Return the model class for an objective, one of `text.objectives.registry.OBJECTIVES`."""
     return load_by_name(PRETRAINERS[objective])

@@ -1,4 +1,4 @@
-"""Train an encoder to tell which tokens a small masked LM has replaced."""
+"""Replaced token detection (ELECTRA): detect which tokens a small masked LM has replaced."""
 
 import keras
 
@@ -15,18 +15,17 @@ from keras_bert_flow.models.pretraining.masked_lm import masked_token_logits
 from keras_bert_flow.models.saved_as import REPLACED_TOKENS_HEAD, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs, project
 
-GENERATOR = "generator_"  # names of its layers begin so
-FAMILIES = ("electra",)  # those that `transformers` has such a model of
+GENERATOR = "generator_"  # prefix of its layer names
+FAMILIES = ("electra",)  # families with such a model in `transformers`
 SAVED_AS = SavedAs("ForPreTraining", "detector", REPLACED_TOKENS_HEAD, use_pooler=False, is_of_task=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class ReplacedTokenDetector(ModelWithHead):
-    """Tell of each token whether it was replaced: ELECTRA's discriminator.
+    """Replaced token detector, ELECTRA's discriminator.
 
-    Inputs: those of the backbone. Output: float32 logits, (batch, length), above 0 where a token was replaced.
-    `compile()` without a loss takes the mean binary cross-entropy over tokens, weighted by `sample_weight`, (batch,
-    length).
+    Inputs: those of the backbone. Output: float32 logits, (batch, length), above 0 for replaced tokens. Default loss
+    of `compile()`: the mean binary cross-entropy over tokens, weighted by `sample_weight`, (batch, length).
 
     Args:
         backbone: of the family `electra`, which has no pooler.
@@ -65,23 +64,23 @@ class ReplacedTokenDetector(ModelWithHead):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class ReplacedTokenPretrainer(ModelWithHead):
-    """Train a generator, a narrow masked LM, and a detector on what it puts into the gaps; objective `rtd`.
+    """ELECTRA pre-training: a generator, which is a narrow masked LM, and a detector of its samples; objective `rtd`.
 
-    Both stand on the same embeddings. The detector learns from all tokens, the generator from the masked ones; no
-    gradient goes from one to the other. A model directory holds the detector alone.
+    Both share the embeddings. The detector learns from all tokens, the generator from the masked ones; no gradient
+    flows between them. A model directory contains only the detector.
 
     Inputs: those of the backbone; `mask_positions` and `mask_ids`, int32, (batch, masks_per_sequence); and
-    `replacement_draws`, float32, (batch, masks_per_sequence), in [0, 1), of which the replacements are a function.
+    `replacement_draws`, float32, (batch, masks_per_sequence), uniform in [0, 1), which determine the replacements.
     Outputs, float32 logits: `mlm` of the generator, (batch, masks_per_sequence, vocabulary), and `rtd`, (batch, length,
-    2), of a wrong and a right verdict: all labels are 1, with the weight of a real token.
+    2), of a wrong and a right verdict: all labels are 1, with weight 1 for real tokens.
 
     Args:
-        backbone: that of the detector.
-        generator_size: its width as a share of the backbone's, above 0 and at most 1: attention heads, hidden and
-            intermediate width alike. It has as many layers.
-        replaced_token_weight: of the detector's loss; the generator's has 1.
+        backbone: of the detector.
+        generator_size: width of the generator as a share of the backbone's, above 0 and at most 1. It applies to
+            attention heads, hidden and intermediate width. The number of layers is the same.
+        replaced_token_weight: of the detector's loss; the generator's has weight 1.
     Raises:
-        ValueError: as of `ReplacedTokenDetector`.
+        ValueError: as for `ReplacedTokenDetector`.
     Source: Clark et al. 2020, sections 2, 3.1 and 3.2; google-research/electra, pretrain_model.py.
     """
 

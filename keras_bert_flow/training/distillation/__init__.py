@@ -1,1 +1,1 @@
-"""Distillation: a smaller model learns from a larger one, on the records of pre-training."""
+"""Knowledge distillation: train a smaller model from a larger one on pre-training records."""

@@ -1,4 +1,4 @@
-"""Distil a smaller model from a teacher, on records, to a model directory."""
+"""Distil a smaller model from a teacher on pre-training records, and publish its model directory."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -35,15 +35,15 @@ def distill(
     report: Report = print,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Path:
-    """Publish a folder as of `pretraining.pretrain`, of a student; at once where it is already there.
+    """Distil a student and publish a folder like `pretraining.pretrain`; return at once if it exists.
 
     Args:
-        config: its sections `distillation`, which must be there, and `pretraining`, and the seed, count.
-        records: what `kbf records` made, of any objective.
+        config: its sections `distillation`, which is required, and `pretraining`, and the seed are used.
+        records: output of `kbf records`, of any objective.
         teacher: a model directory, ours or Hugging Face's, with a masked-LM head and the vocabulary of the records.
-        output, report, callbacks: as of `pretraining.pretrain`.
+        output, report, callbacks: as for `pretraining.pretrain`.
     Raises:
-        FileNotFoundError, ValueError, Interrupted: as of `pretraining.pretrain`, or the student cannot learn from the
+        FileNotFoundError, ValueError, Interrupted: as for `pretraining.pretrain`, or the student does not fit the
             teacher.
     """
     check_local(output)
@@ -66,7 +66,7 @@ def distill(
 
 
 def make_distiller(config: PipelineConfig, teacher: Path, training: PretrainingRecords) -> Distiller:
-    """Load the teacher, and make a student as the section `distillation` says."""
+    """Load the teacher, and build a student from the section `distillation`."""
     settings = config.needed_distillation
     known = MaskedLM.from_preset(teacher, dropout_rate=0.0, attention_dropout_rate=0.0)
     shape = resolve_shape(settings.student, training.manifest.config["vocabulary_size"])
@@ -77,7 +77,7 @@ def make_distiller(config: PipelineConfig, teacher: Path, training: PretrainingR
 
 
 def _count_operations(model: ModelWithHead, length: int, masks: int) -> int:
-    """Count the operations of a step of one sequence: those of the student, and the forward ones of the teacher."""
+    """Count the training FLOPs of one sequence: those of the student, and the forward pass of the teacher."""
     student, teacher = (
         count_flops(part.backbone.shape, length, masks, use_pooler=False) for part in (model, model.teacher)
     )

@@ -1,4 +1,4 @@
-"""Start a student from layers of its teacher."""
+"""Initialise a student from layers of its teacher."""
 
 import numpy as np
 
@@ -10,17 +10,18 @@ POSITIONS, SEGMENTS = "embeddings/position_embedding", "embeddings/segment_embed
 
 
 def copy_layers(teacher: MaskedLM, student: MaskedLM) -> None:
-    """Give a student the embeddings and the head of its teacher, and blocks evenly spaced from the lowest up.
+    """Copy the embeddings, the head and evenly spaced blocks of a teacher, from the lowest up, to a student.
 
-    A student without segments has that of the first text in its positions, of which it takes as many as there are.
+    For a student without segments, the embedding of segment 0 is added to the position embeddings. As many positions
+    are copied as both models have.
 
     Raises:
         ValueError: the layers do not fit; see `check_start`.
-    Source: Sanh et al. 2019, section 3, who take one layer out of two.
+    Source: Sanh et al. 2019, section 3, who take every second layer.
     """
     theirs, ours = teacher.backbone, student.backbone
     check_start(ours.shape, theirs.shape)
-    # A family may apply one block in several layers.
+    # Some families share one block among several layers.
     per_layer = [theirs.blocks[layer * len(theirs.blocks) // theirs.num_layers] for layer in range(theirs.num_layers)]
     chosen = [per_layer[number * theirs.num_layers // len(ours.blocks)] for number in range(len(ours.blocks))]
     pairs = [(theirs.token_embedding, ours.token_embedding), *zip(chosen, ours.blocks, strict=True)]

@@ -1,4 +1,4 @@
-"""Choose in how many parts the batches of a fine-tuning run are computed."""
+"""Choose the number of gradient accumulation parts of the batches of a fine-tuning run."""
 
 from keras_bert_flow.backends.processor import is_on_processor
 from keras_bert_flow.config.pipeline import PipelineConfig
@@ -7,19 +7,19 @@ from keras_bert_flow.models.with_head import COMPILES_SHAPES
 from keras_bert_flow.tasks.core.features import Features
 
 PART_COUNTS = (1, 2, 4)
-# What one more part costs, in token positions: its gradients, of all weights, are added to those of the other parts.
-# A position costs a number of operations for each weight of the encoder, so the ratio depends little on the size of the
-# model. JAX, MiniLM (6 layers of 384, 22.7 million weights), float32, one core: 0.17 s, and 1.0 ms per position.
+# Cost of one more part, in token positions: its gradients of all weights are added to those of the other parts. The
+# cost of a position is also proportional to the weights of the encoder, so the ratio depends little on model size.
+# JAX, MiniLM (6 layers of 384, 22.7 million weights), float32, one core: 0.17 s per part, 1.0 ms per position.
 PART_COST = 170
 
 
 def choose_parts(config: PipelineConfig, features: Features) -> int:
-    """Return `finetuning.accumulate_batches`, or without it what makes a step of these features cheapest.
+    """Return `finetuning.accumulate_batches`; default: the number of parts that makes a step cheapest.
 
-    Each number of parts makes the same step. More parts have less padding, and each has a cost of its own. There is one
-    part where parts gain nothing: on PyTorch, which computes no padding (`layers.packing`), on an accelerator, where a
-    small part takes as long as a large one, and where batches hold rows of similar length. A loss that compares all
-    pairs of a batch needs one part.
+    The number of parts does not change the step. More parts have less padding, but each has a fixed cost. One part is
+    used if more gain nothing: on PyTorch, which skips padding (`layers.packing`), on an accelerator, where a small part
+    takes as long as a large one, and for batches grouped by length. A loss that compares all pairs of a batch also
+    needs one part.
     """
     settings = config.finetuning
     if settings.accumulate_batches is not None:
@@ -36,7 +36,7 @@ def choose_parts(config: PipelineConfig, features: Features) -> int:
 
 
 def make_batches(config: PipelineConfig, features: Features, seed: int, parts: int) -> TaskBatches:
-    """Return the batches of a run."""
+    """Return the training batches of a run."""
     settings = config.finetuning
     options = (settings.max_widths, settings.group_by_length, parts, COMPILES_SHAPES)
     return TaskBatches(features, settings.batch_size, seed, *options)

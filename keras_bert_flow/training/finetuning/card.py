@@ -1,4 +1,4 @@
-"""Say on the model card what a fine-tuned model is for, how it was trained, and what it scores."""
+"""Model card of a fine-tuned model: task, training recipe and scores."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,15 +8,15 @@ from keras_bert_flow.conversion.model_card import Card, describe_machine
 from keras_bert_flow.training.finetuning.task_data import TaskData
 
 RECIPE = ("optimizer", "learning_rate", "epochs", "batch_size", "sequence_length", "layer_decay", "precision")
-PARTIAL = ("frozen_layers", "lora_rank", "lora_alpha", "lora_targets")  # of a run that does not train all weights
+PARTIAL = ("frozen_layers", "lora_rank", "lora_alpha", "lora_targets")  # settings of runs that train some weights only
 
 
 def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any]) -> Card:
-    """Return what the card of a fine-tuned model says; what other runs score is in the report.
+    """Return the model card of a fine-tuned model; the scores of other runs are in the report.
 
     Args:
         config: of the run, with a task.
-        data: what it was trained and measured on.
+        data: the training and dev data.
         run: content of `run.json`: start, seed, seconds and score.
     """
     settings, task = config.finetuning.model_dump(mode="json"), data.task

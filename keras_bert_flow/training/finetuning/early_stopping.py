@@ -1,4 +1,4 @@
-"""End a run that no longer gains on the dev table."""
+"""Early stopping on the dev score."""
 
 from pathlib import Path
 
@@ -8,17 +8,17 @@ from keras_bert_flow.training.state.logs import read_log
 
 
 class StopWithoutGain(keras.callbacks.Callback):
-    """End the run where its score has not risen for so many evaluations, or neither that nor its loss improved.
+    """Stop training when the score has not improved for `patience` evaluations; with `loss`, neither score nor loss.
 
-    It looks at the log, which goes on over kills, so a run that was killed ends at the step at which it would have.
+    It reads the log, which survives restarts, so a killed and resumed run stops at the same step.
 
     Args:
         folder: of the run, with its log.
-        field: of a line of the log; higher is better.
-        patience: evaluations without a new highest score.
-        loss: of a line of the log; lower is better, and a new lowest value counts as a gain too. Random weights may
-            stay with one class for epochs while their loss already falls.
-        warmup: evaluations while the learning rate still rises, in which nothing is expected.
+        field: score in a line of the log; higher is better.
+        patience: evaluations without a new best score.
+        loss: loss in a line of the log; lower is better, and a new minimum also counts as an improvement. Random
+            weights may predict one class for epochs while their loss already falls.
+        warmup: number of evaluations during learning rate warm-up, which do not count against `patience`.
     """
 
     def __init__(self, folder: Path, field: str, patience: int, loss: str | None = None, warmup: int = 0):

@@ -1,4 +1,4 @@
-"""Fine-tune a model on a task, once per seed, and the same model from random weights beside it."""
+"""Fine-tune a model on a task, once per seed, and for comparison the same model from random weights."""
 
 import gc
 import logging
@@ -41,27 +41,28 @@ def finetune(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     data: TaskData | None = None,
 ) -> Path:
-    """Publish a folder with `<start>/seed-<n>/`: `model/`, `log.jsonl` and `run.json`; at once where it is there.
+    """Fine-tune and publish a folder with `<start>/seed-<n>/`, each with `model/`, `log.jsonl` and `run.json`.
 
-    `<start>` is `pretrained` and, unless told not to compare, `random`: the same shape from new weights, trained until
-    it stops improving, see `with_random_training`. With `finetuning.grid` each of its points is trained first, from
-    either start; what is published is trained as the best of them, and `grid.json` and `grid-random.json` have them
-    all, see `search_grid`. With `finetuning.label_counts` the same is trained on fewer labels, and `label-counts.json`
-    has the scores, see `train_label_counts`. Labels that no model can give are counted in a warning and in
-    `unreachable.json`, see `Task.count_unreachable`. A killed run goes on where it was.
+    It returns at once if the folder exists, and resumes a killed run. `<start>` is `pretrained` and, unless comparison
+    is turned off, `random`: the same shape from new weights, trained until it stops improving; see
+    `with_random_training`. With `finetuning.grid`, each of its points is trained first, from both starts. The best one
+    gives the settings of the published runs, and `grid.json` and `grid-random.json` list all; see `search_grid`. With
+    `finetuning.label_counts`, the model is also trained on fewer labels, and `label-counts.json` has the scores; see
+    `train_label_counts`. Labels that no model can predict are counted in a warning and in `unreachable.json`; see
+    `Task.count_unreachable`.
 
     Args:
-        config: its sections `task` and `finetuning` count.
+        config: its sections `task` and `finetuning` are used.
         model: a model directory, ours or Hugging Face's.
         output: the folder.
         report: called with every line of a log.
-        callbacks: as of `pretrain`, begun and ended in each run anew. An epoch is the steps from one line of the log to
-            the next, not a pass over the table.
-        data: what `read_task_data` returns for this configuration and model, if it has been read already.
+        callbacks: as for `pretrain`, begun and ended in each run. An epoch is the steps from one line of the log to the
+            next, not a pass over the table.
+        data: output of `read_task_data` for this configuration and model, if already read.
     Raises:
         FileNotFoundError: a table or the model is missing.
         ValueError: a table or the model is unusable; the message says why.
-        Interrupted: SIGTERM or SIGINT came; run again to go on.
+        Interrupted: on SIGTERM or SIGINT; run again to resume.
     """
     check_local(output)
     config = fetch_tables(resolve_precision(config, keras.backend.backend()))
@@ -91,7 +92,7 @@ def finetune(
                 runs.finish(work / start / f"seed-{seed}", start, seed)
             settled[start] = settings
             del runs
-            gc.collect()  # a Keras model is part of a cycle; the next one takes as much memory again
+            gc.collect()  # Keras models are part of reference cycles; the next one takes as much memory again
         if config.finetuning.label_counts:
             train_label_counts(settled, tokenizer, data, work, make_runs)
         write_unreachable(work, data)
@@ -103,7 +104,7 @@ def finetune(
 
 
 def list_starts(config: PipelineConfig) -> Iterator[tuple[str, PipelineConfig]]:
-    """Yield each start and the configuration of its runs."""
+    """Yield each start, `pretrained` or `random`, and the configuration of its runs."""
     yield PRETRAINED, config
     if config.finetuning.compare_random:
         yield RANDOM, with_random_training(config)

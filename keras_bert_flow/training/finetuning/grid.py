@@ -1,4 +1,4 @@
-"""Train a task with every learning rate, number of epochs and batch size of a grid, and choose by the dev table."""
+"""Grid search over learning rates, epochs and batch sizes, selected on the dev table."""
 
 import gc
 import itertools
@@ -18,13 +18,13 @@ from keras_bert_flow.tasks.core.metrics import summarise_runs
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.training.finetuning.task_runs import MODEL, PRETRAINED, RANDOM, TaskRuns
 
-# Start → folder of the points; with `.json`, the table of them.
+# Start → folder of the grid points; with `.json`, their table.
 GRIDS = {PRETRAINED: "grid", RANDOM: "grid-random"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """What `finetuning` has at one point of a grid."""
+    """Settings of `finetuning` at one point of a grid."""
 
     learning_rate: float
     epochs: int
@@ -41,13 +41,13 @@ class Point:
 
 
 def list_points(grid: GridConfig) -> list[Point]:
-    """Return every point, the cheapest first: by epochs, then by steps of an epoch; then in the order of the rates."""
+    """Return all grid points, the cheapest first: by epochs, steps per epoch, then in the order of the rates."""
     points = itertools.starmap(Point, itertools.product(grid.learning_rate, grid.epochs, grid.batch_size))
     return sorted(points, key=lambda point: (point.epochs, -point.batch_size))
 
 
 def find_best(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the row with the highest mean, the first of equals; None where each has a run that failed."""
+    """Return the row with the highest mean, the first of ties; None if every row has a failed run."""
     finished = [row for row in rows if row["score"] is not None]
     return max(finished, key=lambda row: row["score"]["mean"], default=None)
 
@@ -59,23 +59,23 @@ def search_grid(
     make_runs: Callable[[PipelineConfig], TaskRuns],
     start: str = PRETRAINED,
 ) -> PipelineConfig:
-    """Train every point once per seed, unless that is done, and return the configuration with the best one's settings.
+    """Train every grid point once per seed, unless already done, and return the configuration of the best one.
 
-    The best has the highest mean of the main metric on the dev table over the seeds; of equals it is the first of
+    The best point has the highest mean of the main metric on the dev table over the seeds; ties go to the first of
     `list_points`. A point with a run that met NaN or infinity is never chosen, and not trained further.
 
     Args:
         config: with `finetuning.grid`.
-        task: what the runs learn.
-        work: here the runs of the best point become `<start>/seed-<n>/`, as they are without a grid. Of each other
-            `grid/<point>/seed-<n>/` keeps `run.json` and the log, no model. `grid.json` is written when all are
-            trained: kind, main_metric, chosen (a name) and points, each a row of `_describe`, the cheapest first. Of
-            random weights these are `grid-random` and `grid-random.json`.
+        task: the task of the runs.
+        work: the runs of the best point become `<start>/seed-<n>/` in this folder, as without a grid. For the other
+            points, `grid/<point>/seed-<n>/` keeps `run.json` and the log, but no model. `grid.json` is written when all
+            are trained: kind, main_metric, chosen (a name) and points, each a row of `_describe`, the cheapest first.
+            For random weights these are `grid-random` and `grid-random.json`.
         make_runs: makes the runs of a configuration.
         start: `pretrained` or `random`.
     Raises:
-        ValueError: no point can be chosen, or the work folder is of other settings.
-    Source: Devlin et al. 2019, appendix A.3, which chooses so by the dev set.
+        ValueError: no point can be chosen, or the work folder has other settings.
+    Source: Devlin et al. 2019, appendix A.3, which also selects on the dev set.
     """
     table = work / f"{GRIDS[start]}.json"
     if not table.is_file():
@@ -91,7 +91,7 @@ def search_grid(
     facts = read_json_object(table)
     chosen = next(row for row in facts["points"] if row["name"] == facts["chosen"])
     if not (work / start).exists():
-        os.rename(work / GRIDS[start] / chosen["name"], work / start)  # all its runs in one step: a kill parts none
+        os.rename(work / GRIDS[start] / chosen["name"], work / start)  # atomic for all its runs
     return Point(**{field.name: chosen[field.name] for field in fields(Point)}).settle(config)
 
 
@@ -100,11 +100,11 @@ def _train_points(config: PipelineConfig, folder: Path, make_runs, start: str) -
     for point in list_points(config.finetuning.grid or GridConfig()):
         rows.append(_describe(point, list(_train_point(point.settle(config), folder / point.name, make_runs, start))))
         best = find_best(rows)
-        for row in rows:  # at most one point keeps its models: a grid of them fills a disk
+        for row in rows:  # at most one point keeps its models, to save disk space
             if row is not best:
                 for model in (folder / row["name"]).glob(f"seed-*/{MODEL}"):
                     shutil.rmtree(model)
-        gc.collect()  # a Keras model is part of a cycle; the next one takes as much memory again
+        gc.collect()  # Keras models are part of reference cycles; the next one takes as much memory again
     return rows
 
 
@@ -118,7 +118,7 @@ def _train_point(config: PipelineConfig, folder: Path, make_runs, start: str) ->
 
 
 def _describe(point: Point, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return name, settings, score (mean, standard_deviation, minimum and maximum; null after NaN), seconds, runs."""
+    """Return a row: name, settings, score (mean, standard_deviation, minimum, maximum; null on NaN), seconds, runs."""
     has_failed = any(run["score"] is None for run in runs)
     score = None if has_failed else summarise_runs([{"score": run["score"]} for run in runs])["score"]
     seconds = None if has_failed else round(sum(run["seconds"] for run in runs), 1)

@@ -1,4 +1,4 @@
-"""Train a task on its first labels only, from either start: where pre-training pays is where labels are few."""
+"""Learning curve: train a task on subsets of its labels, from both starts, since pre-training helps most with few."""
 
 import gc
 import json
@@ -17,8 +17,8 @@ from keras_bert_flow.training.finetuning.task_runs import MODEL, RUN_FILE, TaskR
 from keras_bert_flow.training.state.logs import read_log
 
 FOLDER, CURVE_FILE = "label-counts", "label-counts.json"
-# Most epochs on few examples, by how the head starts: a random one needs many (Mosbach et al. 2021, arXiv:2006.04884);
-# one that is fitted before is past its best by then (docs/results.md, "On SST-2, from 64 MB of film reviews").
+# Maximum epochs on few examples, by head start: a random head needs many (Mosbach et al. 2021, arXiv:2006.04884); a
+# fitted head is past its best by then (docs/results.md, "On SST-2, from 64 MB of film reviews").
 FEW_LABELS_EPOCHS = {"random": 20, "probe": 5}
 
 MakeRuns = Callable[[PipelineConfig, TaskData], TaskRuns]
@@ -27,8 +27,8 @@ MakeRuns = Callable[[PipelineConfig, TaskData], TaskRuns]
 def with_labels(config: PipelineConfig, count: int, rows: int) -> PipelineConfig:
     """Return the configuration of runs on the first `count` of `rows` examples.
 
-    They have as many steps as with all rows, up to `FEW_LABELS_EPOCHS` epochs: with the same epochs, the fewest labels
-    would be shown least often.
+    They have the same number of steps as with all rows, up to `FEW_LABELS_EPOCHS` epochs. With the same number of
+    epochs, runs with the fewest labels would have the fewest steps.
     """
     settings = config.finetuning
     most = FEW_LABELS_EPOCHS[settings.head_start]
@@ -46,17 +46,17 @@ def train_label_counts(
 ) -> None:
     """Train each start once per seed on each number of labels, and write `label-counts.json`.
 
-    It holds kind, main_metric and rows, the fewest labels first, each of labels, epochs and runs: start → a list of
-    seed, score, dev_scores (of each evaluation), seconds, and failure where a run met NaN or infinity. The last row has
-    the runs on all labels, which are those in `<start>/seed-<n>/`. Of the others
-    `label-counts/<labels>/<start>/seed-<n>/` keeps `run.json` and the log, no model.
+    It holds kind, main_metric and rows, the fewest labels first. Each row has labels, epochs and runs: start → a list
+    of seed, score, dev_scores (of each evaluation), seconds, and failure if a run met NaN or infinity. The last row has
+    the runs on all labels, those in `<start>/seed-<n>/`. For the others, `label-counts/<labels>/<start>/seed-<n>/`
+    keeps `run.json` and the log, but no model.
 
     Args:
-        starts: start → the configuration of its runs on all labels, which have been trained.
+        starts: start → the configuration of its runs on all labels, which are already trained.
         tokenizer: of the model.
-        data: all of the task's.
-        work: where the runs are.
-        make_runs: makes the runs of a configuration on some data.
+        data: all data of the task.
+        work: folder of the runs.
+        make_runs: makes the runs of a configuration on given data.
     """
     settings = next(iter(starts.values())).finetuning
     examples = data.task.read(next(iter(starts.values())).task.train, settings.max_train_examples)
@@ -71,7 +71,7 @@ def train_label_counts(
             name = f"{count:,} labels, "
             found[start] = [_train(runs, folder / start, start, seed, data, name) for seed in config.finetuning.seeds]
             del runs
-            gc.collect()  # a Keras model is part of a cycle; the next one takes as much memory again
+            gc.collect()  # Keras models are part of reference cycles; the next one takes as much memory again
         rows.append({"labels": count, "epochs": _epochs(counted), "runs": found})
     everything = {
         start: [_describe(work / start / f"seed-{seed}", data) for seed in config.finetuning.seeds]
@@ -85,7 +85,7 @@ def train_label_counts(
 def _train(runs: TaskRuns, folder: Path, start: str, seed: int, data: TaskData, prefix: str) -> dict[str, Any]:
     place = folder / f"seed-{seed}"
     runs.finish(place, start, seed, may_fail=True, prefix=prefix)
-    shutil.rmtree(place / MODEL, ignore_errors=True)  # only its scores are shown
+    shutil.rmtree(place / MODEL, ignore_errors=True)  # only its scores are needed
     return _describe(place, data)
 
 

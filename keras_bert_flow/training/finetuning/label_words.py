@@ -1,4 +1,4 @@
-"""Find the tokens of the words that stand for the classes of a task."""
+"""Label words (verbalizers): the tokens of words that represent the classes of a task."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 def check_label_words(words: Mapping[str, Sequence[str]] | None, labels: Sequence[str]) -> None:
-    """Raise ValueError unless there are words for each class and for no other."""
+    """Raise ValueError unless there are label words for exactly the classes of the task."""
     if words is not None and set(words) != set(labels):
         raise ValueError(
             "`finetuning.label_words` must name the classes of the task. "
@@ -17,12 +17,12 @@ def check_label_words(words: Mapping[str, Sequence[str]] | None, labels: Sequenc
 def find_label_words(
     words: Mapping[str, Sequence[str]] | None, labels: Sequence[str], tokenizer: Tokenizer
 ) -> list[list[int]]:
-    """Return the token ids of the words of each class, in the order of the classes; none where there are no words.
+    """Return the token ids of the label words of each class, in the order of the classes; empty without label words.
 
-    A word that the vocabulary does not have whole is left out; see `describe_left_out`.
+    A word that is not a single token is skipped; see `describe_left_out`.
 
     Raises:
-        ValueError: as of `check_label_words`, or all words of a class are of several pieces.
+        ValueError: as for `check_label_words`, or no word of a class is a single token.
     """
     check_label_words(words, labels)
     if words is None:
@@ -38,7 +38,7 @@ def find_label_words(
 
 
 def describe_left_out(words: Mapping[str, Sequence[str]] | None, tokenizer: Tokenizer) -> str | None:
-    """Say in one line which words `find_label_words` leaves out; None where it takes all."""
+    """Return a one-line message about the words that `find_label_words` skips; None if it uses all."""
     left_out = [word for each in (words or {}).values() for word in each if not _find_whole([word], tokenizer)]
     if not left_out:
         return None

@@ -1,4 +1,4 @@
-"""Start a new head from a linear probe: fitted to the vectors of the frozen encoder before fine-tuning moves both."""
+"""Linear probing: fit a new head to the outputs of the frozen encoder, before fine-tuning both."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,35 +15,36 @@ HEAD = "classifier"  # name of the dense layer
 
 
 class LinearProbe:
-    """Fits the head of a model that predicts from one vector of each text; its encoder stays as it is.
+    """Linear probe: fit the head of a model that predicts from one vector per text, with the encoder unchanged.
 
-    On a few hundred labels a random head changes the features of the encoder before it has learnt anything itself.
+    With a few hundred labels, a random head distorts the features of the encoder before it has learned anything itself.
 
     Args:
         model: of a task of kind classification, multi_label or regression.
         kind: that kind.
-        label_words: token ids of words for each class, of a model that pools with `bag_of_words`: products of its
-            vectors with their embeddings are log-odds of these words. The probe is fitted to these products beside the
-            vectors, all together as varied as the vectors are, so regularisation leaves it the direction of the words.
+        label_words: token ids of words for each class, for a model with `bag_of_words` pooling: the products of its
+            vectors with the word embeddings are log-odds of these words. The probe is fitted to these products in
+            addition to the vectors. They are scaled to the total variance of the vectors, so that regularisation
+            favours the direction of the words.
     Source: Kumar et al. 2022, linear probing, then fine-tuning; arXiv:2202.10054. There the probe is trained by
-        gradient descent, here it is the optimum of a convex loss. Words for classes: Schick and Schuetze 2021,
+        gradient descent; here it is the optimum of a convex loss. Words for classes: Schick and Schuetze 2021,
         arXiv:2001.07676.
     """
 
     def __init__(self, model: keras.Model, kind: str, label_words: Sequence[Sequence[int]] = ()):
         self._layer, self._kind, self._label_words = model.get_layer(HEAD), kind, label_words
         self._table = model.backbone.token_embedding.embeddings
-        # One model for all seeds: it has the weights of `model`, and what is compiled stays.
+        # One model for all seeds: it shares the weights of `model`, and is compiled only once.
         self._pooled = keras.Model(model.input, self._layer.input, name="pooled_texts")
         self._pooled.compiles_shapes = model.compiles_shapes
 
     def start_head(self, features: Features, max_widths: int, seed: int) -> None:
-        """Set kernel and bias so that the model predicts what is fitted to the vectors of the rows.
+        """Set kernel and bias of the head to those fitted to the vectors of the training rows.
 
         Args:
-            features: the training rows, with labels; of more than `MOST_ROWS`, as many evenly spaced.
+            features: the training rows, with labels; at most `MOST_ROWS` of them, evenly spaced, are used.
             max_widths: as for `predict_features`.
-            seed: of the folds in which the regularisation is chosen.
+            seed: of the cross-validation folds that select the regularisation.
         Raises:
             ValueError: a vector is NaN or infinite.
         """
@@ -67,7 +68,7 @@ class LinearProbe:
 
 
 def _take_rows(features: Features, rows: np.ndarray) -> Features:
-    """Return some rows of features with one sequence each."""
+    """Return a subset of the rows of features with one sequence per row."""
     if len(rows) == len(features):
         return features
     return replace(

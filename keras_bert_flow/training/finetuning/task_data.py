@@ -1,4 +1,4 @@
-"""Read a task's files and show them to a model."""
+"""Read, check and encode the data files of a task."""
 
 import json
 import logging
@@ -20,14 +20,14 @@ from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from keras_bert_flow.training.finetuning.label_words import check_label_words, describe_left_out, find_label_words
 
-UNREACHABLE = "unreachable.json"  # beside the runs of a fine-tuning, where there is anything to say
+UNREACHABLE = "unreachable.json"  # next to the runs of a fine-tuning, if there are any unreachable labels
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """A task that has learnt its labels, and the examples of its files; `extra_dev` by the names in the settings."""
+    """A task with its labels, and the examples of its files; `extra_dev` has the names in the settings."""
 
     task: Task
     training: Sequence[Any]
@@ -37,13 +37,13 @@ class TaskFiles:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task that has learnt its labels, and what it is trained and measured on.
+    """A task with its labels, and its encoded training and dev data.
 
     Attributes:
-        unreachable: `train`, `dev` or `extra_dev.<name>` → what `Task.count_unreachable` finds there, where it is
-            anything.
-        guess_score: main metric of what is commonest in the training table, on the dev table; None where it is unknown.
-        word_score: the same of the baseline without a network; None where it is unknown, or the kind of task has none.
+        unreachable: `train`, `dev` or `extra_dev.<name>` → result of `Task.count_unreachable`, if not empty.
+        guess_score: main metric on the dev table of the majority baseline, which predicts what is commonest in the
+            training table. None: unknown.
+        word_score: the same for the TF-IDF baseline. None: unknown, or the kind of task has no such baseline.
     """
 
     task: Task
@@ -60,7 +60,7 @@ def read_task_files(config: PipelineConfig) -> TaskFiles:
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is not one of such a task; the message names file and row.
+        ValueError: a file does not fit the task; the message names file and row.
     """
     task = make_task(**config.task.arguments)
     verify(config.task.train, config.task.dev, *config.task.extra_dev.values())
@@ -75,11 +75,10 @@ def read_task_files(config: PipelineConfig) -> TaskFiles:
 def check_task_files(config: PipelineConfig) -> TaskFiles:
     """Read and check every file of a task before there is a vocabulary.
 
-    Those to be measured on are encoded with a vocabulary without words: that is how their labels are checked against
-    those of the training file.
+    The dev files are encoded with a vocabulary without words, to check their labels against those of the training file.
 
     Raises:
-        FileNotFoundError, ValueError: as of `read_task_files`, or a label is unknown.
+        FileNotFoundError, ValueError: as for `read_task_files`, or a label is unknown.
     """
     files = read_task_files(config)
     tokenizer = WordPieceTokenizer(SPECIAL_PIECES)
@@ -89,16 +88,16 @@ def check_task_files(config: PipelineConfig) -> TaskFiles:
 
 
 def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
-    """Read and encode all files; errors as of `check_task_files`.
+    """Read and encode all files of a task; errors as for `check_task_files`.
 
-    Which labels no model can give, and which `label_words` the vocabulary does not have whole, is logged.
+    Labels that no model can predict, and `label_words` that are not single tokens, are logged.
     """
     files, length = read_task_files(config), config.finetuning.sequence_length
-    find_label_words(config.finetuning.label_words, files.task.labels, tokenizer)  # says what is wrong with them
+    find_label_words(config.finetuning.label_words, files.task.labels, tokenizer)  # raises for invalid ones
     if remark := describe_left_out(config.finetuning.label_words, tokenizer):
         _logger.warning("%s", remark)
     examples = {"train": files.training, "dev": files.dev}
-    # Further dev files are encoded so that what is wrong with them is said now, not after the training.
+    # Extra dev files are encoded so that errors in them are reported now, not after training.
     examples |= {f"extra_dev.{name}": found for name, found in files.extra_dev.items()}
     encoded, unreachable = {}, {}
     for name, found in examples.items():
@@ -112,19 +111,19 @@ def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
 
 
 def write_unreachable(folder: Path, data: TaskData) -> None:
-    """Write `unreachable` of the data for the report; nothing where it is empty."""
+    """Write `unreachable.json` for the report, unless there are no unreachable labels."""
     if data.unreachable:
         write_atomically(folder / UNREACHABLE, json.dumps(data.unreachable, indent=1).encode())
 
 
 def read_unreachable(folder: Path) -> dict[str, Unreachable]:
-    """Return what `write_unreachable` wrote in a folder of `finetune`."""
+    """Read `unreachable.json` in an output folder of `finetune`; empty if there is none."""
     path = folder / UNREACHABLE
     return read_json_object(path) if path.is_file() else {}
 
 
 def check_task_length(sequence_length: int, max_positions: int) -> None:
-    """Raise ValueError unless a model has positions for every token of an example."""
+    """Raise ValueError unless a model has enough positions for `sequence_length`."""
     if sequence_length > max_positions:
         raise ValueError(
             f"Examples must fit the model's {max_positions} positions. Received: finetuning.sequence_length="

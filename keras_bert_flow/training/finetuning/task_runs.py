@@ -1,4 +1,4 @@
-"""Train a model on a task, a run after another: each from a start and with a seed, in a folder of its own."""
+"""Fine-tuning runs on a task: each with a start and a seed, in its own folder."""
 
 import json
 import math
@@ -46,13 +46,13 @@ LOGS_A_RUN = 20
 
 
 class TaskRuns:
-    """Runs that differ in their start and their seed only: one classifier, compiled once, makes them all.
+    """Runs that differ only in start and seed, with one classifier that is compiled once.
 
     Args:
-        config: its sections `task` and `finetuning` count.
-        model: the model directory to begin from.
+        config: its sections `task` and `finetuning` are used.
+        model: the model directory to start from.
         tokenizer: of that directory.
-        data: of the task, encoded with it.
+        data: of the task, encoded with the tokenizer.
         report: called with every line of a log.
         callbacks: see `finetune`.
         key: content key of the result, for loggers.
@@ -79,13 +79,14 @@ class TaskRuns:
         self._probe: LinearProbe | None = None
 
     def finish(self, folder: Path, start: str, seed: int, may_fail: bool = False, prefix: str = "") -> dict[str, Any]:
-        """Fill a folder with `model/`, `log.jsonl` and `run.json`, going on where a killed run was.
+        """Train a run, or resume it if it was killed, and write `model/`, `log.jsonl` and `run.json` to a folder.
 
         Args:
-            may_fail: a run that meets NaN or infinity is finished too, with no model and `failure`, which says what.
-            prefix: of the name by which its lines are reported, which ends with those of the folder and its parent.
+            may_fail: whether a run that meets NaN or infinity counts as finished, without a model and with the message
+                in `failure`.
+            prefix: of the run name in reported lines; the name ends with those of the folder's parent and the folder.
         Returns:
-            What `run.json` holds: start, seed, seconds, score (the main metric of the model on the dev table),
+            The content of `run.json`: start, seed, seconds, score (the main metric of the model on the dev table),
             trained_parameters, parameters, peak_bytes (of the process by the end of the run) and identity.
         """
         run = {"start": start, "seed": seed}
@@ -103,7 +104,7 @@ class TaskRuns:
                     raise
                 run |= {"seconds": None, "score": None, "failure": str(error)}
             write_atomically(folder / RUN_FILE, json.dumps(run | {"identity": self._identity}).encode())
-        for name in (CHECKPOINTS, BEST):  # a kill may have come between the two
+        for name in (CHECKPOINTS, BEST):  # also if a previous process was killed before this
             shutil.rmtree(folder / name, ignore_errors=True)
         return _read_run(folder)
 
@@ -132,7 +133,7 @@ class TaskRuns:
         return True
 
     def _take_first_state(self, start: str, seed: int) -> bool:
-        """Load the classifier, or give the one that is there the state of a new one; return whether its head is new."""
+        """Load the classifier, or reset the existing one to its initial state; return whether its head is new."""
         seed_everything(seed)
         rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), self._settings.dropout_rate)
         task = self._data.task
@@ -165,7 +166,7 @@ class TaskRuns:
     def _train(
         self, folder: Path, run: Mapping[str, Any], is_head_new: bool, name: str, on_begin: Callable[[], None]
     ) -> dict[str, Any]:
-        """Train to the end, leave the classifier in the state to publish, and return what `run.json` says of it."""
+        """Train the run, leave the classifier in the state to publish, and return its entries of `run.json`."""
         settings, model, identity = self._settings, self._classifier, self._identity | dict(run)
         folder.mkdir(parents=True, exist_ok=True)
         batches = make_batches(self._config, self._data.train, run["seed"], self._parts)
@@ -173,7 +174,7 @@ class TaskRuns:
         self._compile(total_steps)
         is_chosen = settings.publish == "best"
         checkpoints = Checkpoints(folder / CHECKPOINTS, identity, keep=1)
-        if settings.head_start == "probe" and is_head_new and not checkpoints.find()[0]:  # else it was fitted before
+        if settings.head_start == "probe" and is_head_new and not checkpoints.find()[0]:  # else it is already fitted
             self._start_head(run["seed"])
         best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen)
         callbacks = self._callbacks
@@ -214,13 +215,13 @@ class TaskRuns:
         return loss | {f"dev_{name}": score for name, score in scores.items()}
 
     def _find_score(self, folder: Path, is_best: bool) -> float:
-        """Look up what was measured of the model to publish; a callback may have ended the run before it was."""
+        """Return the logged score of the model to publish, or measure it if a callback ended the run before that."""
         lines = read_log(folder)
         scores = [line[self._field] for line in (lines if is_best else lines[-1:]) if self._field in line]
         return max(scores) if scores else self._score()[self._field]
 
     def _compile(self, total_steps: int) -> None:
-        """Compile once; a classifier that is compiled has its optimizer set back instead."""
+        """Compile the classifier, or reset its optimizer if it is already compiled."""
         settings = self._settings
         if self._classifier.compiled:
             self._classifier.optimizer.reset()
@@ -238,7 +239,7 @@ class TaskRuns:
             precision=settings.precision,
         )
         model = self._classifier
-        # `TaskBatches` divides the weights of tags, and those of parts.
+        # `TaskBatches` divides the weights of tags and of parts, so the losses use sum reduction.
         are_sums = self._data.train.labelled_tokens.any() or self._parts > 1
         losses = keras.tree.map_structure(_as_sum, model.make_losses()) if are_sums else None
         weights = model.default_loss_weights if are_sums else None

@@ -1,4 +1,4 @@
-"""Give the tables of a task paths on this disk, wherever they are."""
+"""Fetch the tables of a task from remote storage."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from keras_bert_flow.stores.fetching import fetch
 
 
 def fetch_tables(config: PipelineConfig) -> PipelineConfig:
-    """Return a configuration whose tables are on this disk: of the task, and of minimal pairs.
+    """Return a configuration with local paths for the tables of the task and of minimal pairs.
 
-    What is elsewhere is fetched through the cache; paths on this disk stay as they are. Keys digest the bytes, so a
-    table and a copy of it elsewhere are the same input.
+    Remote tables are fetched through the cache; local paths are unchanged. Keys are digests of the bytes, so a table
+    and a remote copy of it are the same input.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: as of `stores.fetching.fetch`.
+        FileNotFoundError, OSError, ValueError: as for `stores.fetching.fetch`.
     """
     task, evaluation = config.task, config.evaluation
     tables: dict[str, Any] = {"train": fetch_table(task.train), "dev": fetch_table(task.dev)}
@@ -29,5 +29,5 @@ def fetch_tables(config: PipelineConfig) -> PipelineConfig:
 
 
 def fetch_table(path: str) -> str:
-    """Return the path on this disk of a table; errors as of `fetch_tables`."""
+    """Return the local path of a table, fetched if it is remote; errors as for `fetch_tables`."""
     return str(fetch(path)) if find_address(path) else path

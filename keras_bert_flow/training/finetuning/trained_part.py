@@ -8,15 +8,15 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.tasks import kind_of
 from keras_bert_flow.layers.shape import EncoderShape
 
-COSTS = ("trained_parameters", "parameters", "peak_bytes")  # what `run.json` says of the cost of a run
-HEADLESS = "sentence_embedding"  # the kind of task whose model is an encoder alone
+COSTS = ("trained_parameters", "parameters", "peak_bytes")  # cost of a run in `run.json`
+HEADLESS = "sentence_embedding"  # the kind of task whose model has no head
 
 
 def check_trained_part(config: PipelineConfig, shape: EncoderShape) -> None:
-    """Raise ValueError unless what `finetuning` freezes and adapts is in the model, and something is left to train.
+    """Raise ValueError unless `frozen_layers` and `lora_rank` fit the model and leave weights to train.
 
     Args:
-        shape: of the encoder. Layers of ALBERT share blocks: it has fewer of these.
+        shape: of the encoder. The layers of ALBERT share blocks, so it has fewer blocks than layers.
     """
     frozen, rank = config.finetuning.frozen_layers, config.finetuning.lora_rank
     if isinstance(frozen, int) and frozen > shape.num_blocks:
@@ -37,9 +37,9 @@ def check_trained_part(config: PipelineConfig, shape: EncoderShape) -> None:
 
 
 def choose_trained_part(model: Any, settings: FinetuningConfig) -> None:
-    """Freeze what is not to be trained, and add LoRA where it is; before the model is compiled.
+    """Freeze layers or add LoRA according to the settings; call it before the model is compiled.
 
-    A pooler is trained with the head: in some families it is part of the head, in others it may be new.
+    The pooler is trained with the head: in some families it is part of the head, in others it may be new.
     """
     backbone = model.backbone
     if settings.lora_rank is not None:
@@ -50,6 +50,6 @@ def choose_trained_part(model: Any, settings: FinetuningConfig) -> None:
 
 
 def count_parameters(model: Any) -> dict[str, int]:
-    """Return the parameters of a model, those of LoRA included, and how many of them are trained."""
+    """Return the number of parameters of a model, LoRA included, and of those that are trained."""
     listed = {"trained_parameters": model.trainable_variables, "parameters": model.weights}
     return {name: sum(math.prod(weight.shape) for weight in weights) for name, weights in listed.items()}

@@ -1,6 +1,6 @@
-"""Score the baseline without a network, for the cards of models.
+"""Score of the TF-IDF baseline, for model cards.
 
-Apart from the task's data, which every command looks at: scikit-learn takes longer to load than all else that it needs.
+It is separate from `task_data`, which every command imports: scikit-learn takes longer to load than everything else.
 """
 
 from keras_bert_flow.config.pipeline import PipelineConfig
@@ -9,8 +9,9 @@ from keras_bert_flow.training.finetuning.task_data import TaskData
 
 
 def score_word_baseline(config: PipelineConfig, data: TaskData) -> float | None:
-    """Return the main metric of TF-IDF with a linear model on the dev table, fitted on the training table as the report
-    does; None of a kind of task that has no such baseline.
+    """Return the main metric on the dev table of TF-IDF with a linear model, fitted on the training table.
+
+    The report computes the same. None if the kind of task has no such baseline.
     """
     task, training = data.task, data.task.read(config.task.train, config.finetuning.max_train_examples)
     answers = answer_from_words(task, training, {"dev": data.dev_examples}, config.seed)

@@ -1,4 +1,4 @@
-"""Call the user's Keras callbacks over a run whose epochs are the stretches between two borders."""
+"""Call the user's Keras callbacks in a run whose epochs are the intervals between lines of the log."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,21 +7,22 @@ import keras
 
 
 class UserCallbacks:
-    """The callbacks of one run, and what each is told.
+    """The user's callbacks of one run.
 
-    `on_train_begin` and `on_train_end` come once a process: the end also where SIGTERM interrupts the run, not where an
-    error ends it. An epoch is a stretch of steps up to the next line of the log, numbered from 0 over the whole run,
-    restarts included; `on_epoch_end` gets that line: `loss` and the other means, held-out figures where they were due.
-    A stretch that was broken off begins again, at the batch where it was. `on_train_batch_end` gets the metrics since
-    the stretch began as the backend's own scalars: reading one, as by `float`, waits for the step and slows training.
-    `model.stop_training = True` ends the run after the step, or after the epoch, as if it had come to its last step.
+    `on_train_begin` and `on_train_end` are called once per process. `on_train_end` is also called if SIGTERM interrupts
+    the run, but not if an error ends it. An epoch is the interval of steps up to the next line of the log, numbered
+    from 0 over the whole run, restarts included. `on_epoch_end` gets that line: `loss` and the other means, and
+    held-out scores if they were due. An interrupted interval begins again, at the batch where it stopped.
+    `on_train_batch_end` gets the mean metrics of the interval so far as scalars of the backend: reading one, for
+    example with `float`, waits for the step and slows training. `model.stop_training = True` ends the run after the
+    step, or after the epoch, as if it had reached its last step.
 
-    What a callback remembers is in no checkpoint, and what it does to the model is not in the key of the result.
+    The state of callbacks is not saved in checkpoints, and their effect on the model is not in the key of the result.
 
     Args:
         callbacks: of the user.
-        model: compiled.
-        epochs: stretches of the whole run.
+        model: a compiled model.
+        epochs: number of intervals of the whole run.
     """
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model, epochs: int):
@@ -39,7 +40,7 @@ class UserCallbacks:
             callback.on_epoch_begin(epoch, {})
 
     def end_epoch(self, epoch: int, line: Mapping[str, Any]) -> bool:
-        """Hand over a line of the log, and say whether one of them ends the run."""
+        """Call `on_epoch_end` with a line of the log; return whether a callback ends the run."""
         self._model.stop_training = False
         for callback in self.callbacks:
             callback.on_epoch_end(epoch, dict(line))

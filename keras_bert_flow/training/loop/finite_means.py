@@ -1,4 +1,4 @@
-"""Keep the means of a log to the steps whose numbers are finite."""
+"""Exclude steps with NaN or infinity from the mean metrics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,14 +8,13 @@ from keras import ops
 
 
 def keep_metrics_finite(model, is_everywhere: Callable[[Any], Any] = lambda is_finite: is_finite) -> None:
-    """Let the metrics of a compiled model pass over a step that would make them NaN or infinite.
+    """Make the metrics of a compiled model skip a step that would make them NaN or infinite.
 
-    A mean would stay NaN to its end, though the step was left out of the training. Keras makes the means of single
-    losses when it first sees outputs, so it is shown some.
+    Otherwise a mean would stay NaN for the rest of the interval, although training skipped the step. Keras creates the
+    metrics of single losses when it first gets outputs, so it is called with dummy ones.
 
     Args:
-        is_everywhere: says of what holds here whether it holds in all processes: a step that is left out has no numbers
-            in any of them.
+        is_everywhere: returns whether a condition holds in all processes: a step skipped in one is skipped in all.
     """
     outputs = {name: np.zeros([size or 1 for size in output.shape], "float32") for name, output in model.output.items()}
     labels = {name: np.zeros(output.shape[:-1], "int32") for name, output in outputs.items()}
@@ -34,7 +33,7 @@ def _keep_finite(metric, is_everywhere) -> None:
         update(*arguments, **named)
         after = metric.variables
         is_finite = is_everywhere(ops.all(ops.stack([ops.isfinite(variable.value) for variable in after])))
-        for variable in after:  # one that was made just now began at 0
+        for variable in after:  # a newly created one started at 0
             value = before.get(variable.path, ops.zeros_like(variable.value))
             variable.assign(ops.where(is_finite, variable.value, value))
 

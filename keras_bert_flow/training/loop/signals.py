@@ -1,4 +1,4 @@
-"""Turn a request to stop into a flag that training asks after every step: SIGTERM, and Ctrl-C in a terminal."""
+"""Handle SIGTERM and Ctrl-C (SIGINT) by setting a flag that training checks after every step."""
 
 import os
 import signal
@@ -14,11 +14,11 @@ NOTICE = b"\nStopping at the next step, with a checkpoint; Ctrl-C again stops at
 
 @contextmanager
 def stop_requests() -> Iterator[threading.Event]:
-    """Note SIGTERM, and the first SIGINT, instead of dying of them; only the main thread may.
+    """Catch SIGTERM and the first SIGINT and set an event instead of ending; only in the main thread.
 
-    A second SIGTERM changes nothing: schedulers send several, and SIGKILL is there for more. A second SIGINT raises
-    KeyboardInterrupt, or under `kbf` ends the process, and the run goes on from its newest checkpoint. Where someone
-    else handles SIGINT, theirs stays.
+    Further SIGTERMs have no effect: schedulers send several, and SIGKILL ends a process at once. A second SIGINT raises
+    KeyboardInterrupt, or under `kbf` ends the process; the run can then be resumed from its newest checkpoint. If there
+    is another SIGINT handler, it stays in place.
     """
     requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -29,7 +29,7 @@ def stop_requests() -> Iterator[threading.Event]:
         if requested.is_set():
             before[signal.SIGINT](number, frame)
         requested.set()
-        os.write(2, NOTICE)  # `print` may be under way in the code that the signal interrupts
+        os.write(2, NOTICE)  # not `print`, which the signal may have interrupted
 
     before: dict[int, Any] = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: requested.set())}
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, leave):

@@ -1,4 +1,4 @@
-"""Follow the steps inside `fit`: count them, break off after any of them, hand each on to the user's callbacks."""
+"""Callback list for the steps inside `fit`: count them, stop after any of them, call the user's callbacks."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,20 +11,20 @@ import numpy as np
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 
-MAX_STEPS_AHEAD = 4  # enough to keep a device busy while the next batches are read
+MAX_STEPS_AHEAD = 4  # steps that the host may run ahead: enough to keep a device busy while batches are read
 
 
 @dataclass
 class Stretch:
-    """The steps from one border to the next, and how far they have come.
+    """An interval of steps between two borders (log, evaluation or checkpoint), and its progress.
 
     Attributes:
-        start: steps done before it.
-        step: steps done by now.
-        seconds: time that its steps have taken.
-        logs: the metrics, means since `start`.
-        metrics: their sums and counts, with which a broken stretch goes on to the same means.
-        has_ended: a callback has set `model.stop_training`.
+        start: number of steps done before it.
+        step: number of steps done so far.
+        seconds: duration of its steps.
+        logs: mean metrics since `start`.
+        metrics: their sums and counts, so that an interrupted interval can be resumed with the same means.
+        has_ended: whether a callback has set `model.stop_training`.
     """
 
     start: int
@@ -39,18 +39,18 @@ class Stretch:
 
 
 class StepFollower(keras.callbacks.CallbackList):
-    """What `fit` calls in one stretch, in the place of its own list of callbacks.
+    """Callback list of `fit` in one interval, in place of Keras' own.
 
-    Keras' list turns the metrics of every step into numbers, and so waits for each step to end. This one hands them on
-    as they are: a callback that reads one waits, others do not.
+    Keras' list converts the metrics of every step to numbers, and so waits for each step to end. This one passes them
+    on unchanged, so only callbacks that read a metric wait for it.
 
     Args:
-        stretch: kept up to date.
-        callbacks: only what happens at a step reaches them from here.
-        is_stop_requested: asked after every step.
-        read_batch: one batch (x, y, sample_weight); TensorFlow makes its metrics at the first.
-        batches_per_step: how many batches the optimizer accumulates; callbacks hear of whole steps.
-        cluster: the processes whose steps these are.
+        stretch: the interval, updated after each step.
+        callbacks: only their methods for batches are called here.
+        is_stop_requested: called after every step.
+        read_batch: returns one batch (x, y, sample_weight); TensorFlow creates its metrics at the first.
+        batches_per_step: number of batches that the optimizer accumulates; callbacks are called for whole steps.
+        cluster: the devices and processes of the run.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class StepFollower(keras.callbacks.CallbackList):
         self.stretch, self._first_step = stretch, stretch.step
         self._batches_per_step = batches_per_step
         self._cluster = cluster
-        self._queued: deque[Any] = deque()  # a metric of each step that may still be under way
+        self._queued: deque[Any] = deque()  # a metric of each step that may still be running
         self._callbacks, self._is_stop_requested, self._read_batch = callbacks, is_stop_requested, read_batch
 
     def on_train_begin(self, logs=None):
@@ -101,9 +101,9 @@ class StepFollower(keras.callbacks.CallbackList):
         self._wait_for_an_earlier_step(logs)
 
     def _wait_for_an_earlier_step(self, logs):
-        """Let no more than a few steps wait for the device: a stop would have to wait for all of them.
+        """Limit the number of steps queued on the device, since a stop has to wait for all of them.
 
-        On jax the host runs ahead of the device; the metrics of other backends have nothing to wait for alone.
+        On JAX the host runs ahead of the device. The metrics of other backends cannot be waited for individually.
         """
         self._queued.append(next(iter(logs.values()), None))
         if len(self._queued) > MAX_STEPS_AHEAD:
@@ -118,7 +118,7 @@ class StepFollower(keras.callbacks.CallbackList):
         self.stretch.logs = {name: float(value) for name, value in logs.items()}
         variables = self._model.metrics_variables
         self.stretch.metrics = [read_variable(variable).tolist() for variable in variables]
-        if not any(self.stretch.metrics[:2]):  # sum and count of the loss: every step was left out
+        if not any(self.stretch.metrics[:2]):  # sum and count of the loss: every step was skipped
             self.stretch.logs = {}
 
     def on_train_end(self, logs=None):

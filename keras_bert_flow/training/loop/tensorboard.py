@@ -1,4 +1,4 @@
-"""Keep a TensorBoard event file that says what `log.jsonl` says: written anew when a run goes on, then line by line."""
+"""TensorBoard event file with the content of `log.jsonl`: rewritten when a run is resumed, then appended to."""
 
 import struct
 import time
@@ -11,19 +11,19 @@ from keras_bert_flow.records.event import encode_header, encode_scalars
 from keras_bert_flow.records.tfrecord import frame_record
 from keras_bert_flow.training.state.logs import read_log
 
-EVENTS_FILE = "events.out.tfevents.log"  # TensorBoard looks for `tfevents` in a name
+EVENTS_FILE = "events.out.tfevents.log"  # TensorBoard looks for `tfevents` in file names
 _WALL_TIME = struct.Struct("<d")
-_WALL_TIME_AT = 8 + 4 + 1  # behind the length of the first record, its checksum and the tag of the field
+_WALL_TIME_AT = 8 + 4 + 1  # after the length of the first record, its checksum and the tag of the field
 
 
 class EventFile:
-    """The event file of a run: a scalar for each number in a line of the log, under its name there.
+    """The TensorBoard event file of a run: a scalar for each number in a line of the log, with the same name.
 
-    The file is made of the log as `rewind_log` leaves it, so it has no step twice and misses none. Events are as far
-    apart as the log's `elapsed_seconds` are, which leave out the time that the run lay still.
+    The file is written from the log after `rewind_log`, so no step is repeated or missing. The times of events follow
+    `elapsed_seconds` in the log, which excludes the time between a kill and a restart.
 
     Args:
-        folder: with the log in it.
+        folder: the folder of the log.
     """
 
     def __init__(self, folder: Path):
@@ -33,7 +33,7 @@ class EventFile:
         write_atomically(self._path, frame_record(encode_header(self._started_at)) + events)
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a line of the log."""
+        """Append a line of the log."""
         with open(self._path, "ab") as file:
             file.write(self._encode(line))
 
@@ -43,7 +43,7 @@ class EventFile:
 
 
 def _read_start(path: Path) -> float | None:
-    """Read the time in the header of a file, whose end a kill may have cut off."""
+    """Return the start time in the header of an event file; None if there is no complete header."""
     if not path.is_file():
         return None
     with open(path, "rb") as file:

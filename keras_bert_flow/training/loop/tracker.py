@@ -1,6 +1,6 @@
-"""Start the loggers of a run, each a process that reads `log.jsonl`, and tell them how the run ended.
+"""Experiment tracking: start the loggers of a run, each a process that reads `log.jsonl`, and report how it ended.
 
-A logger can neither stop nor stall the training: it is written two lines, and waited for a few seconds at the end.
+A logger can neither stop nor stall training: it is sent two lines, and waited for a limited time at the end.
 """
 
 import json
@@ -19,17 +19,17 @@ from keras_bert_flow.training.loop.train import Interrupted
 from keras_bert_flow.training.state.logs import LOG_FILE
 
 ID_FILE = "tracking-id"
-WAIT_SECONDS = 90.0  # a logger gives up by itself much earlier, once its package is imported
+WAIT_SECONDS = 90.0  # once its package is imported, a logger gives up much earlier by itself
 COMMAND = (sys.executable, "-m", "keras_bert_flow.tracking")
 
 
 class Tracker:
-    """The loggers of one run; a context that tells them whether the run has finished, was stopped or has failed.
+    """The loggers of one run; a context manager that reports whether the run finished, was stopped or failed.
 
     Args:
-        loggers: names, of `loggers` in the configuration.
-        folder: with the log in it.
-        state: a folder that is there as long as the run can go on, such as that of its checkpoints.
+        loggers: names from `loggers` in the configuration.
+        folder: the folder of the log.
+        state: a folder that exists as long as the run can be resumed, such as that of its checkpoints.
         name, stage, key, parameters: see `tracking.logger.RunFacts`.
     """
 
@@ -49,7 +49,7 @@ class Tracker:
         self._metrics: Mapping[str, Any] | None = None
 
     def start(self) -> None:
-        """Start the loggers, once the log has no line of steps that are to be made again."""
+        """Start the loggers; call it when the log has no lines of steps that will be repeated."""
         if not self._names or self._processes:
             return
         paths = {"log": str((self._folder / LOG_FILE).absolute()), "state": str(self._state.absolute())}
@@ -59,7 +59,7 @@ class Tracker:
             _write(self._processes[-1], facts)
 
     def finish(self, metrics: Mapping[str, Any]) -> None:
-        """Note that the run has come to its end, and what was measured of its result."""
+        """Record that the run has finished, with the metrics of its result."""
         self._metrics = dict(metrics)
 
     def __enter__(self) -> "Tracker":
@@ -78,7 +78,7 @@ class Tracker:
                 process.wait()
 
     def _take_id(self) -> str:
-        """Return the id of the run, made when it began."""
+        """Return the id of the run, created at its start."""
         path = self._state / ID_FILE
         if not path.is_file():
             self._state.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def _write(process: subprocess.Popen, line: bytes, is_last: bool = False) -> Non
     pipe = process.stdin
     if pipe is None:
         return
-    with suppress(OSError):  # it has ended, and has said why
+    with suppress(OSError):  # the process has ended, and has reported why
         pipe.write(line)
         pipe.flush()
     if is_last:
@@ -103,7 +103,7 @@ def _write(process: subprocess.Popen, line: bytes, is_last: bool = False) -> Non
 
 
 def _flatten(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the settings of sections as `--set` does; what is deeper stays a value."""
+    """Flatten sections to `section.name` → value, the names of `--set`; deeper levels stay values."""
     flat: dict[str, Any] = {}
     for section, values in sections.items():
         settings = {f"{section}.{name}": value for name, value in values.items()} if isinstance(values, dict) else {}

@@ -1,7 +1,7 @@
-"""Train in stretches: `model.fit` up to the next border, then log, evaluate, save; start again after any step.
+"""Training loop: `model.fit` up to the next border, then log, evaluate, save a checkpoint; resumable after any step.
 
-The data set is sliced at the step where a stretch begins, so a resumed run sees exactly the batches that are left.
-Endless data with `steps_per_epoch` keeps TensorFlow from running a step too many at its end.
+The dataset is sliced at the step where an interval begins, so a resumed run reads exactly the remaining batches.
+Infinite data with `steps_per_epoch` keeps TensorFlow from running an extra step at the end.
 """
 
 import itertools
@@ -28,16 +28,16 @@ UntilStopped = Callable[[Iterable], Iterator]
 
 
 class Interrupted(Exception):
-    """Training was asked to stop, and has saved a checkpoint to go on from."""
+    """Training was stopped by a signal, after saving a checkpoint to resume from."""
 
 
 class _StopRequest(Exception):
-    """A stop was asked for before a stretch had its line in the log."""
+    """A stop was requested before the interval had its line in the log."""
 
 
 @dataclass(frozen=True)
 class Borders:
-    """After how many steps things happen; each also happens at the last step."""
+    """Intervals of logging, evaluation and checkpoints, in steps; each also happens at the last step."""
 
     total_steps: int
     log_every_steps: int
@@ -49,7 +49,7 @@ class Borders:
         return min(self.total_steps, *((step // length + 1) * length for length in lengths))
 
     def count(self, step: int) -> int:
-        """Count the borders up to a step, at no cost that grows with it: multiples of one length, less those of two."""
+        """Count the borders up to a step in constant time, by inclusion-exclusion over multiples of the intervals."""
         lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
         last = min(step, self.total_steps - 1)
         inner = 0
@@ -78,31 +78,30 @@ def train(
     on_begin: Callable[[], None] = lambda: None,
     cluster: Cluster = SINGLE,
 ) -> float:
-    """Train a compiled model to the last step, or until a callback ends it, going on from the newest checkpoint.
+    """Train a compiled model from the newest checkpoint to the last step, or until a callback ends the run.
 
     Args:
-        make_dataset: batches from a given step on, for `model.fit`.
+        make_dataset: returns the batches from a given step on, for `model.fit`.
         borders: when to log, evaluate and save.
-        folder: where log.jsonl is kept.
-        checkpoints: where the state is kept.
-        evaluate: returns what is added to a line of the log. It is given a function to wrap its batches in, which
-            ends the evaluation where the process is to stop.
+        folder: the folder of log.jsonl.
+        checkpoints: the checkpoints of the run.
+        evaluate: returns the scores to add to a line of the log. Its argument is a function to wrap its batches in,
+            which ends the evaluation if a stop is requested.
         tokens_per_step: batch size × sequence length, padding included.
         report: called with every line of the log.
-        batches_per_step: how many batches the optimizer accumulates.
-        flops_per_step: operations, for `flops_per_second` in the log.
-        peak_flops: what the device can do, operations a second, for `utilisation`.
+        batches_per_step: number of batches that the optimizer accumulates.
+        flops_per_step: FLOPs of a step, for `flops_per_second` in the log.
+        peak_flops: peak FLOP/s of the device, for `utilisation`.
         callbacks: see `UserCallbacks`.
-        tensorboard: keep an event file beside log.jsonl.
-        on_begin: called once log.jsonl has no line of steps that are to be made again.
+        tensorboard: write a TensorBoard event file next to log.jsonl.
+        on_begin: called once log.jsonl has no lines of steps that will be repeated.
         cluster: the devices and processes of the run.
     Returns:
-        Seconds of training and evaluation, those before a restart included.
+        Seconds of training and evaluation, including those before a restart.
     Raises:
-        Interrupted: the process got SIGTERM or SIGINT; a checkpoint was saved after the step under way, or after the
-            batch of the evaluation.
-        NotFiniteError: the loss is not a number or a step was not finite, and nothing is saved.
-        ValueError: the checkpoint lies behind the last step.
+        Interrupted: on SIGTERM or SIGINT, after saving a checkpoint at the end of the current step or evaluation batch.
+        NotFiniteError: the loss is NaN or a step was not finite; nothing is saved.
+        ValueError: the checkpoint is after the last step.
     """
     model.optimizer.build(model.trainable_variables)
     step, progress = checkpoints.restore(model)
@@ -127,7 +126,7 @@ def train(
         while stretch.start < borders.total_steps and not has_ended:
             started_at = time.perf_counter()
             users.begin_epoch(epoch)
-            end = borders.next_after(max(stretch.start, stretch.step - 1))  # the borders may have been others
+            end = borders.next_after(max(stretch.start, stretch.step - 1))  # the borders may have changed
             _fit(model, make_dataset, stretch, end, users, stop_requested.is_set, batches_per_step, cluster)
             speed = _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
             line = {"step": stretch.step} | stretch.logs | check_steps(model.optimizer) | speed
@@ -161,9 +160,9 @@ def train(
 
 
 def _fit(model, make_dataset, stretch: Stretch, end: int, users, is_stop_requested, batches_per_step, cluster) -> None:
-    """Go on to the end of a stretch, or to the step at which a callback or a signal breaks it off."""
+    """Train to the end of an interval, or to the step at which a callback or a signal interrupts it."""
     step, started_at = stretch.step, time.perf_counter()
-    if step == end or stretch.has_ended:  # it was broken off in its evaluation
+    if step == end or stretch.has_ended:  # it was interrupted during its evaluation
         return
     batches = (end - step) * batches_per_step
     follower = StepFollower(
@@ -184,7 +183,7 @@ def _fit(model, make_dataset, stretch: Stretch, end: int, users, is_stop_request
             callbacks=follower,
         )
     except Exception:
-        # TensorFlow buries an error of the input under pages of its own; the same batches raise it as it was.
+        # TensorFlow buries an input error in pages of its own messages; reading the batches again raises the original.
         for _ in itertools.islice(make_dataset(step), batches):
             pass
         raise
@@ -205,7 +204,7 @@ def _save_and_stop(
     model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any], users, cluster: Cluster
 ) -> NoReturn:
     checkpoints.save(model, step, progress)
-    cluster.wait()  # where one process ends, its launcher may end the others
+    cluster.wait()  # when one process ends, its launcher may end the others
     users.end({})
     raise Interrupted(f"Stopped at step {step:,}; run the same command again to go on.")
 

@@ -1,1 +1,1 @@
-"""Optimizers, their schedules, and the guard that leaves out steps with NaN or infinity."""
+"""Optimizers, learning rate schedules, and the guard that skips steps with NaN or infinity."""

@@ -1,4 +1,4 @@
-"""Step as the original BERT did: Adam with decoupled decay, without correcting the bias of the first steps."""
+"""BertAdam, the optimizer of the original BERT: Adam with decoupled weight decay and without bias correction."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ from keras_bert_flow.training.optimizers.moments import MomentOptimizer
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class BertAdam(MomentOptimizer):
-    """Adam with decoupled decay, uncorrected unless told otherwise.
+    """Adam with decoupled weight decay, by default without bias correction.
 
-    Without correction the first steps are larger: the mean of squares is too small by 1 - 0.999^t, the mean of
-    gradients by 1 - 0.9^t only.
+    Without correction the first steps are larger: the second moment is too small by a factor of 1 - 0.999^t, the first
+    only by 1 - 0.9^t.
 
     Args:
-        bias_correction: correct it, which makes this AdamW; it is here for rates by depth, which Keras' AdamW lacks.
+        bias_correction: correct the bias, which makes this AdamW, with layer-wise rates, which Keras' AdamW lacks.
         kwargs: see `MomentOptimizer`.
-    Source: google-research/bert, optimization.py, `AdamWeightDecayOptimizer`; the correction is that of Kingma and
-    Ba 2015, the end of section 2, as Keras has it.
+    Source: google-research/bert, optimization.py, `AdamWeightDecayOptimizer`; the bias correction is that of Kingma
+    and Ba 2015, end of section 2, as in Keras.
     """
 
     def __init__(self, learning_rate, bias_correction=False, name="bert_adam", **kwargs):
@@ -35,19 +35,19 @@ class BertAdam(MomentOptimizer):
             super().apply(grads, trainable_variables)
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)  # what Keras gives to its subclasses, underscore and all
+        index = self._get_variable_index(variable)  # Keras leaves this private method to subclasses
         if self.bias_correction and is_torch_on_processor():
             self.step_all([(gradient.contiguous(), variable, index)], None, float(learning_rate))
         else:
             super().update_step(gradient, variable, learning_rate)
 
     def steps_in_torch(self):
-        """Return whether PyTorch takes the whole step at once: its AdamW corrects the bias and accumulates nothing."""
+        """Return whether PyTorch takes the whole step: bias correction, no accumulation, EMA or per-weight clipping."""
         kept_apart = (self.gradient_accumulation_steps, self.use_ema, self.clipnorm, self.clipvalue)
         return self.bias_correction and is_torch_on_processor() and not any(kept_apart)
 
     def step_all(self, given, scale, learning_rate):
-        """Step along the gradients that `apply_at_once` gives; weights of one rate and one decay are one call."""
+        """Apply the gradients from `apply_at_once`, with one call for all weights of the same rate and decay."""
         groups: dict[tuple[Any, Any], list[tuple]] = {}
         for gradient, variable, index in given:
             kind = self._rate_factors[index], 0.0 if self._is_excluded[index] else self.decay

@@ -1,4 +1,4 @@
-"""Make an optimizer by its name, with a rate that rises from 0, then falls."""
+"""Create optimizers by name, with warm-up and decay of the learning rate."""
 
 from typing import Any
 
@@ -13,15 +13,15 @@ ADAMW, BERT_ADAM, LAMB, MUON = "adamw", "bert_adam", "lamb", "muon"
 
 
 def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_norm=1.0, decay=LINEAR, epsilon=EPSILON):
-    """Return AdamW with warm-up; biases and layer norms are not decayed.
+    """Return AdamW with learning rate warm-up, and without weight decay on biases and layer norms.
 
     Args:
-        learning_rate: the peak.
-        total_steps: steps until the rate is 0.
-        warmup_steps: steps in which it rises.
+        learning_rate: peak learning rate.
+        total_steps: step at which the rate reaches 0.
+        warmup_steps: number of warm-up steps.
         weight_decay: decoupled decay.
-        clip_norm: largest global norm of the gradient.
-        decay: how the rate falls: `linear`, `cosine` or `constant`.
+        clip_norm: maximum global norm of the gradient.
+        decay: learning rate decay: `linear`, `cosine` or `constant`.
         epsilon: see `make_optimizer`.
     Source: Devlin et al. 2019, appendix A.2.
     """
@@ -39,19 +39,19 @@ def make_optimizer(
     epsilon=EPSILON,
     muon_options=None,
 ):
-    """Return an optimizer that leaves biases and layer norms undecayed.
+    """Return an optimizer by name, without weight decay on biases and layer norms.
 
     Args:
         kind: `adamw`, `bert_adam`, `lamb` or `muon`.
         learning_rate: a float, or a schedule of steps.
         weight_decay: decoupled decay.
-        clip_norm: largest global norm of the gradient.
-        rate_factors: what the learning rates of some weights are multiplied by; see `layer_rates.find_rate_factors`.
-        accumulate_batches: batches whose mean gradient makes a step.
-        epsilon: added to the root of the mean square of a gradient, which the step is divided by.
-        muon_options: further arguments of `Muon`, `matrices` among them; of no meaning to the others.
+        clip_norm: maximum global norm of the gradient.
+        rate_factors: weight path → factor of its learning rate; see `layer_rates.find_rate_factors`.
+        accumulate_batches: number of batches whose mean gradient makes a step.
+        epsilon: added to the root of the second moment, the divisor of a step.
+        muon_options: further arguments of `Muon`, including `matrices`; ignored for other kinds.
     Raises:
-        ValueError: another `kind`.
+        ValueError: `kind` is unknown.
     """
     accumulation = {}
     if accumulate_batches > 1:
@@ -74,11 +74,11 @@ def make_optimizer(
 
 
 def make_guarded_optimizer(*arguments: Any, accumulate_batches=1, max_skipped_steps=0, precision="float32", **options):
-    """Return an optimizer that watches for steps that are not finite, for `compile(..., auto_scale_loss=False)`.
+    """Return a `GuardedOptimizer`, for `compile(..., auto_scale_loss=False)`.
 
     Args:
         arguments: of `make_optimizer`.
-        accumulate_batches: batches whose mean gradient makes a step.
+        accumulate_batches: number of batches whose mean gradient makes a step.
         max_skipped_steps: see `GuardedOptimizer`.
         precision: with `mixed_float16` the loss is scaled.
         options: of `make_optimizer`.

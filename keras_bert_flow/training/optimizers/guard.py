@@ -1,4 +1,4 @@
-"""Watch every step for NaN and infinity on the device, leave such steps out, and scale the loss for float16."""
+"""Detect NaN and infinity in every step on the device, skip such steps, and scale the loss for float16."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ from keras_bert_flow.backends.adamw import dense_gradients
 from keras_bert_flow.backends.values import read_variable
 
 INITIAL_SCALE = 2.0**15
-LARGEST_SCALE = 2.0**24  # beyond it the float32 parts of a model gain nothing
+LARGEST_SCALE = 2.0**24  # a larger one gains nothing for the float32 parts of a model
 GROWTH_STEPS = 2000
 
 
@@ -18,23 +18,24 @@ class NotFiniteError(ValueError):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class GuardedOptimizer(keras.optimizers.Optimizer):
-    """Hand gradients on to another optimizer, unless they are not finite.
+    """Wrap an optimizer to detect non-finite gradients, skip such steps, and scale the loss.
 
-    Nothing here waits for the device: what was not finite is noted in variables, which `check` reads at a border. Told
-    to stop only, it changes nothing else; the weights may be NaN from that step to the border. Told to skip or to scale
-    the loss, it leaves weights, moments and the count of steps of the other optimizer as they were.
+    Nothing here waits for the device: non-finite steps are recorded in variables, which `check` reads at a border. If
+    it only stops, it changes nothing else, and the weights may be NaN from that step to the border. If it skips steps
+    or scales the loss, a skipped step leaves weights, moments and step count of the inner optimizer unchanged.
 
-    `keras.optimizers.LossScaleOptimizer` is not in its place, for three reasons: it takes batches away from an
-    optimizer that accumulates them, whose steps then begin in the middle of a batch; its name, which is that of its
-    state in a checkpoint, counts the optimizers of the process; and it halves the scale for ever, where NaN that does
-    not come of the scale should end the run.
+    `keras.optimizers.LossScaleOptimizer` is not used, for three reasons. It hides batches from an optimizer that
+    accumulates them, whose steps then begin in the middle of a batch. Its name, and so that of its state in a
+    checkpoint, counts the optimizers of the process. And it halves the scale forever, where NaN that is not due to the
+    scale should end the run.
 
     Args:
-        inner_optimizer: may accumulate batches itself only where nothing is left out.
-        max_skipped_steps: so many steps in a row may be left out; 0 is to stop.
-        accumulate_batches: batches whose mean gradient makes a step, where steps are left out.
-        scales_loss: multiply the loss, so that gradients do not vanish in float16. The scale is halved at each step
-            with gradients that are not finite, which is no error while it is above 1, and doubled after 2,000 without.
+        inner_optimizer: may accumulate batches itself only if no steps are skipped.
+        max_skipped_steps: maximum number of consecutive skipped steps; 0: stop at the first non-finite step.
+        accumulate_batches: number of batches whose mean gradient makes a step, if steps are skipped.
+        scales_loss: multiply the loss by a scale, so that gradients do not underflow in float16. The scale is halved at
+            each step with non-finite gradients, which is no error while it is above 1, and doubled after 2,000 finite
+            steps.
     Source of the scale: Micikevicius et al. 2018, section 3.2, arXiv:1710.03740; the factors are those of Keras.
     """
 
@@ -60,7 +61,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
             return
         self._batches = self._add_number("batches")
         self._skipped_steps = self._add_number("skipped_steps")
-        self._row = self._add_number("row")  # steps in a row that were not finite, though not by the scale
+        self._row = self._add_number("row")  # consecutive non-finite steps, except those due to the loss scale
         self._failed_step = self._add_number("failed_step")
         self._failed_weights = self.add_variable((len(variables),), dtype="int32", name="failed_weights")
         if self.scales_loss:
@@ -80,12 +81,12 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
 
     @property
     def iterations(self):
-        """Steps that were made; those left out are not among them."""
+        """Number of steps taken, without skipped ones."""
         return self.inner_optimizer.iterations
 
     @property
     def steps(self) -> int:
-        """Steps that were made or left out."""
+        """Number of steps taken or skipped."""
         return _to_int(self._batches) // self._batches_per_step if self.built else 0
 
     @property
@@ -97,7 +98,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer.learning_rate = learning_rate
 
     def scale_loss(self, loss):
-        """Multiply by the scale; and make every gradient NaN where the loss is not finite, though they might be."""
+        """Multiply the loss by the scale; a non-finite loss becomes NaN, so that every gradient is NaN as well."""
         scale = ops.cast(self._scale if self.scales_loss else 1.0, loss.dtype)
         return ops.multiply(loss, ops.where(ops.isfinite(loss), scale, ops.cast(float("nan"), loss.dtype)))
 
@@ -108,7 +109,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         is_last = ops.equal((self._batches + 1) % self._batches_per_step, 0)
         if self.leaves_out:
             gradients = self._complete(gradients, is_last)
-        sums = [0.0 if gradient is None else ops.sum(gradient) for gradient in gradients]  # of NaN or inf, never finite
+        sums = [0.0 if gradient is None else ops.sum(gradient) for gradient in gradients]  # NaN and infinity propagate
         are_finite = ops.isfinite(ops.stack(sums))
         is_finite = ops.all(are_finite)
         if self.leaves_out:
@@ -118,7 +119,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         self._take_note(is_last, is_finite, are_finite)
 
     def _complete(self, gradients, is_last):
-        """Add up the gradients of a step's batches; return their mean, without the scale, of use at the last."""
+        """Accumulate the gradients of a step's batches; return their unscaled mean, valid at the last batch."""
         if self.accumulate_batches > 1:
             gradients = [ops.add(sum_, gradient) for sum_, gradient in zip(self._sums, gradients, strict=True)]
             for sum_, gradient in zip(self._sums, gradients, strict=True):
@@ -130,7 +131,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         if keras.backend.backend() != "jax":
             ops.cond(is_wanted, lambda: self.inner_optimizer.apply(gradients, variables), lambda: None)
             return
-        # A choice of each value costs less in jax than a branch, of which it would compile both and copy the state.
+        # Selecting each value costs less in JAX than a branch, which would compile both sides and copy the state.
         state = [*variables, *self.inner_optimizer.variables]
         before = [variable.value for variable in state]
         self.inner_optimizer.apply(gradients, variables)
@@ -138,7 +139,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
             variable.assign(ops.where(is_wanted, variable.value, value))
 
     def _take_note(self, is_last, is_finite, are_finite):
-        """Count the batch and, at the last of a step, what has become of the step."""
+        """Count the batch and, at the last batch of a step, record whether the step was finite."""
         is_bad = ops.logical_not(is_finite)
         if self.leaves_out:
             is_bad = ops.logical_and(is_last, is_bad)
@@ -165,10 +166,10 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         self._steps_at_scale.assign(ops.where(grows, 0, steps))
 
     def check(self) -> dict[str, float]:
-        """Return what a line of the log says of it: the steps left out up to now, and the scale.
+        """Return the entries for a line of the log: the number of skipped steps, and the loss scale.
 
         Raises:
-            NotFiniteError: a step, or too many in a row, was not finite.
+            NotFiniteError: a step, or too many consecutive ones, were not finite.
         """
         step = _to_int(self._failed_step)
         if step:
@@ -183,7 +184,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         are_bad = read_variable(self._failed_weights).astype(bool)
         if are_bad.all():
             return "the loss"  # see `scale_loss`
-        watched = self._trainable_variables  # what Keras gives to its subclasses, underscore and all
+        watched = self._trainable_variables  # Keras leaves this private attribute to subclasses
         paths = [variable.path for variable, is_bad in zip(watched, are_bad, strict=True) if is_bad]
         return f"the gradients of {len(paths)} of {len(are_bad)} weights (the first is {paths[0]})"
 
@@ -195,7 +196,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         return advice + ("." if self.max_skipped_steps else "; non_finite: skip leaves such steps out.")
 
     def reset(self) -> None:
-        """Go back to the state before the first step."""
+        """Reset to the state before the first step."""
         for variable in self.variables:
             variable.assign(ops.zeros_like(variable.value))
         if self.scales_loss:
@@ -213,7 +214,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
 
 
 def check_steps(optimizer) -> dict[str, float]:
-    """Return what `GuardedOptimizer.check` does, or nothing for another optimizer; it raises as that does."""
+    """Return the result of `GuardedOptimizer.check`, which may raise, or {} for another optimizer."""
     return optimizer.check() if isinstance(optimizer, GuardedOptimizer) else {}
 
 

@@ -1,4 +1,4 @@
-"""Step in proportion to the size of each weight matrix, for large batches: LAMB as it was published."""
+"""LAMB as published: layer-wise adaptive rates for large batches."""
 
 import keras
 from keras import ops
@@ -8,10 +8,10 @@ from keras_bert_flow.training.optimizers.moments import MomentOptimizer
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class Lamb(MomentOptimizer):
-    """LAMB: a weight moves by the rate times its own norm, along the corrected Adam direction plus decay.
+    """LAMB: a weight moves by the rate times its norm, along the bias-corrected Adam direction plus decay.
 
-    Layer norms and biases have neither decay nor the ratio of norms, as in the authors' code; a matrix whose norm, or
-    whose direction's, is 0 has the ratio 1. `keras.optimizers.Lamb` decays outside of the ratio and excludes nothing.
+    Layer norms and biases have no decay and no trust ratio, as in the authors' code. The trust ratio is 1 if the norm
+    of the weight or its direction is 0. `keras.optimizers.Lamb` applies decay outside the ratio and excludes nothing.
 
     Args:
         kwargs: see `MomentOptimizer`.

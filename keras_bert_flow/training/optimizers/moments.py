@@ -1,4 +1,4 @@
-"""Share what our optimizers have in common: two moments of each gradient, weights left out, rates of their own."""
+"""Base class of optimizers with two moments, weight decay exclusions and learning rate factors by weight."""
 
 import math
 import re
@@ -12,20 +12,20 @@ from keras_bert_flow.models.defaults import EPSILON
 
 
 class MomentOptimizer(keras.optimizers.Optimizer):
-    """Step along a direction that a subclass makes of the moments of the gradient.
+    """Base class of optimizers whose subclasses compute the update direction from two moments of the gradient.
 
-    Keras' own decay stands outside of the update and forgets its exclusions when it is saved, so the decay is part of
-    the direction here. Which weights are excluded, and their rates, is told by `variable.path` when the optimizer is
-    built: on TensorFlow the variables of a step have other names.
+    Keras applies weight decay outside of the update and does not save its exclusions, so decay is part of the direction
+    here. Exclusions and rates are looked up by `variable.path` when the optimizer is built: on TensorFlow the variables
+    of a step have other names.
 
     Args:
         learning_rate: a number or a schedule.
         weight_decay: decoupled decay.
-        beta_1: how much of the mean of the gradients is kept in a step.
-        beta_2: how much of the mean of their squares is kept.
-        epsilon: keeps the division finite.
-        excluded_names: patterns of the paths that have no decay.
-        rate_factors: path of a weight → what its learning rate is multiplied by; of others 1. See `layer_rates`.
+        beta_1: decay rate of the first moment.
+        beta_2: decay rate of the second moment.
+        epsilon: added to the divisor, to keep the step finite.
+        excluded_names: patterns of the paths without decay.
+        rate_factors: weight path → factor of its learning rate. Default: 1. See `layer_rates`.
         kwargs: of `keras.optimizers.Optimizer`, such as `global_clipnorm`.
     """
 
@@ -61,7 +61,7 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         return super().apply(dense_gradients(grads), trainable_variables)
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)  # what Keras gives to its subclasses, underscore and all
+        index = self._get_variable_index(variable)  # Keras leaves this private method to subclasses
         momentum, velocity = self._momentums[index], self._velocities[index]
         gradient = ops.cast(gradient, variable.dtype)
         self.assign_add(momentum, ops.multiply(ops.subtract(gradient, momentum), 1 - self.beta_1))
@@ -71,11 +71,11 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         self.assign_sub(variable, ops.multiply(direction, rate))
 
     def find_direction(self, variable, momentum, velocity, is_excluded):
-        """Return what, times the rate, is taken from a variable; the moments hold this step's gradient already."""
+        """Return the update direction of a variable, to subtract times the rate; the moments include this step."""
         raise NotImplementedError
 
     def find_missing(self, beta, dtype):
-        """Return 1 - beta^t, by which a mean that began at 0 is too small after t steps, to full precision."""
+        """Return the bias correction 1 - beta^t at step t, to full precision."""
         return -ops.expm1(ops.cast(self.iterations + 1, dtype) * math.log(beta))
 
     def get_config(self):

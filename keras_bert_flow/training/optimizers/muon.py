@@ -1,4 +1,4 @@
-"""Step the encoder's matrices along orthogonal directions: Muon, with AdamW for all other weights."""
+"""Muon for the matrices of the encoder, with AdamW for all other weights."""
 
 import keras
 from keras import ops
@@ -8,7 +8,7 @@ from keras_bert_flow.backends.processor import is_torch_on_processor
 from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.training.optimizers.bert_adam import BertAdam
 
-# Of a quintic whose iterates bring singular values from near 0 to between 0.7 and 1.2 in five steps.
+# Quintic Newton-Schulz iteration, which brings singular values from near 0 to between 0.7 and 1.2 in five steps.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 
@@ -17,16 +17,16 @@ ITERATIONS = 5
 class Muon(BertAdam):
     """Muon for the matrices of the encoder blocks; AdamW for embeddings, heads, biases and layer norms.
 
-    A matrix moves along its Nesterov momentum with all singular values brought near 1, times the root of outputs /
-    inputs where that is above 1. Query, key and value are three matrices, though they are one variable.
-    `keras.optimizers.Muon` takes them as one, and has no factor between the two learning rates.
+    A matrix moves along its Nesterov momentum, orthogonalised so that all singular values are near 1, times
+    sqrt(outputs / inputs) if that is above 1. Query, key and value are treated as three matrices, though they are one
+    variable. `keras.optimizers.Muon` treats them as one, and has no factor between the two learning rates.
 
     Args:
-        matrices: paths of the matrices; each with the heads that its columns are of, ordered (heads, 3, head_dim), if
-            it is query, key and value in one, else with 0. `Backbone.list_matrices` has those of an encoder.
+        matrices: path → number of heads for a fused query-key-value matrix, whose columns are ordered (heads, 3,
+            head_dim), or 0 for any other matrix. `Backbone.list_matrices` returns those of an encoder.
         matrix_rate_factor: the learning rate of the matrices, divided by that of all other weights.
-        momentum: how much of the momentum of a matrix is kept in a step.
-        product_type: `bfloat16` orthogonalises in bfloat16, where the processor can multiply it; see `product_dtype`.
+        momentum: decay rate of the momentum of matrices.
+        product_type: `bfloat16` orthogonalises in bfloat16, if the CPU is fast in it; see `product_dtype`.
         kwargs: see `MomentOptimizer`.
     Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon.
     """
@@ -77,7 +77,7 @@ class Muon(BertAdam):
         return [join(parts, count) if count else parts for parts, count in zip(found, heads, strict=True)]
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)  # what Keras gives to its subclasses, underscore and all
+        index = self._get_variable_index(variable)  # Keras leaves this private method to subclasses
         if not self._is_matrix[index] or is_torch_on_processor():
             return super().update_step(gradient, variable, learning_rate)
         gradient = ops.cast(gradient, variable.dtype)
@@ -101,27 +101,27 @@ class Muon(BertAdam):
 
 
 def part(kernel, heads):
-    """Return query, key and value, (3, inputs, outputs / 3), of the kernel that is all three."""
+    """Split a fused query-key-value kernel into (3, inputs, outputs / 3)."""
     inputs, outputs = kernel.shape
     parts = ops.reshape(kernel, (inputs, heads, 3, outputs // (3 * heads)))
     return ops.reshape(ops.transpose(parts, (2, 0, 1, 3)), (3, inputs, outputs // 3))
 
 
 def join(parts, heads):
-    """Return the kernel that `part` has parted."""
+    """Join query, key and value to a fused kernel; the inverse of `part`."""
     _, inputs, outputs = parts.shape
     parts = ops.reshape(parts, (3, inputs, heads, outputs // heads))
     return ops.reshape(ops.transpose(parts, (1, 2, 0, 3)), (inputs, 3 * outputs))
 
 
 def orthogonalise(matrices, product_type="float32"):
-    """Return matrices with the singular vectors of others and singular values near 1, scaled for a step.
+    """Orthogonalise matrices: keep their singular vectors, bring singular values near 1, and scale them for a step.
 
     Args:
         matrices: float, (..., inputs, outputs).
-        product_type: of the products.
+        product_type: dtype of the matrix products.
     Returns:
-        of the type and shape of `matrices`, times the root of outputs / inputs where that is above 1.
+        The dtype and shape of `matrices`, times sqrt(outputs / inputs) if that is above 1.
     """
     first, second, third = COEFFICIENTS
     inputs, outputs = matrices.shape[-2:]

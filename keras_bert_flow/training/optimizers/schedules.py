@@ -1,4 +1,4 @@
-"""Learning rates that rise from 0 to a peak, then fall or stay."""
+"""Learning rate schedules with warm-up and decay."""
 
 import math
 
@@ -6,26 +6,26 @@ import keras
 from keras import ops
 
 LINEAR, COSINE, TRAPEZOID, CONSTANT = DECAYS = "linear", "cosine", "trapezoid", "constant"
-LAST_SHARE = 0.2  # of the steps, in which a trapezoid falls: Hägele et al. 2024, section 4
+LAST_SHARE = 0.2  # share of the steps in which a trapezoid decays: Hägele et al. 2024, section 4
 WARMUP, START = "warmup", "start"
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Rise from 0 to the peak in `warmup_steps`, then fall to 0 at `total_steps`, or stay.
+    """Linear warm-up from 0 to the peak in `warmup_steps`, then decay to 0 at `total_steps`, or a constant rate.
 
-    google-research/bert measures the fall from step 0, which makes a small jump where the warm-up ends; here it is
-    measured from that end, as others do, unless told otherwise.
+    google-research/bert measures the decay from step 0, which makes a small jump at the end of warm-up. By default it
+    is measured from the end of warm-up here, as elsewhere.
 
     Args:
-        peak: highest rate.
-        warmup_steps: steps in which the rate rises.
-        total_steps: step from which the rate is 0; of no meaning to `constant`.
+        peak: peak learning rate.
+        warmup_steps: number of warm-up steps.
+        total_steps: step from which the rate is 0; ignored by `constant`.
         decay: `linear` (Devlin et al. 2019, appendix A.2), `cosine` (half a wave; Loshchilov and Hutter 2017,
-            equation 5, without restarts), `trapezoid` (it stays, then falls linearly in the last fifth of the steps;
+            equation 5, without restarts), `trapezoid` (constant, then a linear decay in the last fifth of the steps;
             Hägele et al. 2024, arXiv:2405.18392) or `constant`.
-        decay_from: where the fall is measured from: the end of the `warmup`, or the `start` (google-research/bert,
-            optimization.py, `create_optimizer`). Of no meaning to `trapezoid` and `constant`.
+        decay_from: where the decay is measured from: the end of the `warmup`, or the `start` (google-research/bert,
+            optimization.py, `create_optimizer`). Ignored by `trapezoid` and `constant`.
     """
 
     def __init__(self, peak, warmup_steps, total_steps, decay=LINEAR, decay_from=WARMUP):
@@ -62,13 +62,13 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class AccumulatedSteps(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule of steps for an optimizer that accumulates several batches into each.
+    """Learning rate schedule for an optimizer with gradient accumulation.
 
-    Keras asks a schedule by the number of the batch, although `optimizer.iterations` is that of the step.
+    Keras calls a schedule with the number of batches, although `optimizer.iterations` counts steps.
 
     Args:
-        schedule: what it would be without accumulation.
-        batches: batches of a step.
+        schedule: the schedule without accumulation.
+        batches: number of batches per step.
     """
 
     def __init__(self, schedule, batches):

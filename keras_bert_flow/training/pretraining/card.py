@@ -1,4 +1,4 @@
-"""Say on the model card what a pre-trained model was made from, how, and what was measured."""
+"""Model card of a pre-trained model: data, training recipe and held-out scores."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from keras_bert_flow.conversion.adapters import BASE, name_base
 from keras_bert_flow.conversion.model_card import Card, describe_machine
 from keras_bert_flow.records.manifest import Manifest
 
-# Counter of the job that made the records → what to call it
+# Counter of the job that made the records → its title
 COUNTERS = {
     "documents_train": "documents to train on",
     "documents_held_out": "documents held out",
@@ -24,11 +24,11 @@ NOT_SCORES = ("seconds", "tokens_per_second", "devices", "parameters")
 
 
 def describe_run(config: PipelineConfig, records: Manifest, metrics: Mapping[str, Any]) -> Card:
-    """Return what the card of a pre-trained model says.
+    """Return the model card of a pre-trained model.
 
     Args:
         config: of the run.
-        records: the manifest of what it was trained on.
+        records: the manifest of the training records.
         metrics: content of `metrics.json`.
     """
     counters, settings = records.counters, config.pretraining.model_dump(mode="json")
@@ -52,7 +52,7 @@ def describe_run(config: PipelineConfig, records: Manifest, metrics: Mapping[str
 
 
 def _name_model(initial_model: str) -> str:
-    """Return the name of a model on the Hub; of another no path, which says nothing to who reads the card elsewhere."""
+    """Return the name of a model on the Hub; for a local model not its path, which is meaningless on a card."""
     base = name_base(initial_model)
     if Path(base[BASE] or "").is_absolute():
         return "another model"

@@ -1,4 +1,4 @@
-"""Take up the weights of a model directory to pre-train them further."""
+"""Continued pre-training: load the initial weights from a model directory."""
 
 import logging
 from pathlib import Path
@@ -14,16 +14,16 @@ _logger = logging.getLogger(__name__)
 
 
 def load_initial_model(folder: Path, shape: ModelConfig, objective: str, settings: PretrainingConfig) -> ModelWithHead:
-    """Load a model with the heads that the objective trains; those that the directory lacks are new, and it says so.
+    """Load a model with the heads of the objective; those that the directory lacks are new, with a warning.
 
     Args:
         folder: a model directory.
-        shape: what the model must be; dropout rates are taken from here.
+        shape: the required shape; dropout rates are taken from it.
         objective: of the records.
         settings: of the heads.
     Raises:
-        FileNotFoundError: the directory is not whole.
-        ValueError: it has another shape, or is damaged.
+        FileNotFoundError: the directory is incomplete.
+        ValueError: the model has another shape, or is damaged.
     """
     rates = {name: getattr(shape, name) for name in ("dropout_rate", "attention_dropout_rate")}
     kind = find_pretrainer(objective)

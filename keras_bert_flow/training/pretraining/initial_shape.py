@@ -1,4 +1,4 @@
-"""Check the shape of a model whose weights a pre-training begins with."""
+"""Check the shape of the initial model of continued pre-training."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.models.sizes import resolve_shape
 
-# The rates are the run's own, and a checkpoint may have more segments than are used.
+# Fields that may differ: rates are those of the run, and a checkpoint may have more segments than are used.
 FREE = {
     "num_segments",
     "dropout_rate",
@@ -20,11 +20,12 @@ FREE = {
 
 
 def check_shape(found: Mapping[str, Any], shape: ModelConfig, folder: Path) -> None:
-    """Raise ValueError unless a model has the shape that the configuration asks for.
+    """Raise ValueError unless a model has the configured shape.
 
     Args:
-        found: arguments of its encoder.
-        folder: its directory, for the message.
+        found: constructor arguments of its encoder.
+        shape: the configured shape.
+        folder: the model directory, for the message.
     """
     wanted = {"family": shape.family} | resolve_shape(shape, found["vocabulary_size"]).describe()
     others = [

@@ -1,4 +1,4 @@
-"""Start a new model from what counting tells of its tokens: how often each occurs, and near which others."""
+"""Initialise the output bias from token frequencies, and token embeddings from co-occurrence."""
 
 import numpy as np
 
@@ -14,18 +14,18 @@ from keras_bert_flow.training.pretraining.token_vectors import make_token_vector
 def set_initial_tokens(
     model: ModelWithHead, records: PretrainingRecords, settings: PretrainingConfig, seed: int
 ) -> None:
-    """Set the output bias and the token embeddings of a new model as the settings say.
+    """Initialise the output bias and the token embeddings of a new model according to the settings.
 
-    The bias becomes the logarithm of each token's share of the text, so that training begins at the loss of token
-    frequencies. The embeddings become vectors from co-occurrence, at the standard deviation they had; special pieces
-    and tokens that do not occur keep theirs.
+    The bias is set to the log of each token's share of the text, so that training starts at the unigram loss. The
+    embeddings are set to vectors from co-occurrence, with their standard deviation unchanged. Special pieces and tokens
+    that do not occur keep their random vectors.
 
     Args:
-        records: of the training part; of many, evenly spaced ones are read.
-        settings: says `output_bias` and `token_embeddings`.
+        records: of the training part; if there are many, evenly spaced ones are read.
+        settings: `output_bias` and `token_embeddings` are used.
         seed: see `make_token_vectors`.
     Raises:
-        ValueError: the text has too few different tokens.
+        ValueError: the text has too few distinct tokens.
     """
     if settings.output_bias == "zeros" and settings.token_embeddings == "random":
         return
@@ -33,7 +33,7 @@ def set_initial_tokens(
     vocabulary_size, width = table.shape
     special = np.array(records.read_tokenizer().special_ids)
     records.wait()
-    batches = list(read_tokens(records.uncut, records.record_length))  # at most 128 MB, and read once for both
+    batches = list(read_tokens(records.uncut, records.record_length))  # at most 128 MB, read once for both
     if settings.output_bias == "unigram":
         counts = count_tokens(batches, vocabulary_size, special)
         for name in {"mlm", WORDS} & model.output.keys():

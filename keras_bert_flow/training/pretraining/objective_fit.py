@@ -1,4 +1,4 @@
-"""Check that an encoder can be trained on an objective as the settings say."""
+"""Check that the encoder family, the tokenizer and the settings fit the pre-training objective."""
 
 from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.models.families.registry import find_family
@@ -8,10 +8,11 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
 def check_objective(name: str, family: str, bag_of_words: float) -> None:
-    """Raise ValueError if a family of encoders has no model for an objective, or the objective no bag of words.
+    """Raise ValueError if an encoder family has no model for an objective, or the objective no bag-of-words loss.
 
     Args:
         name: of the objective.
+        family: of the encoder.
         bag_of_words: weight of that loss.
     """
     objective = find_objective(name)
@@ -32,7 +33,7 @@ def check_objective(name: str, family: str, bag_of_words: float) -> None:
 
 
 def check_padding(model: ModelConfig, tokenizer: Tokenizer) -> None:
-    """Raise ValueError if a model counts positions from behind another padding token than that of its tokenizer."""
+    """Raise ValueError if `pad_token_id`, after which positions start, is not that of the tokenizer."""
     found = getattr(resolve_shape(model, tokenizer.vocabulary_size), "pad_token_id", tokenizer.pad_id)
     if found != tokenizer.pad_id:
         raise ValueError(

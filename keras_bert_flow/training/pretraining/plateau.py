@@ -1,4 +1,4 @@
-"""Tell a pre-training run that learns no more than how frequent each token is."""
+"""Detect a plateau of the pre-training loss near the unigram loss."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,23 +8,23 @@ import numpy as np
 from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 
-STALLED_SHARE = 0.2  # of the run, over which the loss has to fall
-LEAST_GAIN = 0.02  # of the loss
-NEAR_UNIGRAM = 0.85  # of the loss of token frequencies: a model that reads its context is far below it
+STALLED_SHARE = 0.2  # share of the run within which the loss must fall
+LEAST_GAIN = 0.02  # by this share of the loss
+NEAR_UNIGRAM = 0.85  # share of the unigram loss: a model that uses the context is far below it
 REMEDIES = {"optimizer": "muon", "token_embeddings": "co_occurrence", "output_bias": "unigram"}
-SAMPLE_RECORDS = 10_000  # half a second; the entropy of 100,000 masked tokens is known to some hundredths
+SAMPLE_RECORDS = 10_000  # takes half a second; the entropy of 100,000 masked tokens is accurate to a few hundredths
 
 
 class PlateauWatch:
-    """Follow the lines of a log, and say once where the masked-LM loss has stalled near that of token frequencies.
+    """Watch the log, and warn once if the masked-LM loss has stalled near the unigram loss.
 
-    Small models of masked language stay there for long, in short runs to the end: they know how frequent each token is,
-    and not yet how to read its neighbours.
+    Small masked LMs stay there for long, and in short runs to the end: they have learned the frequency of each token,
+    but not yet to use the context.
 
     Args:
-        find_unigram_loss: gives the loss of token frequencies, in nats; asked where the loss has stalled.
-        settings: remedies that they hold already are not proposed.
-        earlier: lines that the log has already.
+        find_unigram_loss: returns the loss of token frequencies, in nats; called once the loss has stalled.
+        settings: remedies that are already set are not proposed.
+        earlier: existing lines of the log.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class PlateauWatch:
             self.see(line)
 
     def see(self, line: Mapping[str, Any]) -> str | None:
-        """Return one line for the user where a run has come to a plateau, and None where not, or where it was told.
+        """Return a one-line warning if the run is on a plateau; None if it is not, or if the warning was already given.
 
         Args:
-            line: of the log, with `step` and the loss of its steps.
+            line: a line of the log, with `step` and the loss of its steps.
         """
         loss = line.get("mlm_loss", line.get("loss"))
         if loss is None or self._is_told:
@@ -71,7 +71,7 @@ class PlateauWatch:
 
 
 def find_unigram_loss(records: PretrainingRecords) -> float:
-    """Return the cross-entropy of masked tokens, in nats, of one who knows only how frequent each is.
+    """Return the unigram loss, in nats: the cross-entropy of masked tokens if only their frequencies are known.
 
     It is the entropy of the masked tokens of up to `SAMPLE_RECORDS` records.
     """

@@ -30,25 +30,25 @@ def pretrain(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     initial_model: str | Path | None = None,
 ) -> Path:
-    """Publish a folder with `model/`, `log.jsonl` and `metrics.json`; at once where it is already there.
+    """Pre-train and publish a folder with `model/`, `log.jsonl` and `metrics.json`; return at once if it exists.
 
-    A run that was killed goes on from its newest checkpoint, to the same weights, bit for bit.
+    A killed run resumes from its newest checkpoint, to bitwise the same weights.
 
     Args:
-        config: its sections `model` and `pretraining`, and the seed, count; the objective is that of the records. Its
-            section `distribution` says which devices do it; see `distribution.starting`.
-        records: what `kbf records` made, here or elsewhere; see `stores.fetching.fetch`.
+        config: its sections `model` and `pretraining`, and the seed are used; the objective is that of the records. Its
+            section `distribution` selects the devices; see `distribution.starting`.
+        records: output of `kbf records`, local or remote; see `stores.fetching.fetch`.
         output: the folder.
         report: called with every line of the log.
         callbacks: of Keras or your own. An epoch is the steps from one line of the log to the next; metrics are fetched
-            from the device at its end only. `training.loop.callbacks` says when each is called and with what.
-        initial_model: a model directory to go on from, ours or Hugging Face's, of the shape that the configuration says
-            and with the vocabulary of the records. The optimizer and its schedule are new, as are heads that it lacks.
+            from the device only at its end. See `training.loop.callbacks` for the calls and their arguments.
+        initial_model: a model directory to continue from, ours or Hugging Face's, with the configured shape and the
+            vocabulary of the records. The optimizer, its schedule, and heads that the directory lacks are new.
     Raises:
         FileNotFoundError: a file of the records, or of the initial model, is missing.
         ValueError: the records are damaged or do not fit the model, the initial model does not fit either, or a
-            checkpoint is of another run.
-        Interrupted: SIGTERM or SIGINT came; run again to go on.
+            checkpoint belongs to another run.
+        Interrupted: on SIGTERM or SIGINT; run again to resume.
     """
     check_local(output)
     config = resolve_precision(config, keras.backend.backend())
@@ -77,7 +77,7 @@ def _make_model(config: PipelineConfig, initial_model: Path | None, training: Pr
 
 
 def _count_operations(config: PipelineConfig, model: ModelWithHead, length: int, masks: int) -> int:
-    """Count the operations of a step of one sequence; see `models.flops`."""
+    """Count the training FLOPs of one sequence; see `models.flops`."""
     shape, settings = model.backbone.shape, config.pretraining
     flops = count_flops(
         shape,

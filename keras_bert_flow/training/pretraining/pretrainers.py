@@ -1,4 +1,4 @@
-"""Make a pre-trainer as a configuration says, and compile it for the devices that it is to be trained on."""
+"""Build a pre-training model from a configuration, and compile it for its devices."""
 
 from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
@@ -21,7 +21,7 @@ from keras_bert_flow.training.pretraining.objective_fit import check_objective
 def make_pretrainer(
     shape: ModelConfig, vocabulary_size: int, objective: str = DEFAULT, settings: PretrainingConfig | None = None
 ) -> ModelWithHead:
-    """Build a model with new weights from its configuration, with the heads that the objective trains."""
+    """Build a pre-training model with new weights and the heads of the objective."""
     settings = settings or PretrainingConfig()
     sizes = resolve_shape(shape, vocabulary_size).describe()
     check_objective(objective, shape.family, settings.bag_of_words)
@@ -32,7 +32,7 @@ def make_pretrainer(
 
 
 def compile_pretrainer(model: ModelWithHead, config: PipelineConfig, cluster: Cluster = SINGLE) -> None:
-    """Compile a model as the section `pretraining` says, for batches in as many parts as it says."""
+    """Compile a pre-training model with the optimizer, schedule and accumulation of the section `pretraining`."""
     settings = config.pretraining
     model.backbone.set_rematerialised(settings.rematerialise)
     schedule = WarmupDecay(
@@ -59,6 +59,6 @@ def compile_pretrainer(model: ModelWithHead, config: PipelineConfig, cluster: Cl
     losses = cluster.losses(model.output) or sums
     weights = model.default_loss_weights if losses else None
     model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard scales it
-    cluster.prepare(model)  # gradients come to the guard as those of the whole batch
+    cluster.prepare(model)  # the guard gets the gradients of the whole batch
     if max_skipped_steps:
         keep_metrics_finite(model, cluster.is_everywhere)

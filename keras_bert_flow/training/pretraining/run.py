@@ -1,4 +1,4 @@
-"""Train a model on records in any number of processes and publish it: what pre-training and distillation share."""
+"""Shared by pre-training and distillation: train on records in any number of processes, and publish the model."""
 
 import json
 import logging
@@ -41,26 +41,27 @@ from keras_bert_flow.training.state.logs import read_log
 _logger = logging.getLogger(__name__)
 
 CHECKPOINTS, BEST = "checkpoints", "best"
-EARLIER = "earlier"  # in the manifest: other settings that the first steps were made with
+EARLIER = "earlier"  # key in the manifest: other settings of earlier steps
 Report = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What sets one kind of training on records apart from another.
+    """Definition of one kind of training on records: pre-training or distillation.
 
     Attributes:
         stage: name of the stage, as in a manifest.
-        config: the sections `model` and `pretraining`, and the seed, say what is trained and how.
-        facts: names of the sections and settings that a manifest holds.
-        source: a model directory that the model begins with or learns from, of the same vocabulary; None for none.
+        config: the sections `model` and `pretraining`, and the seed are used.
+        facts: names of the sections and settings to store in the manifest.
+        source: a model directory with the same vocabulary, the initial model or the teacher; None: there is none.
         is_new: whether the weights of the model are new.
-        objective: what is learnt; None for that of the records.
-        find_key: the content key, from the settings that earlier steps were made with.
-        find_inputs: digests of what the result is made from.
-        find_identity: what must stay as it is while the run lasts; see `state.identity`.
-        make_model: for some records.
-        count_operations: of a step of one sequence, from the model, the length of a sequence and its predictions.
+        objective: the training objective; None: that of the records.
+        find_key: returns the content key, from the settings of earlier steps.
+        find_inputs: returns the digests of the inputs.
+        find_identity: returns the identity of the run; see `state.identity`.
+        make_model: builds the model for given records.
+        count_operations: returns the training FLOPs of one sequence, from the model, the sequence length and the number
+            of predictions.
     """
 
     stage: str
@@ -78,13 +79,13 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Run:
-    """What the parts of a run share.
+    """Context shared by the parts of a run.
 
     Attributes:
-        training: its records, whole.
-        work: what is to be published, and the checkpoints; all processes see it.
-        folder: for what only the first process is to keep: `work`, or in the others one that is thrown away.
-        report: takes a line of the log.
+        training: records of the training part.
+        work: folder of the files to publish and of the checkpoints; all processes see it.
+        folder: for files that only the first process keeps: `work`, or a temporary folder in the other processes.
+        report: called with every line of the log.
         cluster: the devices and processes.
     """
 
@@ -110,14 +111,14 @@ class Run:
 def publish_run(
     recipe: Recipe, records: Path, output: str | Path, report: Report, callbacks: Sequence[keras.callbacks.Callback]
 ) -> Path:
-    """Publish a folder with `model/`, `log.jsonl` and `metrics.json`; at once where it is already there.
+    """Train and publish a folder with `model/`, `log.jsonl` and `metrics.json`; return at once if it exists.
 
-    A run that was killed goes on from its newest checkpoint, to the same weights, bit for bit. See `pretrain.pretrain`.
+    A killed run resumes from its newest checkpoint, to bitwise the same weights. See `pretrain.pretrain`.
     """
     config, length = recipe.config, recipe.config.pretraining.sequence_length
     if recipe.source is not None:
         check_whole(recipe.source)
-    recipe.find_key(())  # says what is wrong with the inputs before anything is looked at
+    recipe.find_key(())  # raises for invalid inputs before anything else is done
     cluster = SINGLE  # skips device set-up if the output exists
     if not Path(output).exists():
         described = PretrainingRecords(records, sequence_length=length)
@@ -141,7 +142,7 @@ def publish_run(
 
 
 def _ignore(line: Mapping[str, Any]) -> None:
-    """Report nothing: another process does."""
+    """Report nothing; the first process does."""
 
 
 def _build(run: Run) -> Contents:
@@ -255,12 +256,12 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint, trac
         on_begin=tracker.start,
         cluster=cluster,
     )
-    last = (read_log(run.folder) or [{"step": settings.total_steps}])[-1]  # the first process has the whole log
+    last = (read_log(run.folder) or [{"step": settings.total_steps}])[-1]  # only the first process has the whole log
     steps = last["step"]
-    cluster.wait()  # for the first process to have saved
+    cluster.wait()  # until the first process has saved
     chosen = {"published_step": best.restore(model) or steps} if settings.publish == "best" else {}
     cluster.wait()
-    # A kill may have come between the last checkpoint and the model directory, and a callback may end a run anywhere.
+    # The run may have been killed after the last checkpoint, and a callback may end it at any step.
     if not scores or run.callbacks or chosen:
         evaluate()
     tokens = tokens_per_step * steps

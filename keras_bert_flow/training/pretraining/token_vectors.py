@@ -1,4 +1,4 @@
-"""Make token embeddings from the text alone: which tokens stand near each other, compressed to vectors."""
+"""Token embeddings from co-occurrence: positive pointwise mutual information (PPMI) factorized by an SVD."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,19 +6,19 @@ import numpy as np
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.linalg import svds
 
-WINDOW = 5  # tokens on either side
-STRETCH = 512  # tokens, all of which are together: a text rather than a sentence
-CONTEXT_POWER = 0.75  # rare contexts count for more than they occur, or they would have the largest information
+WINDOW = 5  # tokens on each side
+STRETCH = 512  # tokens that co-occur with each other: the length of a text rather than a sentence
+CONTEXT_POWER = 0.75  # smooths the context distribution, else rare contexts would have the largest information
 
 
 def make_token_vectors(
     rows: Sequence[np.ndarray], vocabulary_size: int, left_out: np.ndarray, width: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a vector for each token that has neighbours, from which tokens stand near it and which in its stretch.
+    """Return co-occurrence vectors of all tokens with neighbours, from near neighbours and whole stretches of text.
 
-    Near neighbours tell how a token is used, whole stretches what the text is about: the latter holds more of what
-    tasks ask for, the former more of what predicts a masked token. Each gives half of the columns, of length 1 for
-    every token; a random rotation then spreads both over all columns, as a new network expects.
+    Near neighbours describe how a token is used, whole stretches its topic. The latter are more useful for tasks, the
+    former for predicting masked tokens. Each makes up half of the columns, with norm 1 for every token. A random
+    rotation then distributes both over all columns, as a new network expects.
 
     Args:
         rows: batches of sequences, int, (sequences, length).
@@ -26,7 +26,7 @@ def make_token_vectors(
         width: of a vector.
         seed: of the rotation.
     Returns:
-        vectors, float32, (tokens, width), of mean square 1; and the ids of the tokens, (tokens,).
+        vectors, float32, (tokens, width), with mean square 1; and the ids of the tokens, (tokens,).
     Raises:
         ValueError: there are not more tokens than `width`.
     """
@@ -46,12 +46,12 @@ def make_token_vectors(
 
 
 def count_neighbours(rows: Iterable[np.ndarray], vocabulary_size: int, left_out: np.ndarray) -> csr_matrix:
-    """Count which tokens stand near which, a neighbour at distance d as 1 / d.
+    """Count co-occurrences within a window, with weight 1 / d at distance d.
 
     Args:
         rows: batches of sequences, int, (sequences, length).
-        vocabulary_size: pieces.
-        left_out: ids that are no neighbours of any, such as [SEP] and [PAD].
+        vocabulary_size: number of pieces.
+        left_out: ids that are not counted, such as [SEP] and [PAD].
     Returns:
         float64, (vocabulary_size, vocabulary_size), symmetric.
     """
@@ -69,7 +69,7 @@ def count_neighbours(rows: Iterable[np.ndarray], vocabulary_size: int, left_out:
 
 
 def count_together(rows: Iterable[np.ndarray], vocabulary_size: int, left_out: np.ndarray) -> csr_matrix:
-    """Count in how many stretches of up to `STRETCH` tokens two tokens both occur; arguments of `count_neighbours`.
+    """Count the stretches of up to `STRETCH` tokens in which two tokens both occur; arguments as `count_neighbours`.
 
     Returns:
         float64, (vocabulary_size, vocabulary_size), symmetric, 0 on the diagonal.
@@ -82,7 +82,7 @@ def count_together(rows: Iterable[np.ndarray], vocabulary_size: int, left_out: n
             is_counted = ~np.isin(stretch.ravel(), left_out)
             found = places[is_counted], stretch.ravel()[is_counted]
             occurs = csr_matrix((np.ones(len(found[0]), np.float32), found), (len(stretch), vocabulary_size))
-            occurs.data[:] = 1  # however often a token occurs
+            occurs.data[:] = 1  # regardless of how often a token occurs
             counts = counts + (occurs.T @ occurs)
     counts.setdiag(0)
     counts.eliminate_zeros()
@@ -90,14 +90,14 @@ def count_together(rows: Iterable[np.ndarray], vocabulary_size: int, left_out: n
 
 
 def find_token_vectors(counts: csr_matrix, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compress positive pointwise mutual information by a singular value decomposition.
+    """Factorize positive pointwise mutual information by a truncated singular value decomposition.
 
     Args:
         counts: see `count_neighbours`.
         width: of a vector.
     Returns:
-        vectors, float64, (tokens, width), of mean 0, each column times the root of its singular value; and the ids of
-        the tokens, those that have neighbours, (tokens,).
+        vectors, float64, (tokens, width), with mean 0, each column times the root of its singular value; and the ids of
+        the tokens with neighbours, (tokens,).
     Raises:
         ValueError: there are not more tokens than `width`.
     Source: Levy, Goldberg and Dagan 2015, sections 2 and 3 (context distribution smoothing, symmetric singular values),

@@ -1,4 +1,4 @@
-"""Measure a pre-trainer on held-out records, exactly: sums over all predictions, in float64, on any backend."""
+"""Evaluate a pre-training model on held-out records, with sums over all predictions in float64 on every backend."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,17 +14,17 @@ SUMS = ("loss", "correct", "weight", "missed")
 def score_pretraining(
     model, batches: Iterable[tuple], objective: Objective, cluster: Cluster = SINGLE
 ) -> dict[str, float]:
-    """Score masked tokens, and what else the model learns.
+    """Return the held-out scores of a pre-training model.
 
     Args:
         model: a model of `models.pretraining`.
         batches: (x, y, sample_weight) of equal shapes.
-        objective: says which outputs the model has, and what their scores are called.
-        cluster: the processes that have a share each of the rows.
+        objective: defines the outputs of the model and the names of their scores.
+        cluster: the processes, each with a share of the rows.
     Returns:
         `masked_lm_loss` (nats per masked token), `masked_lm_perplexity`, `masked_lm_accuracy`, `unigram_accuracy` (of
-        always guessing the commonest of these tokens: the best that ignores the context can do), and `loss` and
-        `accuracy` of other outputs under their names, and what the objective adds; empty where there is no batch.
+        always predicting the commonest of these tokens: the best possible without context), `loss` and `accuracy` of
+        other outputs under their names, and further scores of the objective; empty if there are no batches.
     """
     outputs = objective.scores
     sums: dict[str, float] = defaultdict(float)
@@ -50,7 +50,7 @@ def score_pretraining(
 def _add_up(
     sums: Mapping[str, float], tokens: Counter, names: Iterable[str], cluster: Cluster
 ) -> tuple[dict[str, float], Counter]:
-    """Add the sums and counts of all processes."""
+    """Sum the sums and counts over all processes."""
     keys = [f"{name}_{sum_name}" for name in names for sum_name in SUMS]
     size = int(-cluster.smallest(-max(tokens, default=0))) + 1
     counts = np.bincount(list(tokens), list(tokens.values()), size) if tokens else np.zeros(size)

@@ -1,1 +1,1 @@
-"""What a run keeps on disk: checkpoints, its log, what it was begun with."""
+"""State of a run on disk: checkpoints, the log, and the identity of the run."""

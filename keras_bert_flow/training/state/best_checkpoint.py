@@ -1,4 +1,4 @@
-"""Keep the state of a run that had the lowest score, beside its newest ones."""
+"""Best checkpoint: the state of a run with the lowest score, in addition to the newest checkpoints."""
 
 import logging
 import math
@@ -12,16 +12,16 @@ _logger = logging.getLogger(__name__)
 
 
 class BestCheckpoint:
-    """One checkpoint, replaced when a lower score comes.
+    """The checkpoint with the lowest score so far.
 
-    Steps that are done again after a kill have the scores that they had, to the bit, and replace nothing. Where they
-    are done again with other settings, a best among them is forgotten, and sought from there on.
+    Steps that are repeated after a kill have bitwise the same scores and replace nothing. If they are repeated with
+    other settings, a best checkpoint among them is discarded, and the search restarts from there.
 
     Args:
-        folder: made at the first score.
-        identity: what the run is; see `Checkpoints`.
-        list_spans: says with which settings the steps up to one were made; see `history.list_spans`.
-        is_needed: whether the best is to be published; a damaged one is then refused, and otherwise forgotten.
+        folder: created at the first score.
+        identity: identity of the run; see `Checkpoints`.
+        list_spans: returns the settings of the steps up to a given one; see `settings_history.list_spans`.
+        is_needed: whether the best checkpoint is to be published. A damaged one then raises; otherwise it is discarded.
         is_writer: see `Checkpoints`.
     Raises:
         ValueError: the checkpoint is damaged and needed.
@@ -43,20 +43,20 @@ class BestCheckpoint:
         except DamagedError:
             if is_needed:
                 raise self._refusal() from None
-            return  # the warning has been given
+            return  # `Checkpoints` has logged a warning
         if progress and progress["spans"] == list_spans(step):
             self._score = progress["score"]
         elif progress:
             _logger.warning("%s: step %d is done again with other settings; the best is sought anew.", folder, step)
 
     def offer(self, model, step: int, score: float) -> None:
-        """Save the model where its score is the lowest yet."""
+        """Save the model if its score is the lowest so far."""
         if score < self._score:
             self._checkpoints.save(model, step, {"score": score, "spans": self._list_spans(step)})
             self._score = score
 
     def restore(self, model) -> int | None:
-        """Bring the model to the best state and return its step; None, and nothing is changed, where there was none.
+        """Restore the model from the best checkpoint and return its step; None, without a change, if there is none.
 
         Raises:
             ValueError: the checkpoint is damaged.

@@ -1,8 +1,8 @@
-"""Save and restore everything that training is, whole or not at all.
+"""Atomic training checkpoints: save and restore the complete training state.
 
 A checkpoint is a folder `step-00000500`: `state.safetensors` (weights, optimizer, dropout seeds) and
 `train_state.json` (step, identity of the run, digests of the state and of itself). It is written under another name,
-pushed to the disk, then renamed. Keras' own files leave out the dropout seeds and are overwritten in place.
+synced to disk, then renamed. Keras' own files lack the dropout seeds and are overwritten in place.
 """
 
 import hashlib
@@ -44,20 +44,20 @@ _logger = logging.getLogger(__name__)
 
 
 class DamagedError(ValueError):
-    """There are checkpoints, and none of them is whole."""
+    """All checkpoints are damaged."""
 
 
 class Checkpoints:
     """The checkpoints of one run, in one folder.
 
     Args:
-        folder: made at the first save.
-        identity: what the run is, as JSON; a checkpoint of another run is refused.
-        keep: how many of the newest to keep.
-        settings: as JSON, those that may change on the way and have a say in the result; see `history`.
-        is_writer: False in a process that reads what another one of the run saves.
+        folder: created at the first save.
+        identity: identity of the run, as JSON; a checkpoint of another run is refused.
+        keep: number of newest checkpoints to keep.
+        settings: settings that may change during the run and affect the result, as JSON; see `settings_history`.
+        is_writer: False in a process that only reads the checkpoints of another process of the run.
     Attributes:
-        history: other settings that earlier steps were made with, of the checkpoint found last.
+        history: other settings of earlier steps, from the checkpoint found last.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class Checkpoints:
     ):
         self._is_writer = is_writer
         self._folder = folder
-        self._identity, self._settings = json.loads(json.dumps([identity, settings or {}]))  # as they come back
+        self._identity, self._settings = json.loads(json.dumps([identity, settings or {}]))  # as when read back
         self._keep = keep
         self._damaged: set[Path] = set()
         self.history: list = []
 
     def save(self, model, step: int, progress: Mapping[str, Any]) -> None:
-        """Save the state after `step` steps; `progress` is any JSON that should come back with it.
+        """Save the state after `step` steps; `progress` is any JSON to restore with it.
 
         Raises:
-            ValueError: a weight is not a number.
-            OSError: the disk is full, or the place cannot be written; older checkpoints are as they were.
+            ValueError: a weight is NaN or infinite.
+            OSError: the disk is full, or the folder cannot be written; older checkpoints are unchanged.
         """
         state = _read_state(model)
         _check_finite(state, step)
@@ -104,21 +104,21 @@ class Checkpoints:
         self._prune(final)
 
     def find(self) -> tuple[int, dict[str, Any]]:
-        """Return (step, progress) of the newest whole checkpoint; (0, {}) where there is none.
+        """Return (step, progress) of the newest undamaged checkpoint; (0, {}) if there is none.
 
         Raises:
             DamagedError: every checkpoint is damaged.
-            ValueError: they are of another run.
+            ValueError: it belongs to another run.
         """
         _, facts = self._find()
         return facts["step"], facts["progress"]
 
     def restore(self, model) -> tuple[int, dict[str, Any]]:
-        """Bring the model to the newest whole checkpoint, and return (step, progress); (0, {}) where there is none.
+        """Restore the model from the newest undamaged checkpoint; return (step, progress), or (0, {}) if there is none.
 
         Raises:
             DamagedError: every checkpoint is damaged.
-            ValueError: they are of another run, or of another model.
+            ValueError: it belongs to another run, or to another model.
         """
         folder, facts = self._find()
         if folder is not None:
@@ -126,15 +126,15 @@ class Checkpoints:
         return facts["step"], facts["progress"]
 
     def list_spans(self, names: Sequence[str], last_step: int) -> list:
-        """Say up to which step which of the settings held; see `history.list_spans`."""
+        """Return the spans of steps with the same settings; see `settings_history.list_spans`."""
         return list_spans(self.history, self._settings, names, last_step)
 
     def list_earlier(self, names: Sequence[str], last_step: int) -> list:
-        """Return the spans of other settings than now; see `history.list_earlier`."""
+        """Return the spans with other settings than the current ones; see `settings_history.list_earlier`."""
         return list_earlier(self.history, self._settings, names, last_step)
 
     def _write(self, state: Mapping[str, np.ndarray], facts: dict[str, Any]) -> Path:
-        """Write a folder under another name, push it to the disk, and give it its name."""
+        """Write a checkpoint atomically: under a temporary name, synced to disk, then renamed."""
         temporary = self._folder / f".{uuid.uuid4().hex}.tmp"
         try:
             temporary.mkdir()
@@ -145,10 +145,10 @@ class Checkpoints:
             (temporary / TRAIN_STATE_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
             sync_folder(temporary)
             final = self._folder / f"step-{facts['step']:08d}"
-            if final.exists():  # damaged, or of the same step before its evaluation
+            if final.exists():  # damaged, or saved at the same step before its evaluation
                 replaced = final.with_name(final.name + REPLACED)
                 shutil.rmtree(replaced, ignore_errors=True)
-                os.rename(final, replaced)  # to be found under this name where a kill comes now
+                os.rename(final, replaced)  # can be found under this name after a kill at this point
             os.rename(temporary, final)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -158,7 +158,7 @@ class Checkpoints:
         return final
 
     def _find(self) -> tuple[Path | None, dict[str, Any]]:
-        """Return the newest whole checkpoint and what it says, checked."""
+        """Return the newest undamaged checkpoint and its verified facts."""
         for folder in self._list():
             try:
                 facts = _read_facts(folder)
@@ -180,7 +180,7 @@ class Checkpoints:
     def _recall(self, facts: Mapping[str, Any]) -> None:
         changes = list_changes(facts["settings"], self._settings)
         history = add_change(facts["history"], facts["step"], facts["settings"], self._settings)
-        if changes and history != self.history:  # or it has been said
+        if changes and history != self.history:  # else already logged
             _logger.warning("Going on from step %d with another %s.", facts["step"], changes)
         self.history = history
 
@@ -193,15 +193,15 @@ class Checkpoints:
             )
 
     def _list(self) -> list[Path]:
-        """List the checkpoints, the newest first, one that is being replaced behind its replacement."""
+        """List the checkpoints, the newest first; a replaced one follows its replacement."""
         found = [(NAME.fullmatch(path.name), path) for path in self._folder.glob("step-*")]
         numbered = [(int(match[1]), not match[2], path) for match, path in found if match]
         return [path for *_, path in sorted(numbered, reverse=True)]
 
     def _prune(self, newest: Path) -> None:
-        """Remove all but the newest whole ones.
+        """Remove all but the newest undamaged checkpoints.
 
-        Those behind `newest` are damaged, or the run would have gone on from them.
+        Those after `newest` are damaged, else the run would have resumed from them.
         """
         folders = self._list()
         whole = [path for path in folders if path not in self._damaged and not path.name.endswith(REPLACED)]
@@ -212,13 +212,13 @@ class Checkpoints:
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
-    """Read what a checkpoint says, and check that no byte of it has changed."""
+    """Read the facts of a checkpoint, and verify the digests of its files."""
     facts = read_json(folder / TRAIN_STATE_FILE)
     if not isinstance(facts, dict) or any(not isinstance(facts.get(name), kind) for name, kind in _FACTS.items()):
         raise ValueError(f"{TRAIN_STATE_FILE} is no state of a training")
     if facts.pop("sha256") != _digest(facts) or facts["step"] < 0:
         raise ValueError(f"{TRAIN_STATE_FILE} has changed")
-    open_tensors(folder / STATE_FILE)  # a file that is longer than its header says is not read for its digest
+    open_tensors(folder / STATE_FILE)  # reject a file that is longer than its header says, before hashing it
     if facts["state_sha256"] != file_digest(folder / STATE_FILE):
         raise ValueError(f"{STATE_FILE} has changed")
     return facts
@@ -241,9 +241,9 @@ def _check_finite(state: Mapping[str, np.ndarray], step: int) -> None:
 
 
 def _list_variables(model) -> dict[str, Any]:
-    """Name every variable that training changes, metrics aside: they start anew with every stretch of steps."""
+    """Return path → variable for all training state, except metrics, which are reset in every interval."""
     fixed = {id(variable) for variable in (model.list_fixed_weights() if hasattr(model, "list_fixed_weights") else ())}
-    groups = {  # the variables that are not trained hold the dropout seeds
+    groups = {  # the non-trainable variables include the dropout seeds
         "model": [
             variable
             for variable in (*model.trainable_variables, *model.non_trainable_variables)

@@ -1,4 +1,4 @@
-"""Say what a run is, so that it goes on only as it began, and what has changed where it may not."""
+"""Identity of a run: what must not change when it is resumed, and what has changed if it did."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,16 +16,16 @@ from keras_bert_flow.stages.pretraining import PRETRAINING, WATCHING
 from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
-# What may be changed on the way. Of these, the first three can change which weights come out: see `history`.
+# Settings that may change during a run. Of these, the first three can affect the weights: see `settings_history`.
 STEERING = ("total_steps", "evaluate_every_steps", "keep_best")
 CHANGEABLE = {*STEERING, *WATCHING, "publish"}
 MAX_SHOWN = 5
-DIGITS = 12  # of a digest
+DIGITS = 12  # shown of a digest
 Facts = Mapping[str, Any]
 
 
 def pretraining_identity(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> dict[str, Any]:
-    """Return what must stay as it is while a run of pre-training lasts: all but the settings in `CHANGEABLE`."""
+    """Return the identity of a pre-training run: everything but the settings in `CHANGEABLE`."""
     files = folder_files(records)
     settings = config.model_dump(mode="json", include={"seed", "model", "pretraining"})
     settings["pretraining"] = {name: value for name, value in settings["pretraining"].items() if name not in CHANGEABLE}
@@ -38,14 +38,14 @@ def pretraining_identity(config: PipelineConfig, records: Path, initial_model: P
 
 
 def distillation_identity(config: PipelineConfig, records: Path, teacher: Path) -> dict[str, Any]:
-    """Return what must stay as it is while a distillation lasts, as of `pretraining_identity`."""
+    """Return the identity of a distillation run; see `pretraining_identity`."""
     facts = pretraining_identity(config.student, records)
     settings = config.needed_distillation.model_dump(mode="json", exclude={*CHANGEABLE, "teacher", "student"})
     return facts | {"distillation": settings, "teacher": folder_files(teacher), **_software(DISTILLATION)}
 
 
 def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
-    """Return what must stay as it is while a run of fine-tuning lasts."""
+    """Return the identity of a fine-tuning run, which must not change when it is resumed."""
     settings = {
         "task": config.task.model_dump(mode="json", exclude={"name", "train", "dev", "extra_dev"}),
         "finetuning": config.finetuning.model_dump(mode="json"),
@@ -54,7 +54,7 @@ def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
 
 
 def list_changes(before: Facts, now: Facts) -> str | None:
-    """Name what two identities, JSON both, differ in, with both values; None where they are alike."""
+    """Describe the differences of two identities (JSON), with both values; None if they are equal."""
     old, new = _flatten(before), _flatten(now)
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     if not names:
@@ -84,7 +84,7 @@ def _flatten(values: Facts) -> dict[tuple[str, ...], Any]:
 
 
 def _name(path: tuple[str, ...]) -> str:
-    """Say in words what a path of names means."""
+    """Describe a path of keys in words."""
     kind, *rest = path
     words = {
         "records": "records, file {}",

@@ -1,4 +1,4 @@
-"""Keep `log.jsonl`, one line a stretch of steps, without a gap or a repeat over any number of restarts."""
+"""The training log `log.jsonl`: one line per interval, without gaps or repeats across restarts."""
 
 import json
 import os
@@ -13,7 +13,7 @@ LOG_FILE = "log.jsonl"
 
 
 def append_log(folder: Path, line: Mapping[str, Any]) -> None:
-    """Add one line, on the disk before a checkpoint that follows it; every line has `step`, the steps done by then."""
+    """Append a line and sync it to disk, before a later checkpoint; every line has `step`, the steps done so far."""
     with open(folder / LOG_FILE, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
         file.flush()
@@ -21,7 +21,7 @@ def append_log(folder: Path, line: Mapping[str, Any]) -> None:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Read the lines, leaving out one that a killed run has not finished; none where there is no log."""
+    """Read the lines of the log, except an incomplete last one of a killed run; empty if there is no log."""
     path = Path(folder) / LOG_FILE
     if not path.is_file():
         return []
@@ -36,6 +36,6 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def rewind_log(folder: Path, step: int) -> None:
-    """Drop the lines after a step: they belong to work that was lost and will be done again."""
+    """Remove the lines after a step: their steps were lost and will be repeated."""
     lines = [line for line in read_log(folder) if line["step"] <= step]
     write_atomically(Path(folder) / LOG_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())

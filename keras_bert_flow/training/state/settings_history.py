@@ -1,23 +1,23 @@
-"""Remember the settings that the first steps of a run were made with, where they were changed on the way."""
+"""History of the settings that were changed during a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Settings = Mapping[str, Any]
-Span = list  # [the step up to which they held, the settings]
+Span = list  # [last step with these settings, settings]
 
 
 def add_change(history: Sequence[Span], step: int, before: Settings, now: Settings) -> list[Span]:
-    """Return a history with the settings that held up to a step, where others hold from there on."""
+    """Return a history with the settings up to a step appended, if they change there."""
     return [*history, *([[step, dict(before)]] if dict(before) != dict(now) and step else [])]
 
 
 def list_spans(history: Sequence[Span], now: Settings, names: Sequence[str], last_step: int) -> list[Span]:
-    """Say up to which step which settings held; neighbours that are alike are one span.
+    """Return the spans of steps with the same settings, in order.
 
     Args:
-        history: what `add_change` made.
-        now: the settings after it.
+        history: output of `add_change`.
+        now: the current settings.
         names: settings of interest.
         last_step: the end of the last span.
     """
@@ -32,6 +32,6 @@ def list_spans(history: Sequence[Span], now: Settings, names: Sequence[str], las
 
 
 def list_earlier(history: Sequence[Span], now: Settings, names: Sequence[str], last_step: int) -> list[Span]:
-    """Return the spans in which other settings held than at the end; none where nothing was changed on the way."""
+    """Return the spans with other settings than the current ones; empty if the settings were never changed."""
     spans = list_spans(history, now, names, last_step)
     return spans[:-1] if spans and spans[-1][1] == {name: now[name] for name in names} else spans
