@@ -1,9 +1,9 @@
-"""Turn documents into masked pre-training records, in memory that does not grow with the corpus.
+"""Beam job that turns documents into masked pre-training records, in memory independent of the corpus size.
 
     text ──► documents as token ids ──► pools of documents ──► masked instances ──► records ──► sorted shards
 
-A random next segment comes from a document of the same pool: documents fall into pools by the digest of their text, so
-a pool is a random sample of the corpus. What moves between the steps goes through an exchange (`exchange/`), so no
+A random next segment comes from a document of the same pool: documents are assigned to pools by the digest of their
+text, so a pool is a random sample of the corpus. Data moves between the steps through an exchange (`exchange/`), so no
 worker ever holds more than a pool, or a part of a shard.
 """
 
@@ -44,17 +44,17 @@ def build_records(
     seed: int = 1,
     options: Sequence[str] = (),
 ) -> str | Path:
-    """Publish a folder of TFRecord files with its tokenizer and a manifest; at once where it is already there.
+    """Publish a folder of TFRecord files with its tokenizer and a manifest, unless it already exists.
 
-    The bytes depend on the text, the vocabulary, the settings and the seed, and on nothing else.
+    The bytes depend only on the text, the vocabulary, the settings and the seed.
 
     Args:
         corpus: the text.
         records: objective, lengths, masks and shards.
         vocabulary_file: a vocab.txt, or a tokenizer.json.
-        cased: the former keeps case; the latter says so itself.
+        cased: whether a vocab.txt keeps case; a tokenizer.json says so itself.
         output: the folder.
-        seed: of every random choice.
+        seed: seed of every random choice.
         options: Beam's options.
     Raises:
         FileNotFoundError: an input is missing.
@@ -75,7 +75,7 @@ def build_records(
 
     key = records_key(corpus, records, vocabulary_file, cased, seed, storage)
     folder = publish_result(output, "records", key, build, options)
-    check_rejected(read_published(folder).counters, corpus.max_rejected_share)  # it may be there from a looser limit
+    check_rejected(read_published(folder).counters, corpus.max_rejected_share)  # an old one may have a looser limit
     return folder
 
 

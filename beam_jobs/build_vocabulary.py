@@ -1,6 +1,6 @@
-"""Learn a WordPiece vocabulary from any amount of text: Beam counts words, the learner chooses pieces.
+"""Beam job that learns a WordPiece vocabulary from any amount of text: Beam counts words, the learner chooses pieces.
 
-documents ──► sorted counts of a bundle ──► counts ──► vocab.txt
+documents ──► sorted counts per bundle ──► counts ──► vocab.txt
 """
 
 import itertools
@@ -38,27 +38,27 @@ from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, write_vo
 from keras_bert_flow.text.vocabulary.word_limit import MAX_PLACES, WordLimit, add_histograms, count_places
 
 COUNTING, CHOOSING = JobPart("counting", DOCUMENTS), JobPart("choosing pieces")
-MAX_COUNTED = 200_000  # distinct words and texts between spaces that a worker counts before it hands them on, 30 MB
+MAX_COUNTED = 200_000  # distinct words and space-separated texts that a worker counts before it emits them, 30 MB
 MAX_LONG_CHARACTERS = 4_000_000  # of long words
-BUCKETS = 256  # into which distinct words are dealt
+BUCKETS = 256  # over which distinct words are distributed
 _FILE = "counts"  # with the words of a bucket
-_COUNT = struct.Struct(">xQ")  # behind a word; no word has a zero byte, so a word's counts lie together when sorted
+_COUNT = struct.Struct(">xQ")  # after a word; no word has a zero byte, so sorting puts a word's counts together
 
 
 def build_vocabulary(
     corpus: CorpusConfig, vocabulary: VocabularyConfig, output: str | Path, options: Sequence[str] = ()
 ) -> str | Path:
-    """Publish a folder with `vocab.txt` and its manifest; at once where it is already there.
+    """Publish a folder with `vocab.txt` and its manifest, unless it already exists.
 
     Args:
         corpus: the text.
-        vocabulary: size and case; where it names a file, that is checked and copied; it may be a `tokenizer.json`.
+        vocabulary: size and case; if it names a file, which may be a `tokenizer.json`, that is checked and copied.
         output: the folder.
         options: Beam's options.
     Raises:
         FileNotFoundError: an input is missing.
-        ValueError: the corpus holds no word, or more characters than the vocabulary has room for, or too much of its
-            text was rejected.
+        ValueError: the corpus holds no word, or more distinct characters than the vocabulary has room for, or too much
+            of its text was rejected.
     """
     check_place_of(output)
     storage = BeamStorage(options)
@@ -77,7 +77,7 @@ def build_vocabulary(
         return Contents(vocabulary.model_dump(), corpus_digests(corpus, storage), counters)
 
     folder = publish_result(output, "vocabulary", vocabulary_key(corpus, vocabulary, storage), build, options)
-    check_rejected(read_published(folder).counters, corpus.max_rejected_share)  # it may be there from a looser limit
+    check_rejected(read_published(folder).counters, corpus.max_rejected_share)  # an old one may have a looser limit
     return folder
 
 
@@ -86,7 +86,7 @@ def count_words(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Count the words of a corpus, and return (counts by word, counters of the job).
 
-    Of more distinct words than `word_limit.MAX_PLACES` has room for, the rarest are dropped, counted and logged.
+    If there are more distinct words than fit `word_limit.MAX_PLACES`, the rarest are dropped, counted and logged.
     """
 
     def build(pipeline: beam.Pipeline) -> None:
@@ -117,13 +117,13 @@ def count_words(
 
 
 class CountInBundles(CountingDoFn):
-    """Count the words of a bundle, and emit the counts by bucket at its end, or as often as the table is full.
+    """Count the words of a bundle, and emit the counts by bucket at its end, and whenever the table is full.
 
-    A word is always in the same one of 256 buckets. What stands between two spaces is normalised once, when the table
-    is emitted: text repeats its words, and nothing in normalisation looks past whitespace.
+    A word is always in the same one of 256 buckets. A text between spaces is normalised once, when the table is
+    emitted, since text repeats its words and normalisation does not look beyond whitespace.
 
     Args:
-        cased: words keep case.
+        cased: whether words keep case.
     """
 
     def __init__(self, cased: bool):
@@ -151,14 +151,14 @@ class CountInBundles(CountingDoFn):
         yield from super().finish_bundle()
 
     def _count_long(self, texts: Sequence[str]) -> None:
-        """Count the words of long texts, such as sentences of Chinese: these hardly ever come again."""
+        """Count the words of long texts, such as Chinese sentences, which hardly ever occur again."""
         for text in texts:
             words = normalize_text(text, self._cased).split()
             self._words.update(words)
             self._long_characters += sum(len(word) for word in words if len(word) > MAX_REMEMBERED_CHARACTERS)
 
     def _take(self) -> Iterator[Items]:
-        """Yield what was counted, and forget it."""
+        """Yield the counts by bucket, and clear the table."""
         for text, count in self._texts.items():
             for word in normalize_text(text, self._cased).split():
                 self._words[word] += count
@@ -175,7 +175,7 @@ class CountInBundles(CountingDoFn):
 
 
 class LiftCounts(beam.PTransform):
-    """Add up the counts of each word before they are sent."""
+    """Sum the counts of each word before they are shuffled."""
 
     def expand(self, items):
         return (
@@ -187,18 +187,18 @@ class LiftCounts(beam.PTransform):
 
 
 def name_counts(pair: Items) -> Iterator[tuple[bytes, int]]:
-    """Yield each word of a bucket, in UTF-8, and its count."""
+    """Yield each word of a bucket, as UTF-8, and its count."""
     for item in pair[1]:
         yield item[: -_COUNT.size], _COUNT.unpack(item[-_COUNT.size :])[0]
 
 
 def place_count(name: bytes, count: int) -> Items:
-    """Return the bucket of a word, in UTF-8, and the item of its count."""
+    """Return the bucket of a word, given as UTF-8, and the item with its count."""
     return zlib.crc32(name) % BUCKETS, [name + _COUNT.pack(count)]
 
 
 def add_counts(bucket: int, items: Iterator[bytes], folder: str) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-    """Write a file with the words of a bucket and the sums of their counts; yield its path and its histogram."""
+    """Write a file with the words of a bucket and their total counts; yield its path and its histogram."""
     histogram: Counter[int] = Counter()
     with (
         new_place(folder) as (local, place),
@@ -214,9 +214,9 @@ def add_counts(bucket: int, items: Iterator[bytes], folder: str) -> Iterator[tup
 def read_counts(
     buckets: Iterable[tuple[str, Sequence[tuple[int, int]]]], most: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read counts by word, at most about `most` places of words, and count all words and those dropped.
+    """Read counts by word, for at most about `most` places of words, and count distinct and dropped words.
 
-    Characters of dropped words still count, as words of one character: so the vocabulary has each of them.
+    Characters of dropped words still count, as words of one character, so the vocabulary has each of them.
     """
     files, histograms = zip(*buckets, strict=True)
     keep = WordLimit(add_histograms(map(dict, histograms)), most)
@@ -229,7 +229,7 @@ def read_counts(
                 word, _, number = line.decode().rpartition(" ")
                 count = int(number)
                 counters["distinct_words"] += 1
-                if not count_places(word):  # the learner ignores it, and it may be long
+                if not count_places(word):  # the learner ignores such words, which may be long
                     continue
                 if keep(word, count):
                     word_counts[word] = count

@@ -1,4 +1,4 @@
-"""End a job whose worker process has died: Beam's local runner would wait for that worker forever."""
+"""End a job whose worker process has died, for which Beam's local runner would wait forever."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.interrupts import end_children
 from keras_bert_flow.terminal import show
 
-GRACE_SECONDS = 10.0  # for the runner to fail by itself, as it often does, and for an error of the input to be raised
+GRACE_SECONDS = 10.0  # for the runner to fail by itself, as it often does, and to raise an error about the input
 _WORKER_ENDED = "Worker subprocess exited with return code"  # apache_beam/runners/portability/local_job_service.py
 
 
@@ -18,8 +18,8 @@ _WORKER_ENDED = "Worker subprocess exited with return code"  # apache_beam/runne
 def ending_with_workers() -> Iterator[None]:
     """End this process if a worker dies and the runner does not fail by itself.
 
-    The process exits with status `FAILED` at once, since the threads of the runner cannot be interrupted. That leaves
-    what `kill -9` would leave, which the next job of the same output removes.
+    The process then exits with status `FAILED` at once, since the threads of the runner cannot be interrupted. This
+    leaves the same files as `kill -9`, which the next job with the same output removes.
 
     Raises:
         ChildProcessError: a worker died, and the runner failed.
@@ -51,12 +51,12 @@ def ending_with_workers() -> Iterator[None]:
 
 
 def _describe(status: int) -> str:
-    number = -status if status < 0 else status - 128  # of the process itself, or of the shell that started it
+    number = -status if status < 0 else status - 128  # the process's own status, or that of the shell that started it
     reason = f"was killed by signal {number}" if number > 0 else f"ended with status {status}"
     return f"A worker process of Apache Beam {reason}. Give the machine more memory, or take --direct_num_workers=1."
 
 
 def _leave(line: str) -> None:
     show(f"kbf: {line}", sys.stderr)
-    end_children()  # each worker that is left would print tracebacks
+    end_children()  # the remaining workers would print tracebacks
     os._exit(exit_status.FAILED)

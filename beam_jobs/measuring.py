@@ -1,4 +1,4 @@
-"""Measure a corpus before its documents are used: how many distinct ones there are, and how much they will make."""
+"""Measure a corpus before its documents are used: number of distinct documents, size, and estimated instances."""
 
 import struct
 from collections import defaultdict
@@ -14,17 +14,17 @@ from keras_bert_flow.text.corpus.documents import ID_BYTES
 from keras_bert_flow.text.objectives.objective import Estimate
 from keras_bert_flow.text.objectives.registry import find_objective
 
-BUCKETS = 32  # into which documents are dealt by the first byte of their ids
+BUCKETS = 32  # over which documents are distributed by the first byte of their ids
 _FACTS = struct.Struct("<QQ")  # bytes of text and thousandths of an instance, after the id
 
 
 class CorpusSize(NamedTuple):
-    """The size of a corpus, of whose copies of a document only one counts.
+    """The size of a corpus, counting copies of a document once.
 
     Attributes:
-        documents: how many have a token.
-        text_bytes: of their sentences.
-        instances: upper estimate of what one pass over them makes, in thousandths.
+        documents: number of documents with at least one token.
+        text_bytes: bytes of their sentences.
+        instances: upper estimate of the instances from one pass over them, in thousandths.
     """
 
     documents: int
@@ -35,8 +35,8 @@ class CorpusSize(NamedTuple):
 class MeasureCorpus(beam.PTransform):
     """Emit one CorpusSize for batches of packed documents.
 
-    Copies of a document count once: they do not reach the records, and pools that were counted with them would hold
-    too few documents to choose a random next segment from. The ids are sorted, 36 bytes for each document.
+    Copies of a document count once: they do not reach the records, and counting them would make pools with too few
+    documents to choose a random next segment from. The ids are sorted, with 36 bytes per document.
 
     Args:
         config: the objective and the lengths.
@@ -59,7 +59,7 @@ class MeasureCorpus(beam.PTransform):
 
 
 def measure_documents(batch: list[bytes], estimate: Estimate) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the number of each bucket and its items: the id of a packed document, and its facts."""
+    """Yield each bucket number and its items: the id of a packed document, and its size."""
     buckets: defaultdict[int, list[bytes]] = defaultdict(list)
     for packed in batch:
         text_bytes, sentences, tokens = read_facts(packed)
@@ -69,12 +69,12 @@ def measure_documents(batch: list[bytes], estimate: Estimate) -> Iterator[tuple[
 
 
 def find_id_group(bucket: int, item: bytes) -> bytes:
-    """Divide a bucket of ids by their second byte."""
+    """Return the group of an id in its bucket: the second byte."""
     return item[1:2]
 
 
 def count_distinct(bucket: int, items: Iterator[bytes]) -> Iterator[CorpusSize]:
-    """Yield the size of a bucket or a group of it, each document once."""
+    """Yield the size of a bucket or of a group of it, counting each document once."""
     documents = text_bytes = instances = 0
     last = b""
     for item in items:
@@ -88,5 +88,5 @@ def count_distinct(bucket: int, items: Iterator[bytes]) -> Iterator[CorpusSize]:
 
 
 def add_sizes(sizes: Iterable[CorpusSize]) -> CorpusSize:
-    """Add up sizes."""
+    """Return the sum of sizes."""
     return CorpusSize(*map(sum, zip(CorpusSize(0, 0, 0), *sizes, strict=True)))

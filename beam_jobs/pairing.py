@@ -1,4 +1,4 @@
-"""The steps between token ids and records: pools of documents, and masked instances."""
+"""The steps from token ids to records: pool documents, and make masked instances."""
 
 import struct
 from collections import defaultdict
@@ -27,9 +27,9 @@ from keras_bert_flow.text.randomness import keyed_numbers
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 MASKING = JobPart("masking", DOCUMENTS)
-DOCUMENTS_A_POOL = 64  # enough for the choice of a random document to be free, few enough to hold
+DOCUMENTS_A_POOL = 64  # enough for a random choice of a document, few enough to hold in memory
 TRAIN, HELD_OUT = "train", "held_out"
-# Training or held out; documents, each of them once, in the order of their ids; how many further copies there were
+# TRAIN or HELD_OUT; distinct documents, ordered by id; the number of additional copies
 DocumentPool = tuple[str, list[TokenizedDocument], int]
 _POOL = struct.Struct(">BQ")  # held out or not, and the number of the pool
 _NAMED = _POOL.size + ID_BYTES
@@ -38,7 +38,7 @@ _MIN_BUCKETS, _BUCKET_BYTES = 32, 16_000_000  # of text
 
 @dataclass(frozen=True)
 class RecordRule:
-    """What the steps need: the settings, the tokenizer, and the seed of every random choice."""
+    """What determines the records: the settings, the tokenizer, and the seed of every random choice."""
 
     config: RecordsConfig
     tokenizer: Tokenizer
@@ -58,10 +58,10 @@ class RecordRule:
 
 
 class PoolDocuments(beam.PTransform):
-    """Group documents into pools of about DOCUMENTS_A_POOL, those for training apart from the held-out ones.
+    """Group documents into pools of about DOCUMENTS_A_POOL, with training and held-out documents in separate pools.
 
-    Takes a dict of collections: `documents`, and `size`, one CorpusSize. Emits a DocumentPool for each. Which documents
-    share a pool depends on their text and how many distinct ones there are.
+    Takes a dict of collections: `documents`, and `size`, with one CorpusSize. Emits one DocumentPool per pool. Which
+    documents share a pool depends on their text, the number of distinct documents and the seed.
 
     Args:
         rule: the settings and the seed.
@@ -85,7 +85,7 @@ class PoolDocuments(beam.PTransform):
 def place_documents(
     batch: list[bytes], size: CorpusSize, held_out_fraction: float, seed: int
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the buckets of the pools of packed documents, each with its items: a pool's name, and a document."""
+    """Assign packed documents to pools; yield each bucket of pools with its items: a pool's name and a document."""
     choose, buckets = PoolChoice(size.documents, held_out_fraction, seed), _count_buckets(size)
     placed: defaultdict[int, list[bytes]] = defaultdict(list)
     for packed in batch:
@@ -95,12 +95,12 @@ def place_documents(
 
 
 def find_pool(bucket: int, item: bytes) -> bytes:
-    """Divide a bucket of documents by their pools."""
+    """Return the pool of a document, as its group in the bucket."""
     return item[: _POOL.size]
 
 
 def read_pools(bucket: int, items: Iterator[bytes]) -> Iterator[DocumentPool]:
-    """Yield the pools of a bucket, or of some of it, one at a time; of copies of a document one is in memory."""
+    """Yield the pools of a bucket, or of a group of it, one at a time; copies of a document are kept once."""
     documents: list[TokenizedDocument] = []
     pool, name, copies = b"", b"", 0
     for item in items:
@@ -122,17 +122,17 @@ def _part_of(pool: bytes) -> str:
 
 
 def _count_buckets(size: CorpusSize) -> int:
-    """Return into how many parts the pools are dealt to workers; the records do not depend on it."""
+    """Return the number of buckets that distribute pools over workers; the records do not depend on it."""
     return max(_MIN_BUCKETS, size.text_bytes // _BUCKET_BYTES)
 
 
 class PoolChoice:
-    """Choose for a document the part that it is for, and the number of its pool.
+    """Choose the part of a document, training or held out, and the number of its pool.
 
     Args:
-        total: distinct documents.
-        held_out_fraction: share of them to hold out.
-        seed: of the choice.
+        total: number of distinct documents.
+        held_out_fraction: fraction of them to hold out.
+        seed: seed of the choice.
     """
 
     def __init__(self, total: int, held_out_fraction: float, seed: int):
@@ -146,10 +146,10 @@ class PoolChoice:
 
 
 class BuildRecords(CountingDoFn):
-    """Emit (part, records) for the instances of pools, held-out documents once, the others `duplication` times.
+    """Emit (part, records) for the instances of pools, using held-out documents once and others `duplication` times.
 
-    Records are encoded and travel in batches, those of several small pools together: one by one they would cost more
-    than making them does.
+    Records are encoded and emitted in batches, across small pools: emitting them one by one would cost more than making
+    them.
     """
 
     def __init__(self, rule: RecordRule):

@@ -1,6 +1,6 @@
-"""Where workers write what a job publishes: in a folder that they share, or in an object store.
+"""Where workers write the files that a job publishes: a shared folder, or an object store.
 
-A file is under its name whole or not at all: in an object store it is uploaded from a disk of the worker.
+A file appears under its name only when complete: in an object store it is uploaded from a disk of the worker.
 """
 
 import os
@@ -20,18 +20,18 @@ from beam_jobs.storage import make_s3_client
 from keras_bert_flow.text.corpus.storage import is_remote
 
 if FileSystems._pipeline_options is None:
-    # Beam gives workers of a pool none, and refuses s3:// without; how to reach a store is then in the environment
+    # Beam gives pool workers no options, and refuses s3:// without; the environment then says how to reach a store.
     FileSystems.set_options(PipelineOptions(flags=[]))
 
-_ATTEMPTS = "attempts"  # folder for what one attempt at a step wrote; a later one has another name
+_ATTEMPTS = "attempts"  # holds a folder for the files of each attempt at a step
 
 
 @contextmanager
 def new_place(folder: str) -> Iterator[tuple[Path, str]]:
-    """Yield a new folder to write into, and the name of what is then to be read by others."""
+    """Yield a new local folder to write to, and the address from which others then read the files."""
     place = f"{folder}/{_ATTEMPTS}/{uuid.uuid4().hex}"
     if not is_remote(folder):
-        Path(place).parent.mkdir(exist_ok=True)  # where the job's own folder is gone, so is the job, and this fails
+        Path(place).parent.mkdir(exist_ok=True)  # fails if the job's folder is gone, and with it the job
         Path(place).mkdir()
         yield Path(place), place
         return
@@ -43,7 +43,7 @@ def new_place(folder: str) -> Iterator[tuple[Path, str]]:
 
 @contextmanager
 def fetched(place: str, *names: str) -> Iterator[Path]:
-    """Yield a folder on a disk of this machine with files of a place."""
+    """Yield a local folder with files of a place, downloaded if it is remote."""
     if not is_remote(place):
         yield Path(place)
         return
@@ -55,14 +55,14 @@ def fetched(place: str, *names: str) -> Iterator[Path]:
 
 
 def put(pairs: Mapping[str, str]) -> None:
-    """Give files, by their names, second names; where the disk or the store has none, they are copies.
+    """Link files to second names; a disk without hard links, or an object store, copies them.
 
     Raises:
-        OSError: one could not be copied.
+        OSError: a file could not be copied.
     """
     elsewhere = {source: target for source, target in pairs.items() if is_remote(target)}
     if elsewhere:
-        # At once: each call makes a client of its own. S3's answers with the errors, and does not raise them.
+        # In a single call, since each call makes its own client. S3's returns errors instead of raising them.
         for _, target, error in FileSystems.copy([*elsewhere], [*elsewhere.values()]) or ():
             if error is not None:
                 raise OSError(
@@ -81,11 +81,11 @@ def _link(source: str, target: str) -> None:
     except OSError:
         shutil.copyfile(source, unfinished)
     os.replace(unfinished, target)
-    unfinished.unlink(missing_ok=True)  # stays where the target already was the same file
+    unfinished.unlink(missing_ok=True)  # `os.replace` does nothing if the target is a link to the same file
 
 
 def upload(source: Path, target: str) -> None:
-    """Copy a file to an object store, where it is to be seen when it is whole."""
+    """Copy a file to an object store, where it appears once it is complete."""
     if not source.stat().st_size and FileSystems.get_scheme(target) == "s3":
         _create_empty(target)
         return
@@ -97,7 +97,7 @@ def upload(source: Path, target: str) -> None:
 
 
 def _create_empty(target: str) -> None:
-    """Create an empty object at s3://, which Beam cannot: it completes an upload in parts, and S3 asks for one."""
+    """Create an empty object at s3://, which Beam cannot: it uses multipart uploads, which need at least one part."""
     from apache_beam.io.aws.s3io import parse_s3_path  # needs boto3
 
     bucket, key = parse_s3_path(target)
@@ -105,7 +105,7 @@ def _create_empty(target: str) -> None:
 
 
 def open_bytes(path: str) -> BinaryIO:
-    """Open a file for reading, wherever it is."""
+    """Open a local or remote file for reading."""
     if not is_remote(path):
         return open(path, "rb")
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)

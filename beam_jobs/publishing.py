@@ -1,7 +1,7 @@
-"""Publish what a job makes: in a folder on a disk, or in an object store.
+"""Publish the result of a job, to a folder on a disk or in an object store.
 
-In an object store nothing is renamed in one step. So workers write below `OUTPUT/.work/JOB/`; at the end the files get
-their names, and `manifest.json` comes last: a folder without one is unfinished for every reader.
+Object stores have no atomic rename. So workers write below `OUTPUT/.work/JOB/`; at the end the files get their names,
+and `manifest.json` is written last: readers treat a folder without one as unfinished.
 """
 
 import json
@@ -31,7 +31,7 @@ from keras_bert_flow.records.manifest import MANIFEST, Manifest, read_manifest, 
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.corpus.storage import is_remote
 
-QUIET_SECONDS = 600.0  # a job tells every `LEASE_SECONDS` that it lives; after so long without, it does not
+QUIET_SECONDS = 600.0  # a job renews its lease every `LEASE_SECONDS`; after this time without renewal it is dead
 LEASE_SECONDS = 60.0
 _WORK, _LEASE = ".work", "lease.json"
 _OURS = re.compile(
@@ -40,12 +40,12 @@ _OURS = re.compile(
 
 
 class JobFolders(NamedTuple):
-    """Where the files of a job are.
+    """The folders of a job.
 
     Attributes:
-        work: on a disk of this machine; what is in it in the end is published.
-        scratch: on a disk of this machine, or for an output on a disk, one that all workers reach.
-        place: where workers write what is published; in an object store, or the same as `scratch`.
+        work: local folder, whose final content is published.
+        scratch: local folder; for an output on a disk, one that all workers must reach.
+        place: where workers write files to publish: in an object store, or the same as `scratch`.
     """
 
     work: Path
@@ -65,17 +65,17 @@ def publish_result(
     build: Callable[[JobFolders], Contents],
     options: Sequence[str] = (),
 ) -> str | Path:
-    """Return the folder of a result: at once where it is there, after `build` where it is not.
+    """Build and publish a result, unless it is already published; return its folder.
 
     Args:
         output: the folder, on a disk or at gs://, s3:// and the like.
-        stage: the kind of folder.
+        stage: the stage of the result.
         key: content key of the result.
-        build: fills the folders and says what is in them.
-        options: Beam's, some of which may say how to reach the place.
+        build: fills the folders and describes their contents.
+        options: Beam's options, which may include how to reach the place.
     Raises:
         FileExistsError: the output exists and holds something else, or the result with a file missing.
-        OSError: the place cannot be written.
+        OSError: the place is not writable.
         ValueError: the place cannot be reached.
     """
     check_reach(str(output), options)
@@ -90,15 +90,15 @@ def publish_result(
 
 
 def check_place_of(output: str | Path) -> None:
-    """Raise ValueError for a `Path` of another place, which has lost a slash."""
+    """Raise ValueError for a remote address given as a `Path`, which loses a slash."""
     if not is_remote(str(output)):
         check_local(output)
 
 
 def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
-    """Raise ValueError or FileExistsError if nothing can be published at a place of an object store.
+    """Raise ValueError or FileExistsError if a result cannot be published at an address in an object store.
 
-    Where something is published already, nothing is written: `publish_result` looks at what it is.
+    If something is published there already, nothing is written, and `publish_result` checks what it is.
     """
     check_result_place(output)
     FileSystems.set_options(PipelineOptions(list(options)))
@@ -107,17 +107,17 @@ def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
     if MANIFEST in names:
         return
     _refuse_others(output, names)
-    probe = f"{output}/{_WORK}/{uuid.uuid4().hex}"  # a store may list what is not there as empty
+    probe = f"{output}/{_WORK}/{uuid.uuid4().hex}"  # listing is not enough: a store may list a missing bucket as empty
     try:
         with tempfile.NamedTemporaryFile() as file:
             upload(Path(file.name), probe)
         FileSystems.delete([probe])
-    except Exception as error:  # each store has its own
+    except Exception as error:  # each store raises its own errors
         raise _out_of_reach(output, error) from error
 
 
 def read_published(folder: str | Path) -> Manifest:
-    """Return the manifest of a published folder, wherever it is."""
+    """Return the manifest of a local or remote published folder."""
     if not is_remote(str(folder)):
         return read_manifest(folder)
     with tempfile.TemporaryDirectory() as local:
@@ -166,7 +166,7 @@ def _check_finished(output: str, manifest: Manifest, key: str) -> None:
 
 
 def _refuse_others(output: str, names: Iterable[str]) -> None:
-    """Raise FileExistsError for files that no job of ours left there unfinished."""
+    """Raise FileExistsError for files other than those of our own unfinished jobs."""
     for name in names:
         if not name.startswith(f"{_WORK}/") and not _OURS.fullmatch(name):
             raise FileExistsError(
@@ -175,7 +175,7 @@ def _refuse_others(output: str, names: Iterable[str]) -> None:
 
 
 def _names(output: str) -> dict[str, str]:
-    """Return the path of every file by its name below the output."""
+    """Return name → path of every file below the output."""
     return {found.path.removeprefix(f"{output}/"): found.path for found in _list(output)}
 
 
@@ -196,13 +196,13 @@ def _out_of_reach(folder: str, error: Exception) -> ValueError:
 
 def _delete(paths: Sequence[str]) -> None:
     if paths:
-        with suppress(BeamIOError):  # another job, or a retry of the store's, was quicker
+        with suppress(BeamIOError):  # another job, or a retry by the store's library, deleted them first
             FileSystems.delete(list(paths))
 
 
 @contextmanager
 def _lease(place: str) -> Iterator[None]:
-    """Tell other jobs, as long as this one lives, that its files are not left over; remove them when it ends."""
+    """Hold a lease that shows other jobs that this one is alive; remove the job's files at the end."""
     ended = threading.Event()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / _LEASE
@@ -211,7 +211,7 @@ def _lease(place: str) -> Iterator[None]:
 
         def renew() -> None:
             while not ended.wait(LEASE_SECONDS):
-                with suppress(Exception):  # the next time may do; nothing depends on one
+                with suppress(Exception):  # a single failed renewal does no harm
                     upload(file, f"{place}/{_LEASE}")
 
         thread = threading.Thread(target=renew, daemon=True)
@@ -220,12 +220,12 @@ def _lease(place: str) -> Iterator[None]:
             yield
         finally:
             ended.set()
-            thread.join()  # or it would put the lease back
+            thread.join()  # or it might write the lease again
             _delete([found.path for found in _list(place)])
 
 
 def _remove_leftovers(output: str) -> None:
-    """Remove the files of killed jobs: of those whose process on this machine is gone, or that are silent for long."""
+    """Remove the files of killed jobs: those whose process on this machine is gone, or whose lease has expired."""
     jobs: dict[str, list[FileMetadata]] = {}
     for found in _list(f"{output}/{_WORK}"):
         name = found.path.removeprefix(f"{output}/{_WORK}/").split("/")[0]
@@ -246,7 +246,7 @@ def _read_lease(path: str) -> Mapping[str, object]:
 
 
 def _is_gone(lease: Mapping[str, object]) -> bool:
-    """Tell whether a job ran on this machine and does no longer."""
+    """Return whether a job ran on this machine and its process is gone."""
     if lease.get("host") != socket.gethostname() or not isinstance(process := lease.get("process"), int):
         return False
     try:

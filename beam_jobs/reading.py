@@ -25,22 +25,22 @@ from keras_bert_flow.text.corpus.rejected import (
 )
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 
-READING = JobPart("reading", MB)  # the first part of a job, of which `keras_bert_flow.job_progress` tells
-BATCH_CHARACTERS = 64_000  # of an element: Beam takes some 20 us for each, as long as a short document takes to encode
+READING = JobPart("reading", MB)  # the first part of a job for `keras_bert_flow.job_progress`
+BATCH_CHARACTERS = 64_000  # per element: Beam's overhead is some 20 us each, the time to encode a short document
 Texts = list[list[str]]  # the lines of each document of a batch
 REJECTED_FILE = "rejected_inputs.txt"
-# These begin the counters that carry home why a file was left out, and how many bytes of a file were rejected for which
+# Prefixes of the counters that report why a file was left out, and how many bytes of a file were rejected for which
 # reason.
 _LEFT_OUT, _REJECTED_IN = "left out: ", "rejected in: "
 _SEPARATOR = "\t"  # between a reason and a path
 
 
 class CorpusCollections(NamedTuple):
-    """What `ReadCorpus` gives.
+    """The outputs of `ReadCorpus`.
 
     Attributes:
-        texts: every document of the corpus, as batches of their lines, spread over the workers.
-        counters: (name, number) of what was counted.
+        texts: every document of the corpus, as batches of their lines, distributed over the workers.
+        counters: (name, number) pairs.
     """
 
     texts: beam.PCollection
@@ -50,15 +50,15 @@ class CorpusCollections(NamedTuple):
 class ReadCorpus(beam.PTransform):
     """Read every document of a corpus.
 
-    Returns CorpusCollections. The number of bundles, their order and the names of the files do not show in a document
-    or its id. Their text is spread anew over the workers when they are read, so that those of one large file keep all
-    of them busy, but not before all of the corpus is read; and not at all where too much of it was rejected, of which
-    `tell_rejected` makes an error: workers would print theirs with a trace.
+    Returns CorpusCollections. A document and its id do not depend on the number and order of bundles or the names of
+    files. After reading, the text is redistributed over the workers, so that the documents of one large file keep all
+    of them busy. This happens once the whole corpus has been read, and not at all if too much of it was rejected:
+    `tell_rejected` then raises the error, since workers would print theirs with a traceback.
 
     Args:
-        corpus: where the text is and how its lines are read.
+        corpus: location of the text, and how its lines are read.
         exchange: moves the documents.
-        storage: reaches the files.
+        storage: accesses the files.
     """
 
     def __init__(self, corpus: CorpusConfig, exchange: Exchange, storage: Storage = LOCAL):
@@ -91,11 +91,11 @@ class ReadCorpus(beam.PTransform):
 
 
 class ReadDocuments(CountingDoFn):
-    """Read the documents of one file: all of them, or none. Emits batches of their lines.
+    """Read all documents of a file, or none of them. Emits batches of their lines.
 
-    A file that cannot be read to its end fails the job. Where such files are to be skipped, each is first read to its
-    end without using it, so that one that turns out to be damaged half way leaves no documents; should a file that was
-    whole then still fail, the bundle fails, with all that it gave, and Beam tries it again.
+    A file that cannot be read to its end fails the job. If such files are to be skipped, each is first read to its end
+    without using it, so that a file damaged half-way leaves no documents. If a file fails in spite of that, the bundle
+    fails with all its output, and Beam retries it.
     """
 
     def __init__(self, rule: ReadingRule, storage: Storage, skip_bad_inputs: bool):
@@ -143,15 +143,15 @@ class ReadDocuments(CountingDoFn):
 
 
 def is_acceptable(counters: Sequence[tuple[str, int]], max_share: float) -> bool:
-    """Tell whether at most `max_share` of the bytes of a corpus were rejected."""
+    """Return whether at most `max_share` of the bytes of a corpus were rejected."""
     return rejected_share(dict(counters)) <= max_share
 
 
 def tell_rejected(counters: dict[str, int], folder: Path, max_share: float) -> dict[str, int]:
-    """Say what was rejected and where, in the log and of whole files also in a file of the folder.
+    """Log what was rejected and where; skipped files are also listed in a file in the folder.
 
     Returns:
-        The counters that say how much was read.
+        The counters of what was read.
     Raises:
         ValueError: more than `max_share` of the bytes were rejected.
     """
@@ -180,7 +180,7 @@ def tell_rejected(counters: dict[str, int], folder: Path, max_share: float) -> d
 
 
 def tell_ignored(corpus: CorpusConfig, storage: Storage) -> None:
-    """Say in the log which files in the folders of a corpus were not read."""
+    """Log which files in the folders of a corpus were not read."""
     if ignored := find_ignored(corpus.input, storage):
         more = f" and {len(ignored) - NAMED_FILES:,} more" if len(ignored) > NAMED_FILES else ""
         logging.getLogger("keras_bert_flow").warning(

@@ -1,6 +1,6 @@
-"""Bring small results of a pipeline home: one text file of JSON lines, the pipeline's single end.
+"""Return small results of a pipeline as one file of JSON lines, the pipeline's only sink.
 
-Beam's own metrics count a retried bundle twice and not every runner has them; what is summed as data is exact.
+Beam's own metrics count a retried bundle twice, and not every runner has them; counters summed as data are exact.
 """
 
 import json
@@ -14,15 +14,15 @@ from apache_beam.transforms.window import GlobalWindows
 
 from beam_jobs.places import open_bytes
 
-COUNTERS = "counters"  # tag of the outputs that hold (name, number)
+COUNTERS = "counters"  # tag of the outputs with (name, number) pairs
 _FILE = "results.jsonl"
 
 
 class WriteResults(beam.PTransform):
-    """Sum the counters and write them, and the results given with them, into a folder.
+    """Sum the counters, and write them and the given results to a folder.
 
     Args:
-        folder: where `read_results` will look; every worker must reach it.
+        folder: the folder to pass to `read_results`; every worker must reach it.
     """
 
     def __init__(self, folder: str):
@@ -44,7 +44,7 @@ class WriteResults(beam.PTransform):
 
 
 def read_results(folder: str) -> tuple[Sequence[Any], dict[str, int]]:
-    """Read what the pipeline wrote, remove the file, and return (results, counters by name)."""
+    """Read and remove the file that the pipeline wrote, and return (results, counters by name)."""
     path = f"{folder}/{_FILE}"
     results, counters = [], {}
     with open_bytes(path) as file:
@@ -58,10 +58,10 @@ def read_results(folder: str) -> tuple[Sequence[Any], dict[str, int]]:
 
 
 class CountingDoFn(beam.DoFn):
-    """A DoFn that adds to `self.counts` and emits their sums at the end of a bundle, beside its main output.
+    """DoFn with counters `self.counts`, whose sums are emitted at the end of a bundle, besides its main output.
 
-    Counts that are emitted one by one take about 1 kB of the runner's memory for each element. A subclass that has a
-    `start_bundle` or `finish_bundle` of its own calls the one here.
+    Counts emitted one by one would take about 1 kB of the runner's memory per element. A subclass that overrides
+    `start_bundle` or `finish_bundle` must call the one here.
     """
 
     def start_bundle(self) -> None:

@@ -1,4 +1,4 @@
-"""Refuse, before a job starts, runners and options with which it cannot end well."""
+"""Refuse, before a job starts, runners and options with which it would fail."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,16 @@ from apache_beam.options.pipeline_options import (
 
 from keras_bert_flow.text.corpus.storage import is_remote
 
-_IN_CONTAINERS = (None, "DOCKER")  # Beam's default for clusters is the second
+_IN_CONTAINERS = (None, "DOCKER")  # "DOCKER" is Beam's default for clusters
 _LOCAL_FLINK = ("[local]", "[auto]")
-# name → what is wrong with it, in Beam 2.77
+# runner → what is wrong with it, in Beam 2.77
 _LOSING = {
     "DaskRunner": "computes only the last of a job's outputs and loses what a step emits at the end of a bundle",
 }
 
 
 def check_runner(options: Sequence[str]) -> None:
-    """Raise ValueError for a runner that loses what a job makes."""
+    """Raise ValueError for a runner that loses the output of a job."""
     name = _name_runner(options)
     if reason := _LOSING.get(name):
         raise ValueError(
@@ -31,7 +31,7 @@ def check_runner(options: Sequence[str]) -> None:
 
 
 def check_reach(output: str, options: Sequence[str]) -> None:
-    """Raise ValueError for an output that the workers of a runner cannot write."""
+    """Raise ValueError for an output that the runner's workers cannot write to."""
     if is_remote(output):
         return
     parsed, name = PipelineOptions(list(options)), _name_runner(options)

@@ -1,4 +1,4 @@
-"""Run a pipeline with the options a user gave, and turn a worker's error about the input into one line."""
+"""Run a Beam pipeline with the user's options, and turn a worker's error about the input into one line."""
 
 import argparse
 import json
@@ -35,12 +35,12 @@ def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str
     """Build and run a pipeline to its end.
 
     Args:
-        build: adds the steps to the pipeline it is given.
+        build: adds the steps to the given pipeline.
         options: Beam's options, such as `--runner=FlinkRunner`.
-        folder: for a file that workers read when they start; what a kill leaves there is the folder's owner's to clear.
+        folder: for a file that workers read at start; the owner of the folder removes what a kill leaves there.
     Raises:
-        OSError: a worker found no room on the disk.
-        ValueError: a worker met bad input; the message is the worker's, without Beam's trace around it.
+        OSError: the disk of a worker is full.
+        ValueError: a worker found bad input; the message is the worker's, without Beam's traceback.
     """
     check_options(options)
     parsed = PipelineOptions(list(options))
@@ -53,7 +53,7 @@ def run_pipeline(build: Callable[[beam.Pipeline], object], options: Sequence[str
             build(pipeline)
             _run(pipeline, parsed, folder)
     finally:
-        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # Beam leaves it where a pipeline was not run
+        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # Beam leaves it if the pipeline was not run
 
 
 def _run(pipeline: beam.Pipeline, options: PipelineOptions, folder: Path) -> None:
@@ -78,11 +78,11 @@ def _run(pipeline: beam.Pipeline, options: PipelineOptions, folder: Path) -> Non
 
 @contextmanager
 def job_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder for the files of one pipeline, which in the end are moved into `folder`.
+    """Yield a new folder for the files of one pipeline, which are moved into `folder` at the end.
 
-    Workers outlive a main process that was killed, by the bundle at hand. What they then write is under a name that no
-    later job looks at; so is what a failed attempt at a shard left. `publishing` removes all of it after an error,
-    and after a kill the next job of the same output does, or, when it is old, any job beside it.
+    Workers outlive a killed main process until they finish their bundle. The files they then write have names that no
+    later job reads, and so do those of a failed attempt at a shard. After an error, `publishing` removes them all;
+    after a kill, the next job with the same output does, or, once they are old, any job with an output next to it.
     """
     remove_leftovers(folder.parent)
     place = new_job_folder(folder)
@@ -94,16 +94,16 @@ def job_folder(folder: Path) -> Iterator[Path]:
 
 
 def _find_message(error: Exception) -> str | None:
-    """Find what a worker said of its input: runners raise its error, or another one with its trace as the text."""
+    """Find a worker's message about its input: runners raise its error, or another with its traceback as the text."""
     messages = [str(error)] if isinstance(error, _USER_ERRORS) else _TRACED_ERROR.findall(str(error))
     return messages[-1].split(" [while running ")[0].strip("\"' ") if messages else None
 
 
 @contextmanager
 def _quiet(level: str, folder: Path) -> Iterator[None]:
-    """Keep Beam from logging every step, and with its trace each error that is raised anyway.
+    """Keep Beam from logging every step, and the traceback of every error that is raised anyway.
 
-    Workers in processes of their own take their level from a file that this process's environment names.
+    Worker processes take their log level from a file named by an environment variable of this process.
     """
     logger = logging.getLogger("apache_beam")
     level_before, file_before = logger.level, os.environ.get(_WORKER_OPTIONS)
@@ -122,7 +122,7 @@ def _quiet(level: str, folder: Path) -> Iterator[None]:
 
 
 def check_options(options: Sequence[str]) -> None:
-    """Refuse options that Beam does not have, which it would leave out silently, and values it cannot read.
+    """Refuse options that Beam does not have, which it would silently ignore, and values that it cannot parse.
 
     Raises:
         ValueError: there is no such option, value or runner, or an option is a credential.
@@ -133,11 +133,11 @@ def check_options(options: Sequence[str]) -> None:
         raise ValueError(f"An option of Apache Beam must have a value of its kind. Received: {message}. See --help.")
 
     def find_unknown(parser: argparse.ArgumentParser) -> None:
-        # In place of a page on how to use Beam.
-        parser.error = refuse  # type: ignore[method-assign]  # there is no other way to its text
+        # Otherwise Beam's whole usage would be printed.
+        parser.error = refuse  # type: ignore[method-assign]  # the only way to get the message
         unknown.extend(parser.parse_known_args(list(options))[1])
 
-    PipelineOptions([]).get_all_options(add_extra_args_fn=find_unknown)  # it makes the parser of all of Beam's options
+    PipelineOptions([]).get_all_options(add_extra_args_fn=find_unknown)  # builds the parser with all of Beam's options
     if unknown:
         name = unknown[0].partition("=")[0]
         raise ValueError(f"An option must be one of this command or of Apache Beam. Received: {name}. See --help.")

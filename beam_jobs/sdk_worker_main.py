@@ -1,9 +1,9 @@
-"""Beam's worker process without its lines on standard error: what it logs reaches the runner, which shows errors."""
+"""Beam's worker process without output on standard error: its log goes to the runner, which shows errors."""
 
 import logging
 import sys
 
-logging.getLogger().addHandler(logging.NullHandler())  # the first warning of an import would install one that prints
+logging.getLogger().addHandler(logging.NullHandler())  # else the first import warning would install one that prints
 
 from apache_beam.runners.worker.sdk_worker_main import main  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Write records into shards whose content and order depend on the records alone."""
+"""Write records to TFRecord shards whose content and order depend only on the records."""
 
 import math
 from collections import defaultdict
@@ -19,23 +19,23 @@ from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, name_re
 from keras_bert_flow.text.randomness import keyed_numbers
 
 WRITING = JobPart("writing", "files")
-SHARD_BYTES = 256_000_000  # a training file stays below
+SHARD_BYTES = 256_000_000  # upper limit of the size of a training file
 MIN_SHARDS = 4
-_AIMED_SHARE = 0.97  # of that; records are dealt at random, and of 300,000 to a file the standard deviation is 0.2 %
-_NAMES_BYTES = 256  # of a record's features, their lengths, the label and the framing
-_ORDER_BYTES = 8  # in front of a record on its way: its place in the shard
+_AIMED_SHARE = 0.97  # of that; random assignment of 300,000 records per file has a standard deviation of 0.2 %
+_NAMES_BYTES = 256  # of a record's feature names, their lengths, the label and the framing
+_ORDER_BYTES = 8  # before a record in an exchange: its position in the shard
 PART_BYTES = 64_000_000  # of a shard that a worker may have to sort in memory
-# Place of its first record in the shard, folder, and what `write_tfrecords` says of its two files
+# Position of its first record in the shard, folder, and the summaries of its two files from `write_tfrecords`
 Part = tuple[bytes, str, list[tuple]]
 
 
 class ShardPlan(NamedTuple):
-    """How many files there will be for training, and into how many parts a worker's memory divides one.
+    """The number of training files, and the number of parts of a file that each fit a worker's memory.
 
     Attributes:
-        shards: files for training.
-        parts: of a file for training.
-        held_out_parts: of the file of held-out records.
+        shards: number of training files.
+        parts: number of parts of a training file.
+        held_out_parts: number of parts of the file of held-out records.
     """
 
     shards: int
@@ -46,13 +46,13 @@ class ShardPlan(NamedTuple):
 class WriteShards(beam.PTransform):
     """Write (part, records) pairs as sorted TFRecord files, and emit a summary of each file.
 
-    Takes a dict of collections: `records`, and `plan`, one ShardPlan; held-out records fill one file. A record's shard
-    and its place there follow from a digest of its bytes: the order is a random one, and the same for every runner and
-    number of workers. A retried shard writes the same bytes again.
+    Takes a dict of collections: `records`, and `plan`, with one ShardPlan; held-out records fill one file. A digest of
+    a record's bytes determines its shard and its position there: the order is random, and the same for every runner and
+    number of workers. A retried shard has the same bytes.
 
     Args:
-        folder: where the files go, also in an object store; every worker must reach it.
-        seed: of the order.
+        folder: output folder, possibly in an object store; every worker must reach it.
+        seed: seed of the order.
         exchange: moves the records.
     """
 
@@ -70,7 +70,7 @@ class WriteShards(beam.PTransform):
 
 
 def plan_shards(size: CorpusSize, config: RecordsConfig, vocabulary_size: int) -> ShardPlan:
-    """Plan the files for records of documents, by an upper estimate of their bytes."""
+    """Plan the files for the records of a corpus, from an upper estimate of their size."""
     shards = choose_shards(size, config, vocabulary_size)
     once = size.instances / 1000 * max_record_bytes(config, vocabulary_size)
     parts, held_out_parts = (
@@ -82,9 +82,9 @@ def plan_shards(size: CorpusSize, config: RecordsConfig, vocabulary_size: int) -
 
 
 def choose_shards(size: CorpusSize, config: RecordsConfig, vocabulary_size: int) -> int:
-    """Return the number of files for training: `config.shards`, or enough to keep each below SHARD_BYTES.
+    """Return the number of training files: `config.shards`, or enough to keep each below SHARD_BYTES.
 
-    The number depends on the documents and the arguments alone. It is an upper estimate, by up to two times.
+    The number depends only on the documents and the arguments. It is an upper estimate, up to twice what is needed.
     """
     if config.shards:
         return config.shards
@@ -94,7 +94,7 @@ def choose_shards(size: CorpusSize, config: RecordsConfig, vocabulary_size: int)
 
 
 def max_record_bytes(config: RecordsConfig, vocabulary_size: int) -> int:
-    """Return the most bytes that a record takes in a file, its framing included."""
+    """Return the maximum size in bytes of a record in a file, including its framing."""
     ids, positions = _varint_bytes(vocabulary_size - 1), _varint_bytes(config.sequence_length - 1)
     per_token, per_prediction = ids + 2, ids + positions + 4  # the masks are 1 byte each, a weight is a float
     return _NAMES_BYTES + per_token * config.sequence_length + per_prediction * config.max_predictions
@@ -105,8 +105,11 @@ def _varint_bytes(number: int) -> int:
 
 
 def deal_records(batch: tuple[str, list[bytes]], plan: ShardPlan, seed: int) -> Iterator[Items]:
-    """Yield the number of each shard, of which the last is the held-out one, and its records of a batch, each of them
-    behind its place in the order."""
+    """Assign a batch of records to shards, of which the last is the held-out one.
+
+    Yields:
+        The number of a shard, and its records, each prefixed by its position in the order.
+    """
     part, records = batch
     dealt = defaultdict(list)
     find_order = keyed_numbers(seed, "order")
@@ -119,7 +122,7 @@ def deal_records(batch: tuple[str, list[bytes]], plan: ShardPlan, seed: int) -> 
 
 
 def find_part(number: int, item: bytes, plan: ShardPlan, folder: str) -> bytes:
-    """Divide a shard into parts by the places of its records."""
+    """Return the part of a record in its shard, by its position in the order."""
     parts = plan.parts if number < plan.shards else plan.held_out_parts
     return (int.from_bytes(item[:_ORDER_BYTES], "big") * parts >> 8 * _ORDER_BYTES).to_bytes(_ORDER_BYTES, "big")
 
@@ -131,7 +134,7 @@ def name_shard(number: int, plan: ShardPlan) -> str:
 
 
 def write_part(number: int, ordered: Iterator[bytes], plan: ShardPlan, folder: str) -> Iterator[tuple[int, Part]]:
-    """Write a part of a shard, or all of it, from records behind their orders and sorted."""
+    """Write a part of a shard, or all of it, from sorted records prefixed by their positions."""
     first = next(ordered, b"")
     records = (item[_ORDER_BYTES:] for item in chain([first] if first else [], ordered))
     with new_place(folder) as (local, place):
@@ -141,9 +144,9 @@ def write_part(number: int, ordered: Iterator[bytes], plan: ShardPlan, folder: s
 
 
 def join_parts(shard: tuple[int, Iterable[Part]], plan: ShardPlan, folder: str) -> Iterator[tuple]:
-    """Put a shard and its index under their names, in one step each; yield their summaries.
+    """Give a shard and its index their final names, atomically each; yield their summaries.
 
-    Its parts stay where they are: the step may be tried again.
+    The parts are kept, since the step may be retried.
     """
     number, parts = shard[0], sorted(shard[1])
     name, filled = name_shard(number, plan), [part for part in parts if part[0]] or parts[:1]
@@ -159,4 +162,4 @@ def join_parts(shard: tuple[int, Iterable[Part]], plan: ShardPlan, folder: str) 
 def _read_part(place: str, name: str) -> Iterator[bytes]:
     with fetched(place, name, name + INDEX_SUFFIX) as folder:
         file = TFRecordFile(folder / name, mapped=False)
-        yield from (file[number] for number in range(len(file)))  # pages of a part would be with those of another
+        yield from (file[number] for number in range(len(file)))  # mapped, pages of several parts would stay resident

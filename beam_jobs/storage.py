@@ -1,4 +1,4 @@
-"""Reach the corpus files of cloud stores and clusters through Apache Beam's filesystems."""
+"""Access corpus files in cloud stores and on clusters through Apache Beam's filesystems."""
 
 import importlib.util
 import io
@@ -26,14 +26,14 @@ _SECONDS_TO_ANSWER = 10.0
 
 
 class BeamStorage:
-    """Every place that Beam has a filesystem for, and this machine's disks.
+    """Storage on local disks and on every filesystem that Beam supports.
 
     Args:
-        options: Beam's options, some of which, such as `--s3_region_name`, say how to reach a place.
+        options: Beam's options, some of which, such as `--s3_region_name`, define how to reach a store.
     """
 
     def __init__(self, options: Sequence[str] = ()):
-        FileSystems.set_options(PipelineOptions(list(options)))  # workers are given theirs by Beam
+        FileSystems.set_options(PipelineOptions(list(options)))  # for this process; Beam passes them to workers
 
     def find(self, pattern: str, suffixes: tuple[str, ...]) -> list[str]:
         if not is_remote(pattern):
@@ -63,7 +63,7 @@ def _match(pattern: str) -> list[str]:
 
 
 def check_reachable(path: str) -> None:
-    """Raise ValueError where Beam has no filesystem for a path, lacks the library for it, or nothing answers there."""
+    """Raise ValueError if Beam has no filesystem for a path, lacks the library for it, or no server answers."""
     scheme = FileSystems.get_scheme(path)
     module, extra = _EXTRAS.get(scheme, ("", ""))
     if extra and not _is_installed(module):
@@ -87,14 +87,14 @@ def check_reachable(path: str) -> None:
 
 
 def make_s3_client(path: str) -> Any:
-    """Return boto3's client for an address at s3://, with Beam's options."""
+    """Return a boto3 client for an s3:// address, with Beam's options."""
     from apache_beam.io.aws.s3io import S3IO  # needs boto3
 
     return S3IO(options=FileSystems.get_filesystem(path)._options).client.client
 
 
 def _check_answering(path: str) -> None:
-    """Raise ValueError at once where no server answers: Beam would ask again for ten minutes."""
+    """Raise ValueError at once if no server answers; Beam would retry for ten minutes."""
     url = urlsplit(make_s3_client(path).meta.endpoint_url)
     if url.scheme in getproxies():
         return
@@ -110,5 +110,5 @@ def _check_answering(path: str) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package that it is in
+    except ModuleNotFoundError:  # of a parent package
         return False

@@ -22,17 +22,17 @@ _ID = np.dtype(np.int32)
 
 
 class TokenizeDocuments(CountingDoFn):
-    """Encode batches of documents and emit batches of packed ones.
+    """Tokenize batches of documents and emit batches of packed ones.
 
-    Sentences without a token, and documents without a sentence, are dropped.
+    Sentences without tokens, and documents without sentences, are dropped.
 
     Args:
         tokenizer: encodes the sentences.
-        split_lines: a line is a paragraph to be split into sentences; otherwise it is one sentence.
+        split_lines: whether a line is a paragraph to be split into sentences, rather than one sentence.
     """
 
     def __init__(self, tokenizer: Tokenizer, split_lines: bool):
-        self._tokenizer = tokenizer  # sent to workers with this step alone: it is the largest thing to send
+        self._tokenizer = tokenizer  # sent to workers only with this step: it is the largest object
         self._split_lines = split_lines
 
     def process(self, texts: Texts) -> Iterator[list[bytes]]:
@@ -59,7 +59,7 @@ class TokenizeDocuments(CountingDoFn):
 
 
 def count_bytes(text: str) -> int:
-    """Return the bytes of a text in UTF-8."""
+    """Return the size in bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -68,21 +68,21 @@ def pack_document(document_id: str, text_bytes: int, lengths: array, token_ids: 
 
     Args:
         document_id: digest of its text.
-        text_bytes: bytes of its text.
-        lengths: int32, (sentences,). Tokens of each sentence.
+        text_bytes: size of its text in bytes.
+        lengths: int32, (sentences,). Number of tokens per sentence.
         token_ids: int32, (tokens,).
     """
     return _HEADER.pack(bytes.fromhex(document_id), text_bytes, len(lengths)) + lengths.tobytes() + token_ids.tobytes()
 
 
 def read_facts(packed: bytes) -> tuple[int, int, int]:
-    """Return the bytes of text of a packed document, and how many sentences and tokens it has."""
+    """Return the text size in bytes, the number of sentences and the number of tokens of a packed document."""
     text_bytes, sentences = _FACTS.unpack_from(packed, ID_BYTES)
     return text_bytes, sentences, (len(packed) - _HEADER.size) // _ID.itemsize - sentences
 
 
 def unpack_document(name: bytes, rest: bytes) -> TokenizedDocument:
-    """Return a document from its id and what follows the id of a packed one."""
+    """Return a document from its id and the rest of its packed form."""
     _, sentences = _FACTS.unpack_from(rest)
     numbers = np.frombuffer(rest, _ID, offset=_FACTS.size)
     return TokenizedDocument(name.hex(), numbers[sentences:], numbers[:sentences])

@@ -1,4 +1,4 @@
-"""Start the worker processes of Beam's local runner so that Ctrl-C in a terminal reaches the main process alone."""
+"""Start the worker processes of Beam's local runner such that Ctrl-C in a terminal reaches only the main process."""
 
 import shlex
 import sys
@@ -8,15 +8,17 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 MULTI_PROCESSING = "multi_processing"
-# As fn_runner.py has it. The runner gives the command to a shell; a signal that is ignored stays so across `exec`.
+# As in fn_runner.py. The runner passes the command to a shell; an ignored signal stays ignored across `exec`.
 COMMAND = "trap '' INT; exec {python} -m beam_jobs.sdk_worker_main"
 
 
 def shielded_runner(options: PipelineOptions) -> FnApiRunner:
-    """Return a runner whose worker processes ignore SIGINT: each would print a traceback; the main process ends them.
+    """Return a runner whose worker processes ignore SIGINT, which would make each print a traceback.
+
+    The main process ends them.
 
     Args:
-        options: lose the mode `multi_processing`, for which the runner would start workers of its own.
+        options: Beam's options; the mode `multi_processing` is removed, since the runner would start its own workers.
     """
     direct = options.view_as(DirectOptions)
     if direct.direct_running_mode != MULTI_PROCESSING:

@@ -1,4 +1,4 @@
-"""Run a command as a child process that never outlives us: its lines to a function, our signals to it."""
+"""Run a command as a child process that never outlives this one, passing on its output lines and our signals."""
 
 import os
 import re
@@ -18,15 +18,15 @@ from keras_bert_flow.own_packages import child_environment
 GRACE_SECONDS = 25.0  # from SIGTERM to SIGKILL: time to write a checkpoint, within the 30 s of Prefect's worker
 POLL_SECONDS = 0.05
 FOLLOW_SECONDS = 0.25
-DRAIN_SECONDS = 5.0  # for the last lines, should a grandchild still hold the pipe
+DRAIN_SECONDS = 5.0  # to wait for the last lines if a grandchild still holds the pipe
 PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
 
-# Before the process to end with, and the command
+# Followed by the id of the process to end with, and the command
 GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
 
-_running: list[subprocess.Popen] = []  # of `run_child`, in whichever thread
+_running: list[subprocess.Popen] = []  # children of `run_child`, in all threads
 
-_COLOURS = re.compile(r"\x1b\[[\d;?]*[mKhl]")  # and what bars do with the cursor; all else is somebody's text
+_COLOURS = re.compile(r"\x1b\[[\d;?]*[mKhl]")  # and cursor movements of progress bars; all else is text to keep
 
 
 def run_child(
@@ -38,14 +38,14 @@ def run_child(
 ) -> int:
     """Run a command to its end.
 
-    SIGTERM, SIGINT or an exception here sends SIGTERM to the child, then SIGKILL to its group after the grace.
+    SIGTERM, SIGINT or an exception here sends SIGTERM to the child, and SIGKILL to its group after the grace period.
 
     Args:
         environment: variables to add to ours.
-        on_line: takes each line of output, errors included, without colours; called from another thread.
-        follow: called again and again while it runs; what it raises stops the child.
+        on_line: takes each line of output, including standard error, without colours; called from another thread.
+        follow: called repeatedly while the command runs; an exception that it raises stops the child.
     Returns:
-        The exit status; the negative number of the signal that ended the child.
+        The exit status, or the negative number of the signal that ended the child.
     """
     with _sigterm_raises():
         child = start_child(command, PLAIN_OUTPUT | dict(environment), subprocess.PIPE)
@@ -62,7 +62,7 @@ def run_child(
 
 
 def stop_children(grace_seconds: float) -> None:
-    """Stop every child that `run_child` waits for in another thread, all of them at once."""
+    """Stop all children that `run_child` waits for in other threads, at the same time."""
     children = [*_running]
     for child in children:
         with suppress(ProcessLookupError):
@@ -76,9 +76,9 @@ def stop_children(grace_seconds: float) -> None:
 
 
 def start_child(command: Sequence[str], environment: Mapping[str, str], output: int | IO[bytes]) -> subprocess.Popen:
-    """Start a command in a process group of its own that ends with this thread, however this thread ends.
+    """Start a command in a process group of its own; it ends when this thread ends, however that happens.
 
-    A Python command imports this project's packages, whatever lies in the working directory.
+    A Python command imports this project's packages, regardless of the working directory.
     """
     return subprocess.Popen(
         (*GUARD, str(os.getpid()), *command),
@@ -91,7 +91,7 @@ def start_child(command: Sequence[str], environment: Mapping[str, str], output: 
 
 
 def stop_child(child: subprocess.Popen, grace_seconds: float) -> None:
-    """Ask a child to stop, wait for the grace, then end whatever is left of its group."""
+    """Ask a child to stop, wait for the grace period, then kill the rest of its group."""
     try:
         if child.poll() is None:
             child.terminate()
@@ -99,7 +99,7 @@ def stop_child(child: subprocess.Popen, grace_seconds: float) -> None:
     except subprocess.TimeoutExpired:
         pass
     finally:
-        with suppress(ProcessLookupError, PermissionError):  # nobody left; macOS says so by refusing
+        with suppress(ProcessLookupError, PermissionError):  # nothing left to kill; macOS then raises PermissionError
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
@@ -108,10 +108,10 @@ def stop_child(child: subprocess.Popen, grace_seconds: float) -> None:
 def ended_on_leaving(find_child: Callable[[], subprocess.Popen], grace_seconds: float) -> Iterator[None]:
     """Stop a child, as `stop_child` does, when a signal ends this process within the block.
 
-    Not by the methods of `Popen`, whose lock the interrupted code may hold.
+    The methods of `Popen` are not used, since the interrupted code may hold its lock.
 
     Args:
-        find_child: returns the child that there is then.
+        find_child: returns the current child.
     """
 
     def end(hurry: bool) -> None:
@@ -137,7 +137,7 @@ def _wait(child: subprocess.Popen, follow: Callable[[], object]) -> int:
 
 
 def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:
-    """Hand over line by line; what a progress bar redraws with carriage returns is a line each time."""
+    """Pass on output line by line; each redraw of a progress bar, by a carriage return, is a line."""
     with stream:
         for chunk in stream:
             for line in re.split(r"[\r\n]", _COLOURS.sub("", chunk.decode("utf-8", "replace"))):
@@ -147,9 +147,9 @@ def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit where it would end us at once, so that the child gets its grace.
+    """Turn SIGTERM into SystemExit if it would end this process at once, so that the child gets its grace period.
 
-    Where someone else handles the signal, as Prefect's engine does by raising, theirs stays.
+    An existing handler stays, such as that of Prefect's engine, which raises.
     """
     on_main_thread = threading.current_thread() is threading.main_thread()
     if not on_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:

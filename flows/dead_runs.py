@@ -1,4 +1,4 @@
-"""Runs whose processes were killed: marked as crashed, with the cause and what to do, rather than shown as running."""
+"""Mark runs whose processes were killed as crashed, with the cause and what to do, rather than running."""
 
 import os
 import time
@@ -23,7 +23,7 @@ from prefect.events.schemas.events import ResourceSpecification
 from prefect.states import Cancelled, Crashed, Scheduled
 
 DEAD_RUNS = "keras-bert-flow: end dead runs"
-# Three heartbeats of Prefect's 180 s. With half of it runs were ended that were alive (prefect#16459, #18653).
+# Three of Prefect's heartbeat intervals of 180 s. Half of that ended runs that were alive (prefect#16459, #18653).
 DEAD_AFTER = timedelta(seconds=540)
 REMEDY = (
     "its process was killed, or its machine stopped. Run it again with the same parameters: finished stages are kept, "
@@ -36,7 +36,7 @@ UNDER_WAY = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 
 
 def end_silent_runs(client: SyncPrefectClient, after: timedelta = DEAD_AFTER) -> None:
-    """Have the server mark runs as crashed that have stopped to give signs of life, wherever they ran."""
+    """Make the server mark runs without heartbeats as crashed, on whichever machine they ran."""
     if client.read_automations_by_name(DEAD_RUNS):
         return
     trigger = EventTrigger(
@@ -54,11 +54,11 @@ def end_silent_runs(client: SyncPrefectClient, after: timedelta = DEAD_AFTER) ->
 
 
 def end_killed_runs(client: SyncPrefectClient, pool: str, on_line: Callable[[str], None]) -> None:
-    """End the runs of a work pool that a worker of this machine left behind, so that the next need not wait for them.
+    """End the runs of a work pool that a killed worker of this machine left behind, so that new runs need not wait.
 
-    For a time without a worker, and for a server that this machine alone reaches: the process of each run is of this
-    machine. One with the number of a process that is there is left to `end_silent_runs`; the number may be another's.
-    So are all of them where the server does not answer.
+    Call this while no worker runs, for a server that only this machine reaches, so that all runs' processes are on this
+    machine. A run whose process id exists is left to `end_silent_runs`, since the id may belong to another process. So
+    are all runs if the server does not answer.
     """
     with suppress(httpx.HTTPError):
         for run in _read_under_way(client, pool):
@@ -74,17 +74,17 @@ def _read_under_way(client: SyncPrefectClient, pool: str) -> list[FlowRun]:
 
 
 def _find_end(run: FlowRun) -> State | None:
-    """Return the state in which a run is that no worker follows; None where its process may be there."""
+    """Return the final state of a run that no worker follows, or None if its process may still exist."""
     number = (run.infrastructure_pid or "").rpartition(":")[2]
     if not number:
-        return Scheduled() if run.state_type == StateType.PENDING else None  # taken by the worker, and not started
+        return Scheduled() if run.state_type == StateType.PENDING else None  # picked up by the worker, but not started
     if _outlives(int(number), GONE_SECONDS):
         return None
     return Cancelled() if run.state_type == StateType.CANCELLING else Crashed(message=KILLED)
 
 
 def _outlives(number: int, seconds: float) -> bool:
-    """Return whether a process is there and still is after a while: one that was killed first gives its memory back."""
+    """Return whether a process still exists after `seconds`: a killed process first frees its memory."""
     deadline = time.monotonic() + seconds
     while _lives(number):
         if time.monotonic() > deadline:
@@ -96,9 +96,9 @@ def _outlives(number: int, seconds: float) -> bool:
 def _lives(number: int) -> bool:
     try:
         os.kill(number, 0)
-        # A process that has ended and that nobody waits for, as in a container without an init: (man 5 proc)
+        # "Z" is a zombie: a dead process that nobody waits for, as in a container without an init (man 5 proc).
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's, or no /proc here
+    except OSError:  # another user's process, or no /proc on this system
         return True

@@ -1,5 +1,7 @@
-"""Register on a Prefect server what is needed to start runs from its UI: a work pool, a deployment for each flow and
-configuration, and an automation that ends dead runs."""
+"""Register deployments on a Prefect server, so that runs can be started from its UI.
+
+This creates a work pool, a deployment for each flow and configuration, and an automation that ends dead runs.
+"""
 
 import shlex
 import sys
@@ -32,23 +34,23 @@ FLOWS: dict[Flow, str] = {
     finetune: "flows.finetune.finetune",
     evaluate: "flows.evaluate.evaluate",
 }
-# What a worker of this machine starts for a run: Prefect's own command, made to end with the worker.
+# The command by which a worker of this machine starts a run: Prefect's own, made to end with the worker.
 ENGINE = (*GUARD, ANY_PARENT, sys.executable, "-m", "prefect.engine")
 
 
 def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -> list[str]:
-    """Register everything; what is there already is brought up to date.
+    """Register a work pool and deployments, updating existing ones.
 
     Args:
-        configs: files of configurations; a deployment has the name of its file, without the suffix. One with the
-            section `matrix` has that flow alone.
+        configs: configuration files; a deployment has the name of its file, without the suffix. A configuration with
+            the section `matrix` gets only the flow `bert-matrix`.
         pool: name of the work pool, of the type `process`.
-        folder: in which runs work, so that relative paths mean the same there as here.
-        parallel: runs at a time; each trains, and by default there is one device.
+        folder: working directory of the runs, so that relative paths mean the same there as here.
+        parallel: maximum number of concurrent runs; the default of 1 is for a single device, since each run trains.
     Returns:
         The names of the deployments, `flow/configuration`.
     Raises:
-        FileNotFoundError, ValueError: as of `load_config`, before anything is registered; two files of one name.
+        FileNotFoundError, ValueError: as for `load_config`, or two files have the same name; nothing is registered.
     """
     forms = list(_describe_forms(configs))
     with get_client(sync_client=True) as client:
@@ -66,7 +68,7 @@ def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -
                 pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(folder)}}],
                 job_variables={
                     "command": shlex.join(ENGINE),
-                    "env": {"PYTHONSAFEPATH": "1"},  # no module of the folder shadows an installed one
+                    "env": {"PYTHONSAFEPATH": "1"},  # modules in the folder must not shadow installed ones
                 },
                 tags=["keras-bert-flow"],
             )

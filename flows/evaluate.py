@@ -24,7 +24,7 @@ def evaluate(
     pretrained: str | None = None,
     finetuned: str | None = None,
 ) -> str:
-    """Measure fine-tuned models and write the report.
+    """Evaluate fine-tuned models and write the report.
 
     Args:
         records: Folder of records; by default the one that `preprocess` made for this configuration.

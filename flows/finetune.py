@@ -1,4 +1,4 @@
-"""The flow from a pre-trained model to models of a task."""
+"""The flow from a pre-trained model to models fine-tuned on a task."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ def finetune(
     """Fine-tune a pre-trained model on the configured task, once per seed.
 
     Args:
-        model: Model directory, ours or Hugging Face's; by default what `pretrain` made for this configuration.
+        model: Model directory, ours or Hugging Face's; by default the one that `pretrain` made for this configuration.
     Returns:
         The folder of fine-tuned models.
     """

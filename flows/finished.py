@@ -1,4 +1,4 @@
-"""Find what the stages of a configuration have published."""
+"""Find the finished stages of a configuration and their published folders."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,16 +10,16 @@ from keras_bert_flow.records.manifest import MANIFEST, check_folder
 
 
 class Unfinished(Exception):
-    """A stage must run."""
+    """A stage is not finished and must run."""
 
 
 def find_all(config: PipelineConfig) -> list[StageRun] | None:
-    """Return the stages of a run in order, the report's last, where all are finished; else None.
+    """Return the stages of a run in order, with the report's last, if all are finished; else None.
 
     Args:
-        config: of `settle_config`.
+        config: the result of `settle_config`.
     Raises:
-        ValueError: a result lost more of its text than is allowed now.
+        ValueError: more text of a result was rejected than the configuration allows.
     """
     found: list[StageRun] = []
 
@@ -37,12 +37,12 @@ def find_all(config: PipelineConfig) -> list[StageRun] | None:
 
 
 def find_records(config: PipelineConfig) -> list[Path]:
-    """Return the records of each phase of pre-training."""
+    """Return the finished records of each phase of pre-training; FileNotFoundError if any are missing."""
     return make_records(config, lambda stage: _require(stage, "preprocess"))
 
 
 def find_pretrained(config: PipelineConfig, records: Sequence[Path]) -> list[Path]:
-    """Return what each phase of pre-training made."""
+    """Return the finished folder of each phase of pre-training; FileNotFoundError if any is missing."""
     return make_pretrained(config, records, lambda stage: _require(stage, "pretrain"))
 
 
@@ -52,7 +52,7 @@ def find_finetuned(config: PipelineConfig, pretrained: Path) -> Path:
 
 def _require(stage: StageRun, flow_name: str) -> Path:
     if not find_address(stage.folder) and (stage.folder / MANIFEST).is_file():
-        check_folder(stage.folder)  # names the file that is damaged
+        check_folder(stage.folder)  # its error names the damaged file
     if not stage.is_finished():
         raise FileNotFoundError(
             f"`{stage.name}` must be finished first. Received: {name_path(stage.folder)}, not there. "

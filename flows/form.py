@@ -1,8 +1,8 @@
-"""The form of a flow: the few settings that it asks for one by one, and where each stands in a configuration.
+"""Forms of flows in Prefect's UI: a few settings as fields, and the setting of the configuration for each field.
 
-A flow is written as a function of a configuration; `with_form` makes it one of a file, of those settings, and of any
-others as `key=value`. A deployment belongs to one configuration: its form shows that configuration's values, with the
-bounds and words that the configuration itself has for them, so what is out of bounds is refused before there is a run.
+A flow is written as a function of a configuration; `with_form` turns it into a function of a file, those settings, and
+any others as `key=value`. A deployment belongs to one configuration: its form shows that configuration's values, with
+the bounds and descriptions of the settings, so values out of bounds are refused before a run starts.
 """
 
 import inspect
@@ -23,7 +23,7 @@ from keras_bert_flow.config.settings import Settings
 from keras_bert_flow.config.tasks import TASKS
 
 CONFIG, OVERRIDES = "config_path", "overrides"
-# Parameter of a flow → its type, its title, the setting
+# Parameter of a flow → type, title, setting
 FIELDS = {
     "corpus": (list[str] | None, "Text: files, folders and globs", "corpus.input"),
     "kind": (str | None, "Kind of task", "task.kind"),
@@ -41,10 +41,10 @@ OVERRIDE = r"^[A-Za-z_][A-Za-z0-9_.]*=.*$"
 
 
 def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Turn a function of a configuration into one that makes it from a file, from fields of the form and settings.
+    """Turn a function of a configuration into one of a file, fields of the form, and further settings.
 
     Args:
-        names: the fields that matter to the function.
+        names: the form fields that are relevant to the function.
     """
 
     def decorate(run: Callable[..., str]) -> Callable[..., str]:
@@ -66,8 +66,8 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
             overrides = list_overrides(fields, given.pop(OVERRIDES, ()))
             return run(settle_config(given.pop(CONFIG, DEFAULT_CONFIG), overrides), **given)
 
-        del start.__wrapped__  # else its signature is taken for that of `start`
-        start.__signature__ = signature  # type: ignore[attr-defined]  # what `inspect` reads
+        del start.__wrapped__  # otherwise its signature would be used for `start`
+        start.__signature__ = signature  # type: ignore[attr-defined]  # read by `inspect`
         start.__doc__ = _document(run, names)
         return start
 
@@ -75,7 +75,7 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
 
 
 def name_run() -> str:
-    """Name a run after its configuration, what was filled in and what was changed: `quickstart, tiny, backend=jax`."""
+    """Name a run after its configuration, form fields and overrides: `quickstart, tiny, backend=jax`."""
     given = flow_run.parameters
     chosen = [str(given[name]) for name in ("size", "backend") if given.get(name)]
     chosen[1:1] = [f"{given['steps']} steps"] if given.get("steps") else []
@@ -84,7 +84,7 @@ def name_run() -> str:
 
 
 def list_overrides(fields: dict[str, Any], overrides: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the fields that are filled in as `key=value` settings, and the further ones after them, which win."""
+    """Return the filled-in fields as `key=value` settings, followed by the overrides, which take precedence."""
     given = {name: value for name, value in fields.items() if value not in (None, "", [], ())}
     return (*(f"{FIELDS[name][2]}={canonical_json(value)}" for name, value in given.items()), *overrides)
 
@@ -93,7 +93,7 @@ def describe_form(flow: Flow, config: PipelineConfig, path: str) -> tuple[dict[s
     """Return the parameters of a flow's form, filled in from a configuration, and their JSON schema.
 
     Args:
-        path: file of the configuration; a form has no other.
+        path: file of the configuration, the only one that the form accepts.
     """
     schema = parameter_schema(flow).model_dump()
     values: dict[str, Any] = {CONFIG: path}
@@ -109,7 +109,7 @@ def describe_form(flow: Flow, config: PipelineConfig, path: str) -> tuple[dict[s
         elif name == OVERRIDES:
             items = {"type": "string", "pattern": OVERRIDE}
             entry |= {"title": OVERRIDES_TITLE, "type": "array", "items": items, "default": []}
-        else:  # a folder, which the flow finds where none is named
+        else:  # a folder, which the flow finds itself if none is given
             entry |= {"title": f"{name.capitalize()}: folder", "type": "string"}
     return values, schema
 
@@ -128,13 +128,13 @@ def _describe(config: PipelineConfig, setting: str) -> dict[str, Any]:
     for parent in parents:
         section = getattr(section, parent)
     described = type(section).model_json_schema()["properties"][leaf]
-    if setting == FIELDS["kind"][2]:  # which each kind has but for itself
+    if setting == FIELDS["kind"][2]:  # the schema of each kind has only that kind
         described = {"type": "string", "enum": list(TASKS), "description": described["description"]}
     return {name: value for name, value in described.items() if name not in ("title", "default")}
 
 
 def _document(run: Callable[..., str], names: Sequence[str]) -> str:
-    """Write the docstring of a flow, from which Prefect takes the words of a form where nobody else gives them."""
+    """Return the docstring of a flow, from which Prefect takes the descriptions in a form unless given elsewhere."""
     lines = [f"{CONFIG}: {CONFIG_HELP}", f"{OVERRIDES}: {OVERRIDES_HELP}"]
     lines += [f"{name}: {FIELDS[name][1]}, in place of `{FIELDS[name][2]}`." for name in names]
     summary, _, own = (inspect.getdoc(run) or "").partition("\nArgs:\n")

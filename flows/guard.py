@@ -1,8 +1,8 @@
-"""Become a command that dies with the process that started it, even when that one is killed with -9.
+"""Run a command that dies with its parent process, even if the parent is killed with SIGKILL.
 
-Run as `python -I -S guard.py PARENT_PID COMMAND...`, with `-` for whoever starts it. A file of its own, run before the
-command in the same process, because Python code between fork and exec (`preexec_fn`) may deadlock in a process that has
-threads. Linux only: on other systems the command is started as it is.
+Run as `python -I -S guard.py PARENT_PID COMMAND...`, with `-` for any parent. This is a separate file, run before the
+command in the same process, because Python code between fork and exec (`preexec_fn`) may deadlock in a process with
+threads. Linux only: on other systems the command is just started.
 """
 
 import ctypes
@@ -17,10 +17,10 @@ ANY_PARENT = "-"
 
 
 def become(parent_pid: int | None, command: list[str]) -> None:
-    """Ask the system to end this process with its parent, then turn into the command."""
+    """Ask the kernel to kill this process when its parent dies, then replace it by the command (exec)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if parent_pid is not None and os.getppid() != parent_pid:  # the parent died before we asked
+        if parent_pid is not None and os.getppid() != parent_pid:  # the parent died before the request
             sys.exit(1)
     os.execvp(command[0], command)
 

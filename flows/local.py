@@ -1,7 +1,7 @@
-"""Run the whole pipeline here and now: the flow of the deployments, with no server to start and none left behind.
+"""Run the whole pipeline locally: the flow of the deployments, without a server to start or to clean up.
 
-The flow runs in a child process, so that Prefect reads its settings from the environment that we choose and hands over
-its last events when that process ends, while the server still listens.
+The flow runs in a child process, so that Prefect reads its settings from an environment set here and sends its last
+events when that process ends, while the server still listens.
 """
 
 import importlib
@@ -34,11 +34,11 @@ from keras_bert_flow.os_errors import explain_os_error
 from keras_bert_flow.progress import working
 
 PIPELINE, MATRIX = "flows.pipeline:bert_pipeline", "flows.matrix:bert_matrix"
-FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow gives its stage the grace first
-LAST_LINES = 5  # of a flow that died before it could say why
+FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow first waits for the grace period of its stage
+LAST_LINES = 5  # shown for a flow that died without reporting why
 SERVER_LOG = "keras-bert-flow-server.log"
-AWAITED = "KBF_AWAITED_SERVER"  # the address of one that starts while the flow's process imports Prefect
-# Prefect speaks to its server only; what the stages say is printed by `_print_lines_of_ours`.
+AWAITED = "KBF_AWAITED_SERVER"  # the address of a server that starts while the flow's process imports Prefect
+# Prefect logs only to its server; `_print_lines_of_ours` prints the lines of the stages.
 QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
@@ -54,9 +54,9 @@ def run_locally(
     on_line: Callable[[str], None] = print,
     flow: str = PIPELINE,
 ) -> Path:
-    """Run a flow, by default `bert-pipeline`, on the server that Prefect is set to use or else on one of our own.
+    """Run a flow, by default `bert-pipeline`, on the server configured in Prefect, or else on a temporary one.
 
-    `check_run` must have accepted the configuration: the flow does not check it again.
+    `check_run` must have accepted the configuration, since the flow does not check it again.
 
     Args:
         overrides: `key.sub=value` settings.
@@ -65,15 +65,15 @@ def run_locally(
     Returns:
         The path of the report.
     Raises:
-        ValueError: what the user has to mend, in one line.
-        StageError: anything else that failed.
+        ValueError: an error that the user can fix, in one line.
+        StageError: any other failure.
     """
     if importlib.util.find_spec("prefect") is None:
         raise ValueError("`kbf run` must have Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'")
     chosen, home = find_chosen_server()
-    chosen_backend = () if backend is None else (f"backend={backend}",)  # stronger than a setting
+    chosen_backend = () if backend is None else (f"backend={backend}",)  # takes precedence over a setting
     parameters = {"config_path": str(config_path), "overrides": [*overrides, *chosen_backend]}
-    # On a server that ends with the run nobody would see the flow find everything.
+    # On a temporary server nobody would see a flow whose stages are all finished, so none is started.
     if not chosen and flow == PIPELINE and (report := _find_report(parameters, on_line)):
         return report
     if chosen:
@@ -86,9 +86,9 @@ def run_locally(
 
 
 def main(flow: str, parameters: str, outcome: str) -> int:
-    """Run the flow in this process, the child's: leave the report's path, or what went wrong, in a file."""
+    """Run the flow in this child process, and write the report's path, or the error, to a file."""
     try:
-        with handling_signals():  # then Prefect does
+        with handling_signals():  # later Prefect handles them
             from flows.pipeline import IS_CHECKED
 
             module, _, function = flow.partition(":")
@@ -121,11 +121,11 @@ def run_flow(
     """Run the flow in a child process and return the path of its report; raise as `run_locally` does.
 
     Args:
-        watch: called again and again while it runs; what it raises stops the flow.
+        watch: called repeatedly while the flow runs; an exception that it raises stops the flow.
     """
     last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
-    waiting = ExitStack()  # for the first line: Prefect takes seconds to be imported
+    waiting = ExitStack()  # until the first line, since importing Prefect takes seconds
 
     def follow(line: str) -> None:
         waiting.close()
@@ -148,9 +148,9 @@ def run_flow(
 
 
 def _find_report(parameters: dict[str, Any], on_line: Callable[[str], None]) -> Path | None:
-    """Return the path of the report where all stages are finished, and say so of each, as the flow would.
+    """Return the path of the report if all stages are finished, and report each as the flow would; else None.
 
-    The flow finds it where there is much text, which would be digested twice.
+    For a large text this is left to the flow, since it would be digested twice.
     """
     config = settle_config(**parameters)
     stages = find_all(config) if is_soon_digested(config) else None
@@ -164,7 +164,7 @@ def _last_words(lines: Sequence[str]) -> str:
 
 
 def _print_lines_of_ours() -> None:
-    """Print what flows and stages log as plain lines, and nothing of what Prefect logs about itself."""
+    """Print the log of flows and stages as plain lines, without Prefect's messages about itself."""
     handler = logging.StreamHandler(sys.stdout)
     handler.addFilter(lambda record: Path(record.pathname).parent == Path(__file__).parent)
     for name in RUN_LOGGERS:

@@ -1,4 +1,4 @@
-"""Escape what runs log: it quotes names, and Prefect prints it on terminals and keeps it for its UI."""
+"""Escape the log messages of runs, which quote names: Prefect prints them on terminals and shows them in its UI."""
 
 import logging
 
@@ -9,7 +9,7 @@ _KEPT = "\n\t" + JOINERS  # Prefect's own messages have several lines
 
 
 def escape_run_logs() -> None:
-    """Escape the messages and tracebacks of flow and task runs, before any handler has them."""
+    """Escape the messages and tracebacks of flow and task runs before they reach any handler."""
     for name in RUN_LOGGERS:
         logging.getLogger(name).addFilter(_escape)
 

@@ -1,6 +1,6 @@
-"""Many runs of one configuration as one flow: each a flow run of its own, some at a time, and one table in the end.
+"""Run many variants of one configuration as one flow: each as a flow run of its own, with one table at the end.
 
-Results are content-addressed: what two runs share, such as the records, is made by the first that needs it.
+Results are content-addressed: the first run that needs a shared result, such as the records, makes it.
 """
 
 from collections import deque
@@ -65,7 +65,7 @@ def bert_matrix(config_path: str = DEFAULT_CONFIG, overrides: tuple[str, ...] = 
 
 @task(name="run-cell", task_run_name="{label}")
 def run_cell(label: str, config_path: str, overrides: tuple[str, ...]) -> str:
-    """Run the pipeline with the settings of one cell, in a process of its own."""
+    """Run the pipeline with the settings of one cell, in a separate process."""
     log = get_run_logger()
     parameters = {"config_path": config_path, "overrides": list(overrides)}
     environment = QUIET | {"PREFECT_API_URL": PREFECT_API_URL.value()}
@@ -75,7 +75,7 @@ def run_cell(label: str, config_path: str, overrides: tuple[str, ...]) -> str:
 def _run_all(
     cells: list[Cell], config_path: str, overrides: tuple[str, ...], at_once: int
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """Return the report of each run that ended well, and why each other one did not, by label."""
+    """Return the report of each successful run, and the reason of each failure, by label."""
     waiting, running = deque(cells), dict[PrefectFuture, str]()
     made, failed = dict[str, Path](), dict[str, str]()
     try:
@@ -90,7 +90,7 @@ def _run_all(
                 failed[label] = " ".join(str(found).split())
             else:
                 made[label] = Path(found)
-    except BaseException:  # cancelled: the threads wait for their children, and the process for its threads
+    except BaseException:  # on cancellation: threads wait for their children, and the process for its threads
         stop_children(FLOW_GRACE_SECONDS)
         raise
     return {cell.label: made[cell.label] for cell in cells if cell.label in made}, failed

@@ -1,7 +1,7 @@
-"""The whole walk as one flow: from raw text to the report.
+"""The whole pipeline as one flow: from raw text to the report.
 
-The stages are tasks of one flow run, not subflows, so that Prefect shows them on one page: one graph, one log, each
-stage Completed, Cached or Failed.
+The stages are tasks of one flow run rather than subflows, so that Prefect shows them on one page: one graph, one log,
+each stage Completed, Cached or Failed.
 """
 
 from contextvars import ContextVar
@@ -24,7 +24,7 @@ IS_CHECKED: ContextVar[bool] = ContextVar("is_checked", default=False)  # `kbf r
 @flow(name="bert-pipeline", flow_run_name=name_run)
 @with_form(*FIELDS)
 def bert_pipeline(config: PipelineConfig) -> str:
-    """Take raw text to an evaluated BERT, doing only what is not done yet.
+    """Train and evaluate a BERT from raw text, running only the stages that are not finished.
 
     Returns:
         The path of the report.

@@ -1,6 +1,6 @@
-"""Describe what a run would do, without doing it: stages with their keys, sizes of inputs, and estimates.
+"""Describe what a run would do, without running it: stages with their keys, sizes of inputs, and estimates.
 
-Keys of stages whose inputs are not made yet are not known. Nothing is written, and no server or backend is started.
+The keys of stages whose inputs do not exist yet are unknown. Nothing is written, and no server or backend is started.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,12 +33,12 @@ from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files
 
 UNKNOWN = "not yet known"
-DIGESTED_BYTES = 500_000_000  # a second or two; of more the digest is taken once, when the run needs it
+DIGESTED_BYTES = 500_000_000  # takes a second or two; a larger text is digested only once, when the run needs it
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage of a plan; `stage` is None where its key needs a result that is not made yet."""
+    """A stage of a plan; `stage` is None if its key depends on a result that does not exist yet."""
 
     name: str
     stage: StageRun | None
@@ -46,7 +46,7 @@ class PlannedStage:
 
     @property
     def folder(self) -> Path | None:
-        """The published folder, elsewhere its manifest; None where it is not there."""
+        """The published folder, or only its manifest if it is remote; None if it does not exist."""
         return fetch_manifest(self.stage.folder) if self.stage and self.stage.is_finished() else None
 
     def __str__(self) -> str:
@@ -57,11 +57,11 @@ class PlannedStage:
 def describe_plan(config: PipelineConfig, task: TaskFiles | None = None) -> str:
     """Return the stages, inputs and estimates of a run as lines of text.
 
-    The built-in corpus, where it is not written yet, is written to a temporary folder first: 10 s.
+    If the built-in corpus is needed and not written yet, it is first written to a temporary folder, which takes 10 s.
 
     Args:
-        config: with absolute paths; `check_run` has accepted it.
-        task: what `check_run` returned, so that the tables are not read again.
+        config: configuration with absolute paths, accepted by `check_run`.
+        task: the result of `check_run`, so that the tables are not read again.
     """
     with _builtin_folder(config) as builtin:
         stages = list(plan_stages(config, builtin))
@@ -91,17 +91,17 @@ def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: Task
 
 
 def is_soon_digested(config: PipelineConfig) -> bool:
-    """Say whether the text is here and so little that it may be digested once more, to know what is finished."""
+    """Return whether the text is local and small enough to digest an additional time, to find finished stages."""
     files = check_corpus(config)
     remote = any(map(is_remote, config.corpus.input))
     return not remote and sum(Path(path).stat().st_size for path in files) <= DIGESTED_BYTES
 
 
 def describe_finished(config: PipelineConfig) -> str:
-    """Return a line on the stages that are finished and those that are to run.
+    """Return a line on the finished stages and those to run.
 
     Args:
-        config: with absolute paths; `check_run` has accepted it.
+        config: configuration with absolute paths, accepted by `check_run`.
     """
     if not is_soon_digested(config):
         return "Which stages are finished is told as each comes: the text is not digested twice."
@@ -113,7 +113,7 @@ def describe_finished(config: PipelineConfig) -> str:
 
 @contextmanager
 def _builtin_folder(config: PipelineConfig) -> Iterator[Path | None]:
-    """Yield a folder with the built-in corpus and task, None where they are not asked for."""
+    """Yield a folder with the built-in corpus and task, or None if the configuration does not use them."""
     if not needs_builtin(config):
         yield None
         return
@@ -128,10 +128,10 @@ def _builtin_folder(config: PipelineConfig) -> Iterator[Path | None]:
 
 
 def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator[PlannedStage]:
-    """Yield every stage in the order in which they run, with its key where the results that it needs are there.
+    """Yield every stage in execution order, with its key if the results that it depends on exist.
 
     Args:
-        builtin: the built-in corpus and task, as files.
+        builtin: folder of the built-in corpus and task.
     """
     names = [name for name in name_stages(config) if name != "corpus"]
     if needs_builtin(config):
@@ -142,7 +142,7 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
             yield from (PlannedStage(name, None, "corpus") for name in names)
             return
         config = resolve_builtin(config, folder)
-    if any(map(is_remote, config.corpus.input)):  # its digest needs Beam, and all of the text
+    if any(map(is_remote, config.corpus.input)):  # its digest would need Beam and reading all of the text
         yield from (PlannedStage(name, None, "the text at another place") for name in names)
         return
     stage = _stage(config, "vocabulary", vocabulary_key(config.corpus, config.vocabulary))
@@ -181,7 +181,7 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     key = finetuning_key(config, previous / MODEL) if previous else None
     finetuning = PlannedStage("finetuning", _stage(config, "finetuning", key), trained_by)
     yield finetuning
-    published = [phase for phase in phases if phase]  # all of them, where there is a fine-tuned model
+    published = [phase for phase in phases if phase]  # all phases, if there is a fine-tuned model
     key = None
     if finetuning.folder and records[-1].folder:
         key = evaluation_key(config, finetuning.folder, records[-1].folder, published)

@@ -19,7 +19,7 @@ def preprocess(config: PipelineConfig) -> str:
     """Learn a vocabulary and write pre-training records.
 
     Returns:
-        The folder of records; of a second phase, where there is one.
+        The folder of records; with a second phase, that phase's.
     """
     performed: list[Performed] = []
     make = partial(perform, performed=performed)

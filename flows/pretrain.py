@@ -21,12 +21,12 @@ def pretrain(
     config: PipelineConfig,
     records: str | None = None,
 ) -> str:
-    """Train a model on pre-training records, or go on from its last checkpoint.
+    """Train a model on pre-training records, or resume from its last checkpoint.
 
     Args:
         records: Folder of records; by default the one that `preprocess` made for this configuration.
     Returns:
-        The folder of pre-training, of its second phase or of the student where there is one, which holds `model/`.
+        The folder of pre-training, which holds `model/`; with a second phase or a student, the folder of the last.
     """
     performed: list[Performed] = []
     make = partial(perform, performed=performed)

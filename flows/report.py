@@ -1,4 +1,4 @@
-"""Put the results of a run where Prefect's UI shows them."""
+"""Show the results of a run in Prefect's UI, as artifacts."""
 
 import base64
 import html
@@ -16,12 +16,12 @@ from keras_bert_flow.markdown import code_span, escape_markdown
 from keras_bert_flow.stores.fetching import fetch
 
 RESULTS = "report.md"
-GREY = "#8a8f98"  # read on the UI's light and dark pages; an image knows no colour of the text around it
+GREY = "#8a8f98"  # readable on the UI's light and dark pages; an image does not inherit the text colour
 SVG = "http://www.w3.org/2000/svg"
 
 
 def show_report(evaluation: Path) -> None:
-    """Create the artifact `report`: the conclusion, the tables, the curves, and where the whole report is."""
+    """Create the artifact `report`: the conclusion, the tables, the curves, and the location of the whole report."""
     here, place = fetch(evaluation), name_path(evaluation / REPORT)
     results = (here / RESULTS).read_text(encoding="utf-8").strip()
     where, address = f"The whole report: {code_span(place)}", find_page_url(here / REPORT)
@@ -33,14 +33,14 @@ def show_report(evaluation: Path) -> None:
 
 
 def show_stages(performed: Sequence[Performed]) -> None:
-    """Create the artifact `stages`: a row a stage, with its key, folder and time."""
+    """Create the artifact `stages`: one row per stage, with its key, folder and time."""
     rows = [
         {
             "stage": done.stage.name,
             "key": done.stage.key,
             "cached": done.is_cached,
             "seconds": done.seconds,
-            "folder": escape_markdown(name_path(done.stage.folder)),  # the UI takes cells for Markdown
+            "folder": escape_markdown(name_path(done.stage.folder)),  # the UI renders cells as Markdown
         }
         for done in performed
     ]
@@ -48,7 +48,7 @@ def show_stages(performed: Sequence[Performed]) -> None:
 
 
 def draw_images(page: str) -> list[str]:
-    """Return the drawings of a report as Markdown images that hold their data."""
+    """Return the drawings of a report as Markdown images with inline data."""
     images = []
     for svg, caption in find_figures(page):
         standalone = re.sub("<svg", f'<svg xmlns="{SVG}"', svg, count=1).replace("currentColor", GREY)

@@ -1,4 +1,4 @@
-"""Serve the reports of finished runs to browsers on this machine, which open no files for a page of Prefect's UI."""
+"""Serve the reports of finished runs on this machine, since browsers open no local files from Prefect's UI."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ REPORTS_URL, REPORTS_FOLDERS = "KBF_REPORTS_URL", "KBF_REPORTS_FOLDERS"  # set b
 
 
 def find_page_url(page: Path) -> str | None:
-    """Return where a browser finds a report; None where nobody serves its folder."""
+    """Return the URL of a report; None if its folder is not served."""
     url, folders = os.environ.get(REPORTS_URL), os.environ.get(REPORTS_FOLDERS, "").split(os.pathsep)
     place = page.resolve()
     if not url or not any(folder and place.is_relative_to(folder) for folder in folders):
@@ -25,7 +25,7 @@ def find_page_url(page: Path) -> str | None:
 
 
 class ReportHandler(SimpleHTTPRequestHandler):
-    """Serve `report.html` of the folders of results, and nothing else that lies there."""
+    """Serve the files `report.html` in the folders of results, and nothing else."""
 
     def __init__(self, *arguments: Any, folders: Sequence[Path], **options: Any):
         self._folders = folders
@@ -37,7 +37,7 @@ class ReportHandler(SimpleHTTPRequestHandler):
         return str(place) if is_ours else os.devnull + "/none"
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing: who reads a report is nobody's business."""
+        """Log nothing, for the privacy of the readers."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Name the folder of a search by what its trials have in common, so that the same command goes on with it."""
+"""Name the folder of a search by what its trials have in common, so that the same command resumes it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ def find_search_folder(
     objective: str,
     on_line: Callable[[str], None],
 ) -> Path:
-    """Return the folder of a search on this disk, by its text, its tables and all settings but the number of trials."""
+    """Return the local folder of a search, keyed by its text, tables and settings except the number of trials."""
     config = settle_trial(config_path, [*overrides], on_line)
     settings = drop_paths(config.model_dump(mode="json", exclude=NOT_IN_KEY))
     settings["tuning"] = tuning.model_dump(mode="json", exclude={"trials", "objective"}) | {"objective": objective}

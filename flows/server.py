@@ -1,6 +1,6 @@
-"""Keep a Prefect server for as long as one run lasts, and not a moment longer.
+"""Run a Prefect server for the duration of one run, and check servers and ports.
 
-Prefect's own temporary server outlives a run that is killed with -9; a child of ours does not (see `guard.py`).
+Prefect's own temporary server outlives a run that is killed with SIGKILL; a child of ours does not (see `guard.py`).
 """
 
 import os
@@ -18,16 +18,16 @@ from pathlib import Path
 from flows.child import ended_on_leaving, start_child, stop_child
 from flows.stages import StageError
 
-START_SECONDS = 120.0  # 4 on an idle machine; the first start also makes the database
+START_SECONDS = 120.0  # an idle machine takes 4 s; the first start also creates the database
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.05
 ANSWER_SECONDS = 10.0
 SERVER_SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # another server may hold the same SQLite file for a moment
+    "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # another server may briefly lock the same SQLite file
     "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
 }
-# Blocks are for the UI, which a run's own server has not; to register them takes seconds of a first start.
+# Blocks are for the UI, which a run's own server lacks; registering them would take seconds at the first start.
 RUN_SETTINGS = SERVER_SETTINGS | {"PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false"}
 _ERROR = re.compile(r"[\w.]+(Error|Exception|Exit): ")
 
@@ -36,7 +36,7 @@ class StartingServer:
     """A server that may not answer yet.
 
     Attributes:
-        address: of its API.
+        address: URL of its API.
     """
 
     def __init__(self, address: str, process: subprocess.Popen, log_path: Path):
@@ -49,7 +49,7 @@ class StartingServer:
         """Return whether it has answered.
 
         Raises:
-            StageError: it ended before, or did not answer in time; the message names its log.
+            StageError: it ended without answering, or did not answer in time; the message names its log.
         """
         self._has_answered = self._has_answered or answers(self.address)
         status = self._process.poll()
@@ -66,10 +66,10 @@ class StartingServer:
 
 @contextmanager
 def running_server(log_path: Path, environment: dict[str, str] | None = None) -> Iterator[StartingServer]:
-    """Start a server on a free port of this machine alone, yield it before it answers, and stop it."""
+    """Start a server on a free localhost port, yield it before it answers, and stop it at the end of the block."""
     port = find_free_port()
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    log_path.write_bytes(b"")  # then appended to, as by a second server with the same home
+    log_path.write_bytes(b"")  # then appended to, as another server with the same home may do too
     with open(log_path, "ab") as log:
         server = start_child(server_command(port), RUN_SETTINGS | (environment or {}), log)
     try:
@@ -80,24 +80,24 @@ def running_server(log_path: Path, environment: dict[str, str] | None = None) ->
 
 
 def server_command(port: int, ui: bool = False) -> tuple[str, ...]:
-    """Return the command of a server that this machine alone reaches."""
+    """Return the command of a server that only this machine can reach."""
     command = (sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port))
     return command if ui else (*command, "--no-ui")
 
 
 def server_settings(address: str) -> dict[str, str]:
-    """Return the settings of a server with a UI, which else looks for the API at port 4200.
+    """Return the settings of a server with a UI, which would otherwise look for the API at port 4200.
 
-    Its advertisement lies over the button that submits a form.
+    Promotional content is switched off, as it covers the button that submits a form.
     """
     page = {"PREFECT_SERVER_UI_API_URL": address, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
     return SERVER_SETTINGS | page | {"PREFECT_API_URL": address}
 
 
 def find_chosen_server() -> tuple[str | None, Path]:
-    """Return the address of the server that Prefect is set to use, None where it is not, and Prefect's home.
+    """Return the address of the server configured in Prefect, or None, and Prefect's home.
 
-    Prefect takes 2 s to be imported, and is asked only where something is set.
+    Since importing Prefect takes 2 s, it is imported only if there are settings.
 
     Raises:
         ValueError: Prefect cannot read its settings.
@@ -118,7 +118,7 @@ def find_chosen_server() -> tuple[str | None, Path]:
 
 
 def _is_something_set(home: Path) -> bool:
-    """Say whether there is any of the places in which Prefect finds settings."""
+    """Return whether any source of Prefect settings exists."""
     project = Path("pyproject.toml")
     return (
         any(name.upper().startswith("PREFECT_") and name != "PREFECT_HOME" for name in os.environ)
@@ -128,7 +128,7 @@ def _is_something_set(home: Path) -> bool:
 
 
 def check_chosen_server(address: str) -> None:
-    """Check that something answers at the address of the server that Prefect is set to use.
+    """Check that something answers at the address of the server configured in Prefect.
 
     Raises:
         ValueError: nothing answers.
@@ -136,7 +136,7 @@ def check_chosen_server(address: str) -> None:
     try:
         urllib.request.urlopen(f"{address}/health", timeout=ANSWER_SECONDS).close()
     except urllib.error.HTTPError:
-        pass  # an answer, if not of the kind that a server of one's own gives
+        pass  # an answer, though not that of a self-hosted server
     except (OSError, ValueError):
         source, unset = _find_setting()
         raise ValueError(
@@ -155,10 +155,10 @@ def check_port(port: int) -> None:
     """Check that a port of this machine is free.
 
     Raises:
-        ValueError: something listens there.
+        ValueError: a process listens on it.
     """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what has just ended does not hold it
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a process that has just ended does not block it
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
@@ -168,7 +168,7 @@ def check_port(port: int) -> None:
 
 
 def _find_setting() -> tuple[str, str]:
-    """Say where `PREFECT_API_URL` is set, and how to unset it."""
+    """Return where `PREFECT_API_URL` is set, and how to unset it."""
     from prefect.context import get_settings_context
     from prefect.settings import PREFECT_API_URL
 
@@ -181,15 +181,15 @@ def _find_setting() -> tuple[str, str]:
 
 
 def _last_error(log_path: Path) -> str:
-    """Find the line of the last error in a log, which more lines may follow; else its last line."""
+    """Return the line of the last error in a log, which more lines may follow; without errors its last line."""
     lines = [line.strip() for line in log_path.read_text("utf-8", "replace").splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)]
     return (errors or lines or ["It printed nothing."])[-1]
 
 
 def answers(address: str) -> bool:
-    """Say whether a server of this machine answers."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
+    """Return whether a server on this machine answers."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxies cannot reach this machine
     try:
         with direct.open(f"{address}/health", timeout=ANSWER_SECONDS) as response:
             return response.status == 200

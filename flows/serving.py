@@ -1,6 +1,6 @@
-"""Keep a Prefect server with its UI, a worker and the reports on this machine, until told to stop.
+"""Run a Prefect server with its UI, a worker and the reports on this machine until a signal: `kbf serve`.
 
-A server or worker that ends is started again: the runs are in the server's database, and the stages in their folders.
+A server or worker that ends is restarted; the runs are in the server's database, and the stages in their folders.
 """
 
 import os
@@ -21,23 +21,23 @@ from keras_bert_flow.local_paths import find_address
 
 POOL = "local"
 POLL_SECONDS = 1.0
-STOP_SECONDS = 35.0  # Prefect's worker gives a run 30 to write its checkpoint
+STOP_SECONDS = 35.0  # Prefect's worker gives a run 30 s to write its checkpoint
 MOST_STARTS, WITHIN_SECONDS = 5, 120.0
 AUTHENTICATION = "PREFECT_SERVER_API_AUTH_STRING"
 
 
 class Kept:
-    """A child process that is started again when it ends."""
+    """A child process that is restarted when it ends."""
 
     def __init__(self, name: str, start: Callable[[], subprocess.Popen], log: Path):
         self.name, self.child = name, start()
         self._start, self._log, self._starts = start, log, [time.monotonic()]
 
     def check(self, on_line: Callable[[str], None]) -> None:
-        """Start the child again if it has ended.
+        """Restart the child if it has ended.
 
         Raises:
-            StageError: it ends again and again.
+            StageError: it has ended too often in a short time.
         """
         status = self.child.poll()
         if status is None:
@@ -48,13 +48,13 @@ class Kept:
                 f"The {self.name} ended {MOST_STARTS} times in {WITHIN_SECONDS:.0f} s. Its log: {self._log}"
             )
         on_line(f"The {self.name} ended with status {status}; it is started again. Its log: {self._log}")
-        stop_child(self.child, 0.0)  # whatever is left of its group
+        stop_child(self.child, 0.0)  # kills the rest of its group
         self._starts.append(time.monotonic())
         self.child = self._start()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Stop the child at the end of the block, also when a signal ends this process within it."""
+        """Stop the child at the end of the block, or when a signal ends this process within it."""
         with ExitStack() as stack:
             stack.callback(lambda: stop_child(self.child, STOP_SECONDS))
             stack.enter_context(ended_on_leaving(lambda: self.child, STOP_SECONDS))
@@ -64,15 +64,15 @@ class Kept:
 def serve(
     configs: Sequence[str], home: Path, port: int, parallel: int = 1, on_line: Callable[[str], None] = print
 ) -> None:
-    """Start everything, register a deployment for each flow and configuration, and stay until a signal comes.
+    """Start everything, register a deployment for each flow and configuration, and run until a signal arrives.
 
     Args:
-        configs: files of configurations.
-        home: folder of Prefect's database; the logs of server and worker come to lie there.
-        port: of the server and its UI; the reports are at the next.
-        parallel: runs at a time.
+        configs: configuration files.
+        home: folder of Prefect's database and of the logs of server and worker.
+        port: port of the server and its UI; the reports use the next one.
+        parallel: maximum number of concurrent runs.
     Raises:
-        FileNotFoundError, ValueError: a configuration is wrong, or a port is taken; nothing has been started then.
+        FileNotFoundError, ValueError: a configuration is invalid, or a port is in use; nothing has been started then.
         StageError: the server does not start.
     """
     runs = {load_config(path).runs for path in configs}
@@ -80,7 +80,7 @@ def serve(
     for number in (port, port + 1):
         check_port(number)
     address = f"http://{HOST}:{port}/api"
-    os.environ["PREFECT_API_URL"] = address  # which Prefect reads when it is imported
+    os.environ["PREFECT_API_URL"] = address  # Prefect reads it when it is imported
     os.environ |= {REPORTS_URL: f"http://{HOST}:{port + 1}", REPORTS_FOLDERS: os.pathsep.join(map(str, folders))}
     if secret := os.environ.get(AUTHENTICATION):
         os.environ.setdefault("PREFECT_API_AUTH_STRING", secret)

@@ -1,4 +1,4 @@
-"""Turn what a flow is given, a file and settings, into the one configuration that every stage reads."""
+"""Resolve the parameters of a flow, a file and settings, to the one configuration that every stage reads."""
 
 import hashlib
 import os
@@ -23,14 +23,15 @@ DIGEST_LENGTH = 16  # hexadecimal digits, as in content keys
 
 
 def settle_config(config_path: str, overrides: Sequence[str] = ()) -> PipelineConfig:
-    """Load and check the configuration of a run, its paths made absolute, its tables and models fetched, and
-    `precision: auto` resolved.
+    """Load, check and resolve the configuration of a run.
+
+    Paths are made absolute, remote tables and models are downloaded, and `precision: auto` is resolved.
 
     Args:
-        overrides: `key.sub=value` settings; the last of a key counts.
+        overrides: `key.sub=value` settings; the last one of a key wins.
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: what is wrong with which setting.
+        ValueError: a setting is invalid; the message says which and why.
     """
     read = load_config(config_path, overrides)
     if read.matrix is not None:
@@ -43,7 +44,7 @@ def settle_config(config_path: str, overrides: Sequence[str] = ()) -> PipelineCo
 
 
 def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
-    """Pin the paths to the present working directory, so that they mean the same in every child process."""
+    """Resolve paths against the current working directory, so that they mean the same in every child process."""
     corpus, task, vocabulary, evaluation = config.corpus, config.task, config.vocabulary, config.evaluation
     files: dict[str, Any] = {"train": _absolute(task.train), "dev": _absolute(task.dev)}
     files["extra_dev"] = {name: _absolute(path) for name, path in task.extra_dev.items()}
@@ -62,7 +63,7 @@ def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
 
 
 def write_config(config: PipelineConfig) -> Path:
-    """Write a configuration on this disk, under a name made of its content."""
+    """Write a configuration to this disk, under a name derived from its content."""
     values = config.model_dump(mode="json")
     digest = hashlib.sha256(canonical_json(values).encode()).hexdigest()[:DIGEST_LENGTH]
     path = local_runs(config) / "configs" / f"{digest}.yaml"
@@ -74,12 +75,12 @@ def write_config(config: PipelineConfig) -> Path:
 
 
 def settle_folder(path: str) -> Path:
-    """Return the folder that a flow is given, absolute where it is on this disk."""
+    """Return a folder parameter of a flow as a path, made absolute if it is local."""
     return Path(path) if find_address(path) else Path(path).absolute()
 
 
 def local_runs(config: PipelineConfig) -> Path:
-    """Return the folder on this disk for what a run keeps here: its own, or one of the cache."""
+    """Return the folder for a run's local files: the run's own if it is local, else one in the cache."""
     return cache_root() / "runs" if find_address(config.runs) else Path(config.runs)
 
 

@@ -1,6 +1,6 @@
-"""Say for each stage which command makes which folder, and run it unless the folder is already there.
+"""Map each stage to the command that makes its folder, and run the command unless the folder exists.
 
-Nothing here knows Prefect: the folders are the truth, and the same commands work by hand.
+Nothing here depends on Prefect: the folders are the source of truth, and the same commands can be run by hand.
 """
 
 import sys
@@ -33,15 +33,15 @@ from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
-MESSAGE = "kbf: "  # before the message of a command that failed; whoever prints it puts it there again
+MESSAGE = "kbf: "  # before the message of a failed command; removed here, since it is added again when printed
 MAX_STARTS = 5
-NO_NEXT_STEP = {"KBF_NEXT_STEPS": "off"}  # a command would say what comes after it, which the flow knows
-IS_THERE = "is there"  # how a finished stage is told of
+NO_NEXT_STEP = {"KBF_NEXT_STEPS": "off"}  # a command would suggest the next step, which the flow knows
+IS_THERE = "is there"  # how a finished stage is reported
 MODEL = "model"  # the model directory within a folder of pre-training
 
 
 class StageError(RuntimeError):
-    """A stage's command failed through no fault that its user can mend in the configuration."""
+    """A stage's command failed for a reason that the user cannot fix in the configuration."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class StageRun:
     """A command and the folder that it publishes.
 
     Attributes:
-        folder: also at another place; `name_path` has its address.
-        key: content key of the result, also the folder's name.
-        environment: variables that the command needs besides ours.
+        folder: the folder, which may be remote; `name_path` gives its address.
+        key: content key of the result, and name of the folder.
+        environment: environment variables that the command needs in addition.
     """
 
     name: str
@@ -67,12 +67,12 @@ class StageRun:
         return f"{self.name} {self.key}: {how}, in {name_path(self.folder)}"
 
     def reads(self, folder: Path) -> bool:
-        """Whether the command is given a folder, or something in it."""
+        """Return whether the command reads a folder, or something in it."""
         return any(Path(word).is_relative_to(folder) for word in self.command)
 
 
 def corpus_stage(config: PipelineConfig) -> StageRun:
-    """Write out the built-in corpus and task, on this disk; wanted only where `needs_builtin(config)`."""
+    """Return the stage that writes the built-in corpus and task to this disk, needed if `needs_builtin(config)`."""
     return _stage(config.model_copy(update={"runs": str(local_runs(config))}), CORPUS, corpus_key())
 
 
@@ -101,7 +101,7 @@ def distillation_stage(config: PipelineConfig, records: Path, teacher: Path) -> 
 
 
 def make_builtin(config: PipelineConfig, make: Callable[[StageRun], Path]) -> PipelineConfig:
-    """Put files in the places of the word `builtin`, making or finding them first."""
+    """Replace the word `builtin` in a configuration by files, which are made or found first."""
     return resolve_builtin(config, make(corpus_stage(config))) if needs_builtin(config) else config
 
 
@@ -129,11 +129,12 @@ def make_records(config: PipelineConfig, make: Callable[[StageRun], Path]) -> li
 
 
 def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Callable[[StageRun], Path]) -> list[Path]:
-    """Make or find what each phase of pre-training publishes, each going on from the model of the one before, and then
-    the student, if there is to be one. With a teacher of its own nothing is pre-trained.
+    """Make or find the result of each phase of pre-training, and then of the distillation, if any.
+
+    Each phase continues from the model of the previous one. With a given teacher, nothing is pre-trained.
 
     Raises:
-        ValueError: there are not records of each phase.
+        ValueError: the number of records folders differs from the number of phases.
     """
     if len(records) != len(config.phases):
         raise ValueError(
@@ -158,7 +159,7 @@ def finetuning_stage(config: PipelineConfig, model: Path) -> StageRun:
 
 
 def evaluation_stage(config: PipelineConfig, finetuned: Path, phases: Sequence[Path], records: Path) -> StageRun:
-    """Return the stage of the report; `phases` are the folders of what was trained on records, in order."""
+    """Return the stage of the report; `phases` are the folders of pre-training and distillation, in order."""
     key = evaluation_key(config, fetch_manifest(finetuned), fetch_manifest(records), [*map(fetch_manifest, phases)])
     inputs: list[str | Path] = ["--finetuned", finetuned, "--pretrained", phases[-1], "--records", records]
     for folder in phases[:-1]:
@@ -169,14 +170,14 @@ def evaluation_stage(config: PipelineConfig, finetuned: Path, phases: Sequence[P
 def run_stage(
     stage: StageRun, on_line: Callable[[str], None] = print, follow: Callable[[], None] | None = None
 ) -> bool:
-    """Make the stage's folder, or find that it is already there.
+    """Make the stage's folder, unless it is finished already.
 
     Args:
         on_line, follow: see `run_child`.
     Returns:
-        True where the folder was there, False where the command had to run.
+        True if the folder existed, False if the command had to run.
     Raises:
-        ValueError: the command says that its user has something to mend; the message is its line.
+        ValueError: the command reported an error that the user can fix; the message is its line.
         StageError: the command failed otherwise, was killed, or published nothing.
     """
     if stage.is_finished():
@@ -202,7 +203,7 @@ def run_stage(
 
 
 def _storage(config: PipelineConfig) -> Storage:
-    """Reach the corpus; Beam takes a second to load, so only where it lies elsewhere."""
+    """Return the storage of the corpus; Beam takes a second to import, so it is used only for remote text."""
     if not any(map(is_remote, config.corpus.input)):
         return LOCAL
     from beam_jobs.storage import BeamStorage
@@ -218,7 +219,7 @@ def _stage(config: PipelineConfig, stage: Stage, key: str, *arguments: str | Pat
 
 
 def _check_text(config: PipelineConfig, stage: StageRun) -> StageRun:
-    """Return a stage that reads the corpus, unless its result lost more of it than is allowed now."""
+    """Return a stage that reads the corpus; ValueError if its result rejected more text than is allowed now."""
     if stage.is_finished():
         check_rejected(read_manifest(fetch_manifest(stage.folder)).counters, config.corpus.max_rejected_share)
     return stage
@@ -236,9 +237,9 @@ def _run_command(stage: StageRun, on_line: Callable[[str], None], follow: Callab
 
 
 def _set_aside_damaged(stage: StageRun, on_line: Callable[[str], None]) -> None:
-    """Rename a folder that is no longer what was published, so that it can be made again and nothing is lost.
+    """Rename a damaged folder, so that it can be made again and nothing is lost.
 
-    One elsewhere stays: the command says what is wrong with it.
+    A remote folder stays: the command reports what is wrong with it.
     """
     folder = stage.folder
     if find_address(folder):
@@ -246,7 +247,7 @@ def _set_aside_damaged(stage: StageRun, on_line: Callable[[str], None]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(
         folder.with_name(f".{folder.name}.lock"), tell=on_line
-    ):  # held by a writer too, see `artifacts.publishing`
+    ):  # writers hold it too, see `artifacts.publishing`
         if folder.exists() and not stage.is_finished():
             fault = _find_fault(folder)
             number = 1 + sum(1 for _ in folder.parent.glob(f"{folder.name}.damaged-*"))

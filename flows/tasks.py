@@ -1,7 +1,7 @@
-"""Show each stage to Prefect: its name, its retries, its cache, its lines in the log.
+"""Prefect tasks of the stages: names, retries, cache and log lines.
 
-Whether a stage must run is decided by its folder alone. Prefect's cache is a view of that: a key exists only while the
-folder is whole, so a folder that was deleted is made again, and one that Prefect has never heard of counts as cached.
+Only its folder determines whether a stage must run. Prefect's cache reflects this: a key exists only while the folder
+is complete, so a deleted folder is made again, and a folder unknown to Prefect counts as cached.
 """
 
 import time
@@ -31,18 +31,18 @@ from keras_bert_flow.stages.vocabulary import VOCABULARY
 
 escape_run_logs()
 
-CACHED = "Cached"  # as Prefect names the state of a task that it did not have to run
+CACHED = "Cached"  # Prefect's name for the state of a task that it did not have to run
 RETRY_DELAY_SECONDS = 5.0
 
 
 def cache_key(context: TaskRunContext | None, parameters: dict[str, Any]) -> str | None:
-    """Name the result of a finished stage; nothing for one that must run."""
+    """Return the cache key of a finished stage; None for one that must run."""
     stage: StageRun = parameters["stage"]
     return f"{stage.name}:{stage.key}:{name_path(stage.folder)}" if stage.is_finished() else None
 
 
 def may_pass_next_time(task: Task, run: Any, state: State) -> bool:
-    """Retry all but what the user has to mend."""
+    """Return whether to retry: all errors except those that the user must fix."""
     error = state.result(raise_on_failure=False)
     return not isinstance(error, (ValueError, FileNotFoundError))
 
@@ -53,17 +53,17 @@ SHOWN = {
     "persist_result": True,
     "result_serializer": "json",
 }
-# Reading and writing may fail by chance; training resumes from its own checkpoints and is not tried again.
+# Reading and writing may fail by chance; training resumes from its own checkpoints and is not retried.
 RETRIED = {"retries": 1, "retry_delay_seconds": RETRY_DELAY_SECONDS, "retry_condition_fn": may_pass_next_time}
 
 
 def stage_task(name: str, **options: Any) -> Callable[[Callable[[StageRun], str]], MaterializingTask]:
-    """Return the decorator of a task that makes one result, an asset whose lineage Prefect keeps."""
+    """Return a decorator for a task that makes one result, an asset whose lineage Prefect records."""
     return materialize(name_asset(name, "none"), by="keras-bert-flow", name=name, **SHOWN, **options)
 
 
 def name_asset(stage: str, key: str) -> str:
-    """Name a result for Prefect by what it is made from, wherever it lies."""
+    """Return the asset key of a result, which depends on its content key rather than its location."""
     return f"kbf://{stage}/{key}"
 
 
@@ -122,7 +122,7 @@ TASKS = {
 
 
 def follow(stage: StageRun) -> str | State:
-    """Run a stage under a task, its lines in the run's log; return its folder, as `Cached` where it was there."""
+    """Run a stage in a task, with its lines in the run's log; return its folder, with state `Cached` if it existed."""
     log, folder = get_run_logger(), name_path(stage.folder)
     if stage.is_finished():
         return Completed(name=CACHED, data=folder, message="The folder is there and whole.")
@@ -134,11 +134,11 @@ def follow(stage: StageRun) -> str | State:
 
 @dataclass(frozen=True)
 class Performed:
-    """A stage that a flow has behind it.
+    """A stage that a flow has finished.
 
     Attributes:
-        state: the last of its task's run.
-        seconds: how long it took, were it only to find it there.
+        state: final state of its task run.
+        seconds: how long it took, even if only to find the folder.
     """
 
     stage: StageRun
@@ -151,9 +151,9 @@ class Performed:
 
 
 def perform(stage: StageRun, performed: list[Performed]) -> Path:
-    """Run the task of a stage, note that it is done, and return the stage's folder.
+    """Run the task of a stage, append it to `performed`, and return the stage's folder.
 
-    Prefect draws an edge from each stage whose folder the command reads; else from the one before.
+    Prefect draws an edge from each stage whose folder the command reads, or else from the previous stage.
     """
     log, step, started = get_run_logger(), TASKS[stage.name], time.monotonic()
     doing = (step.description or "").partition("\n")[0].rstrip(".")

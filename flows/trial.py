@@ -1,6 +1,6 @@
-"""Run a trial of a search: the stages of a configuration up to what is measured, each as `kbf run` runs it.
+"""Run a trial of a hyperparameter search: the stages of a configuration up to the objective, as in `kbf run`.
 
-Nothing here knows Prefect.
+Nothing here depends on Prefect.
 """
 
 import time
@@ -32,9 +32,9 @@ Report = Callable[[int, float], None]
 
 
 def settle_trial(config_path: str, overrides: list[str], on_line: Callable[[str], None]) -> PipelineConfig:
-    """Return the configuration of a trial, its built-in corpus and task written out.
+    """Return the configuration of a trial, with the built-in corpus and task written to files.
 
-    What only a report needs is left out: the comparison with random weights and the curve over labels.
+    Parts that only a report needs are left out: the comparison with random weights and the curve over label counts.
     """
     config = settle_config(config_path, overrides)
     finetuning = config.finetuning.model_copy(update={"compare_random": False, "label_counts": None})
@@ -43,15 +43,15 @@ def settle_trial(config_path: str, overrides: list[str], on_line: Callable[[str]
 
 
 def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], None], report: Report) -> float:
-    """Make what is not made yet, and return the value of the objective.
+    """Run the unfinished stages of a trial, and return the value of the objective.
 
     Args:
-        config: of `settle_trial`.
+        config: the result of `settle_trial`.
         objective: `dev_score`, the mean of the main metric over the seeds, or `held_out_loss`.
-        report: takes (step, value) of each evaluation on the way, the same and in the same order however often the
-            trial was stopped; what it raises ends the stage by SIGTERM, with a checkpoint.
+        report: takes (step, value) of each intermediate evaluation, the same and in the same order however often the
+            trial is interrupted; an exception that it raises ends the stage by SIGTERM, with a checkpoint.
     Raises:
-        ValueError, StageError: as of `run_stage`.
+        ValueError, StageError: as for `run_stage`.
     """
     count = (0 if config.has_own_teacher else len(config.phases)) + (config.distillation is not None)
     trained = 0
@@ -95,7 +95,7 @@ def _make_followed(
     on_line: Callable[[str], None],
     report: Report,
 ) -> Path:
-    """Make a stage's folder, and report the values in its logs while they come."""
+    """Make a stage's folder, and report the values in its logs as they appear."""
     reported, looked_at = 0, 0.0
 
     def look(folder: Path) -> None:
@@ -111,7 +111,7 @@ def _make_followed(
             look(work_folder(stage.folder))
 
     run_stage(stage, on_line, follow)
-    look(fetch(stage.folder))  # the last lines, or all where it was there
+    look(fetch(stage.folder))  # the last lines, or all if the folder existed
     return stage.folder
 
 
@@ -120,7 +120,7 @@ def _list_losses(folder: Path, field: str) -> Iterator[tuple[int, float]]:
 
 
 def _list_scores(config: PipelineConfig, folder: Path, field: str) -> Iterator[tuple[int, float]]:
-    """Yield, for each epoch of each seed, the mean of its score and of the last scores of the seeds before."""
+    """Yield, for each epoch of each seed, the mean of its score and the published scores of the seeds before."""
     before: list[float] = []
     for place, seed in enumerate(config.finetuning.seeds):
         lines = read_log(folder / "pretrained" / f"seed-{seed}")

@@ -1,7 +1,7 @@
-"""From raw text to an evaluated BERT, on whichever Keras backend you run.
+"""Train and evaluate BERT models from raw text, on any Keras backend.
 
-Public names are loaded when they are first used (PEP 562), so importing the package imports no backend. It is enough
-for `keras.saving.load_model` to find the classes of a saved model.
+Public names are loaded on first use (PEP 562), so importing the package imports no backend. Importing it is enough for
+`keras.saving.load_model` to find the classes of a saved model.
 """
 
 import importlib

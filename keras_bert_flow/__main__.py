@@ -1,6 +1,6 @@
-"""Run the command line: `kbf`, or `python -m keras_bert_flow`.
+"""Entry point of the command line: `kbf`, or `python -m keras_bert_flow`.
 
-Signals are handled before anything heavy is imported.
+Signal handlers are installed before anything heavy is imported.
 """
 
 from keras_bert_flow.own_packages import leave_working_directory
@@ -14,9 +14,9 @@ from keras_bert_flow.interrupts import handle_signals, ignore_signals  # noqa: E
 
 
 def main() -> None:
-    """Run the command, with its signals handled until the interpreter has shut down."""
+    """Run the command line, with signals handled until the interpreter has shut down."""
     handle_signals()
-    atexit.register(ignore_signals)  # the first to be registered runs last
+    atexit.register(ignore_signals)  # registered first, so it runs last
     if sys.argv[1:] == ["--version"]:  # before the commands are imported, which takes seconds
         from keras_bert_flow.versions import describe_versions
 

@@ -1,7 +1,7 @@
-"""Name results by their content and publish them whole: content keys, locks, atomic folders.
+"""Content keys and atomic publishing of results: digests, locks, folders that are renamed when complete.
 
-A stage's output is a folder named by a key: the digest of what it was made from. It is built under another name and
-renamed when it is complete, so a folder that carries its manifest is finished, whatever was killed and whenever.
+A stage's output is a folder named by a key: the digest of everything it was made from. It is built under another name
+and renamed when it is complete, so a folder with a manifest is complete, even after a kill at any time.
 """
 
 import errno
@@ -24,18 +24,18 @@ from keras_bert_flow.outputs import existing_output
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
 CHUNK_BYTES = 1 << 20
 TEMPORARY_SUFFIX = ".tmp"
-SETTLED_SECONDS = 2.0  # a younger file may change again without a new stamp: file systems count time in steps
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, the process's limit
+SETTLED_SECONDS = 2.0  # a younger file may change again without a new time stamp, whose resolution is limited
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, the user's quota, the process's limit
 
 
 def content_key(stage: str, settings: Any, inputs: Mapping[str, str], code: Mapping[str, str]) -> str:
-    """Digest what a stage's result depends on.
+    """Return the content key of a stage's result: a digest of everything that the result depends on.
 
     Args:
         stage: name of the stage.
         settings: JSON-like values that the result depends on, and no others.
         inputs: name of each input → digest of its content.
-        code: module of this project → digest of its code, of each that the result is made with.
+        code: module of this project that the result is made with → digest of its code.
     """
     facts = {
         "stage": stage,
@@ -48,7 +48,7 @@ def content_key(stage: str, settings: Any, inputs: Mapping[str, str], code: Mapp
 
 
 def canonical_json(value: Any) -> str:
-    """Write a value the one way in which equal values are equal texts."""
+    """Serialise a value as canonical JSON: equal values give equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -60,10 +60,10 @@ def package_version() -> str:
 
 
 def file_digest(path: str | Path) -> str:
-    """Return the sha256 of a file, reading it in pieces.
+    """Return the sha256 of a file, read in chunks.
 
-    The digest is remembered while the process lasts, by inode, size and times of the file, so that several stages and
-    checks read a model of 440 MB once. A file that was changed less than `SETTLED_SECONDS` ago is read each time.
+    The digest is cached for the life of the process, by the file's inode, size and times, so that several stages and
+    checks read a model of 440 MB once. A file that was changed less than `SETTLED_SECONDS` ago is not cached.
     """
     with open(path, "rb") as file:
         status, now = os.fstat(file.fileno()), time.time()
@@ -77,7 +77,7 @@ def file_digest(path: str | Path) -> str:
 
 
 def remember_digest(path: str | Path, digest: str) -> None:
-    """Have `file_digest` return what is known already of a file that nobody changes any more."""
+    """Cache a known digest for `file_digest`; the file must not change any more."""
     _digests[_find_version(os.stat(path))] = digest
 
 
@@ -85,13 +85,13 @@ def remember_digest(path: str | Path, digest: str) -> None:
 def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
     """Yield a work folder that becomes `output` when the block ends without an error.
 
-    A second writer of the same output waits. A work folder left by a killed run is emptied first, or kept where the
-    stage is resumable. After an error a resumable stage keeps its work folder, another leaves nothing.
+    A second writer of the same output waits. A work folder left by a killed run is emptied first, or kept if the
+    stage is resumable. After an error, a resumable stage keeps its work folder; any other stage leaves nothing.
 
     Raises:
         ValueError: `output` is not on a local disk.
-        FileExistsError: `output` exists; the caller looks first whether it is the result wanted.
-        OSError: the place cannot be written, or has no room left.
+        FileExistsError: `output` exists; the caller checks first whether it is the wanted result.
+        OSError: the location is not writable, or its disk is full.
     """
     output = check_local(output).absolute()
     work = work_folder(output)
@@ -101,7 +101,7 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
             raise existing_output(output)
         if not resumable:
             _remove(work)
-        work.mkdir(exist_ok=resumable)  # where rmtree failed, old files must not be published
+        work.mkdir(exist_ok=resumable)  # fails if rmtree failed: old files must not be published
         _remove_temporary(work)
         try:
             with on_leaving(lambda _: _discard(work, resumable)):
@@ -120,13 +120,13 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
 
 
 def work_folder(output: str | Path) -> Path:
-    """Return where an output is built."""
+    """Return the folder in which an output is built."""
     output = Path(output).absolute()
     return output.with_name(f".{output.name}.work")
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
-    """Replace a file in one step: readers see the old bytes or the new ones."""
+    """Write a file atomically: readers see the old bytes or the new ones."""
     path = Path(path)
     temporary = _temporary_path(path)
     try:
@@ -143,7 +143,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 @contextmanager
 def removed_on_leaving(path: str | Path) -> Iterator[None]:
-    """Remove a file or folder, if it is there, when a signal ends the process within the block."""
+    """Remove a file or folder, if it exists, when a signal ends the process within the block."""
 
     def remove(hurry: bool) -> None:
         if os.path.isdir(path):
@@ -156,8 +156,8 @@ def removed_on_leaving(path: str | Path) -> Iterator[None]:
 
 
 def follow_umask(path: Path) -> None:
-    """Give a file the mode of a new one; some libraries make theirs readable by their owner alone."""
-    probe = _temporary_path(path)  # reading the umask would change it for other threads
+    """Set a file's mode according to the umask; some libraries create files that only their owner can read."""
+    probe = _temporary_path(path)  # `os.umask` would change the umask for other threads
     probe.touch()
     mode = probe.stat().st_mode & 0o777
     probe.unlink()
@@ -165,7 +165,7 @@ def follow_umask(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Push every file of a folder, and the folder, from the system's memory to the disk."""
+    """Flush every file of a folder, and the folder itself, to the disk (fsync)."""
     for path in folder.rglob("*"):
         _sync(path)
     _sync(folder)
@@ -179,7 +179,7 @@ def _find_version(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _discard(work: Path, resumable: bool) -> None:
-    """Remove a work folder that will not be published, unless there is something in it to resume."""
+    """Remove a work folder that will not be published, unless it holds something to resume."""
     if not resumable:
         _remove(work)
     elif not any(work.iterdir()):
@@ -187,7 +187,7 @@ def _discard(work: Path, resumable: bool) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, in which a worker of a killed run may be writing still, if that can be done in a few seconds."""
+    """Remove a folder, retrying for a few seconds, since a worker of a killed run may still write to it."""
     for _ in range(50):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
@@ -200,7 +200,7 @@ def _temporary_path(path: Path) -> Path:
 
 
 def _remove_temporary(folder: Path) -> None:
-    """Remove what a kill left half-written anywhere in a work folder, which would be published with it."""
+    """Remove temporary files of killed runs anywhere in a work folder; they would be published with it."""
     for path in list(folder.rglob(f".*{TEMPORARY_SUFFIX}")):
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 

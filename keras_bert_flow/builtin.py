@@ -1,4 +1,4 @@
-"""Publish the built-in corpus and task as files, so that they travel like any other text."""
+"""Publish the built-in corpus and task as files, so that they are handled like any other text."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from keras_bert_flow.text.corpus.builtin import builtin_digest, write_builtin_co
 
 
 def publish_builtin(output: str | Path) -> Path:
-    """Publish a folder with `corpus.txt`, `train.tsv` and `dev.tsv`; at once where it is already there.
+    """Publish a folder with `corpus.txt`, `train.tsv` and `dev.tsv`, unless it already exists.
 
     Raises:
         FileNotFoundError: a package whose docstrings it needs is not installed; the message names the install line.

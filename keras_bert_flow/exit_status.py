@@ -1,8 +1,8 @@
-"""Say with which status a command ends, to a shell, a scheduler and the flows that start commands."""
+"""Exit statuses of the commands, for shells, schedulers and the flows that start commands."""
 
 ERRORS_FOUND = 1  # by the doctor
-FAILED = 1  # a process that this one started ended badly, for no fault of the input
+FAILED = 1  # a child process failed, through no fault of the input
 USER_ERROR = 2
-CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: stopped on a signal after a checkpoint, run again to go on
+CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: stopped by a signal after a checkpoint; run again to resume
 INTERRUPTED = 130  # 128 + SIGINT
 TERMINATED = 143  # 128 + SIGTERM

@@ -1,4 +1,4 @@
-"""Check that optional packages are installed, and name the extras that bring them."""
+"""Check that optional packages are installed, and name the extras that install them."""
 
 import importlib.util
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def check_installed(packages: Iterable[str]) -> None:
     """Check that packages are installed, without importing them.
 
     Raises:
-        ValueError: some are not; the message names them all, and the command that installs them.
+        ValueError: some are missing; the message names all of them, and the command that installs them.
     """
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
@@ -46,10 +46,10 @@ def check_installed(packages: Iterable[str]) -> None:
 
 
 def check_backend(name: str) -> None:
-    """Check that a backend of Keras is known and installed.
+    """Check that a Keras backend is known and installed.
 
     Raises:
-        ValueError: it is not; the message names one that is.
+        ValueError: it is not; the message names an installed one, if any.
     """
     if name not in BACKENDS:
         raise ValueError(f"The backend must be one of {', '.join(BACKENDS)}. Received: {name}.")

@@ -2,7 +2,7 @@
 
 Sources are read, never imported, so this works without Keras or any backend, in a checkout and from a wheel. A module
 is digested as its syntax tree without comments, docstrings and positions. `ast.dump` differs between minor versions of
-Python, so a digest is comparable only within one.
+Python, so digests are comparable only within one minor version.
 """
 
 import ast
@@ -13,16 +13,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("keras_bert_flow", "beam_jobs")
-PUBLIC = "keras_bert_flow"  # its `__init__.py` only looks up names, in this table of attribute → module
+PUBLIC = "keras_bert_flow"  # its `__init__.py` only looks up names, in the table `LAZY_NAMES` of attribute → module
 LAZY_NAMES = "_HOMES"
 
 
 def code_digests(module: str, root: Path = ROOT) -> dict[str, str]:
     """Return the sha256 of each module in the import closure of `module`, by dotted name.
 
-    Imports count wherever they stand, except under `if TYPE_CHECKING`. A string of the form `module:name`, such as
+    Imports count anywhere in a module, except under `if TYPE_CHECKING`. A string of the form `module:name`, such as
     `keras_bert_flow.tasks.choice.multiple_choice:MultipleChoice` in a registry, counts as an import of that module.
-    Packages count with the modules in them, except `keras_bert_flow/__init__.py`, whose lazy names are followed.
+    A module's packages count with it, except `keras_bert_flow/__init__.py`, whose lazy names are followed.
 
     Args:
         module: dotted name, such as `keras_bert_flow.training.pretraining.pretrain`.
@@ -51,7 +51,7 @@ def _parent(name: str) -> str:
 
 
 def _find_source(name: str, root: Path) -> Path | None:
-    """Return the file of a project module; None for names that are attributes or modules of others."""
+    """Return the file of a project module; None for attributes and for modules of other packages."""
     if name.partition(".")[0] not in PACKAGES:
         return None
     path = root.joinpath(*name.split("."))
@@ -76,7 +76,7 @@ def _lazy_names(source: bytes) -> dict[str, str]:
 
 @cache
 def _examine(source: bytes, package: str) -> tuple[str, frozenset[str]]:
-    """Return the digest of a module and the dotted names that it may import, attributes among them."""
+    """Return the digest of a module and the dotted names that it may import, including attributes."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and _has_docstring(

@@ -1,8 +1,8 @@
-"""End a command on Ctrl-C or SIGTERM with one line and a status, whatever it is doing.
+"""Signal handlers: end a command on Ctrl-C or SIGTERM with one line and an exit status, whatever it is doing.
 
-The handlers raise no exception. One raised inside a callback from C++, as imports and compilers of the backends have
-them, is swallowed there or ends the process with SIGABRT. They undo what is registered here, end the processes that
-this one started, and leave with `os._exit`. Nothing heavy may be imported: this runs before every other import.
+The handlers raise no exception. An exception raised inside a C++ callback, as in the imports and compilers of the
+backends, is swallowed there or ends the process with SIGABRT. The handlers run the registered clean-ups, kill child
+processes, and exit with `os._exit`. Nothing heavy may be imported here: this module is imported before all others.
 """
 
 import os
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from keras_bert_flow import exit_status
 
-Undo = Callable[[bool], None]  # takes whether to hurry: a second signal came
+Undo = Callable[[bool], None]  # the argument: whether to hurry, because of a second signal
 AGAIN = "run the same command again to complete it."
 STATUSES: dict[int, int] = {signal.SIGINT: exit_status.INTERRUPTED, signal.SIGTERM: exit_status.TERMINATED}
 LINES: dict[int, str] = {
@@ -26,16 +26,16 @@ _DEFAULTS: dict[int, Callable | signal.Handlers] = {
     signal.SIGTERM: signal.SIG_DFL,
 }
 SHOW_CURSOR = b"\x1b[?25h"  # progress bars hide it
-_TEMPORARY_MODULES = "__autograph_generated_file"  # TensorFlow removes their files at a normal exit only
+_TEMPORARY_MODULES = "__autograph_generated_file"  # TensorFlow removes their files only at a normal exit
 
 _undo: list[Undo] = []
 _is_leaving = False
 
 
 def leave(number: int, frame: object) -> None:
-    """Handle a signal: print its line, undo what is registered, newest first, and end with the signal's status.
+    """Handle a signal: print its line, run the registered clean-ups, newest first, and exit with the signal's status.
 
-    A second signal while this goes on makes it hurry, and prints nothing.
+    A second signal in the meantime makes it hurry, and prints nothing.
     """
     global _is_leaving
     hurry, _is_leaving = _is_leaving, True
@@ -52,7 +52,7 @@ def leave(number: int, frame: object) -> None:
 
 
 def handle_signals() -> list[int]:
-    """Have `leave` handle SIGINT and SIGTERM, unless they are ignored or handled by others; return those it handles."""
+    """Install `leave` for SIGINT and SIGTERM, unless ignored or handled by others; return the signals it handles."""
     if threading.current_thread() is not threading.main_thread():
         return []
     numbers = [number for number, default in _DEFAULTS.items() if signal.getsignal(number) is default]
@@ -62,7 +62,7 @@ def handle_signals() -> list[int]:
 
 
 def ignore_signals() -> None:
-    """Ignore what `leave` handles: at the very end, when all is done, Python takes its handlers away."""
+    """Ignore the signals that `leave` handles: at the end of its shutdown, Python removes its handlers."""
     for number in _DEFAULTS:
         if signal.getsignal(number) is leave:
             signal.signal(number, signal.SIG_IGN)
@@ -70,7 +70,7 @@ def ignore_signals() -> None:
 
 @contextmanager
 def handling_signals() -> Iterator[None]:
-    """Have `leave` handle signals within a block."""
+    """Handle signals with `leave` within the block."""
     numbers = handle_signals()
     try:
         yield
@@ -81,7 +81,7 @@ def handling_signals() -> Iterator[None]:
 
 @contextmanager
 def on_leaving(undo: Undo) -> Iterator[None]:
-    """Register what a signal within the block must undo.
+    """Register a clean-up to run on a signal within the block.
 
     It runs in a signal handler, so it must not wait for a lock that the interrupted code may hold.
     """
@@ -94,7 +94,7 @@ def on_leaving(undo: Undo) -> Iterator[None]:
 
 @contextmanager
 def ending_with(number: int, status: int, line: str) -> Iterator[None]:
-    """Give a signal another status and line within the block."""
+    """Change the exit status and the line of a signal within the block."""
     before = STATUSES[number], LINES[number]
     STATUSES[number], LINES[number] = status, line
     try:
@@ -104,7 +104,7 @@ def ending_with(number: int, status: int, line: str) -> Iterator[None]:
 
 
 def end_children(hurry: bool = True) -> None:
-    """Kill the processes that this one started, and those that they started; does nothing without /proc."""
+    """Kill all descendant processes; does nothing without /proc."""
     parents = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         with suppress(OSError, ValueError, IndexError), open(f"/proc/{int(name)}/stat", "rb") as file:
@@ -112,7 +112,7 @@ def end_children(hurry: bool = True) -> None:
     family = {os.getpid()}
     while grown := {child for child, parent in parents.items() if parent in family} - family:
         family |= grown
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none can complain of the end of another
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none reports the death of another
         for child in family - {os.getpid()}:
             with suppress(OSError):
                 os.kill(child, number)
@@ -125,7 +125,7 @@ def _say(line: str) -> None:
 
 
 def _mute() -> None:
-    """Close standard error to other threads, which fail when what they use is ended or removed."""
+    """Silence standard error: other threads fail when the processes and files that they use are ended or removed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 

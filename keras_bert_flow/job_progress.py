@@ -1,6 +1,6 @@
-"""How far a job is whose work is done elsewhere: in processes of Apache Beam, or deep below the command that waits.
+"""Progress of a job that runs elsewhere: in worker processes of Apache Beam, or deep below the waiting command.
 
-Whoever works adds a line to a file that the environment names; the command that waits reads what was added.
+Workers append lines to a file that an environment variable names; the waiting command reads the new lines.
 """
 
 import os
@@ -18,28 +18,28 @@ from keras_bert_flow.interrupts import on_leaving
 VARIABLE = "KBF_JOB_PROGRESS"
 MB = "MB"
 DOCUMENTS = "documents"
-_DONE = "="  # in the place of a unit
+_DONE = "="  # in place of a unit
 
 
 class JobPart(NamedTuple):
-    """A part of a job: what is done, and in which unit it is counted ("": not at all)."""
+    """A part of a job: its name, and the unit in which it is counted ("": not counted)."""
 
     name: str
     unit: str = ""
 
 
 def plan_parts(*parts: JobPart) -> None:
-    """Say of what parts the job is, in their order."""
+    """Declare the parts of the job, in order."""
     _write(*((part.name, part.unit, 0.0) for part in parts))
 
 
 def expect(unit: str, count: float) -> None:
-    """Add to how many there are of a unit, in each part that is counted in it."""
+    """Add to the total of a unit, for every part that is counted in it."""
     _write(("", unit, count))
 
 
 def note(part: JobPart, count: float = 1.0) -> None:
-    """Add to how many are done of a part; 0 says that it has begun."""
+    """Add to the count that a part has done; 0 marks it as begun."""
     _write((part.name, _DONE, count))
 
 
@@ -47,16 +47,16 @@ def _write(*lines: tuple[str, str, float]) -> None:
     if file := os.environ.get(VARIABLE):
         text = "".join(f"{part}\t{unit}\t{count!r}\n" for part, unit, count in lines)
         with suppress(OSError), open(file, "ab", buffering=0, opener=_open_there) as notes:
-            notes.write(text.encode())  # one write: lines of processes do not mix
+            notes.write(text.encode())  # a single write, so that lines of several processes do not mix
 
 
 def _open_there(file: str, flags: int) -> int:
-    """Open a file that is there: a worker that outlives its command by a moment must not make it again."""
+    """Open an existing file: a worker that briefly outlives its command must not create it again."""
     return os.open(file, flags & ~os.O_CREAT)
 
 
 class Count(NamedTuple):
-    """How far a part is: what is done, of how many (0: not known), in which unit ("": it is not counted)."""
+    """Progress of a part: the count done, the total (0: unknown), and the unit ("": not counted)."""
 
     done: float
     total: float
@@ -65,10 +65,10 @@ class Count(NamedTuple):
 
 @contextmanager
 def following_job() -> Iterator["JobProgress"]:
-    """Have the lines of a job read, and their file named, within a block."""
+    """Create a progress file and name it in the environment, within the block; yield its reader."""
     file = os.path.join(tempfile.gettempdir(), f"kbf-progress-{uuid.uuid4().hex}")
     before = os.environ.get(VARIABLE)
-    with on_leaving(lambda _: Path(file).unlink(missing_ok=True)):  # first: a signal may come at once
+    with on_leaving(lambda _: Path(file).unlink(missing_ok=True)):  # first: a signal may arrive at once
         os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
         os.environ[VARIABLE] = file
         try:
@@ -82,21 +82,21 @@ def following_job() -> Iterator["JobProgress"]:
 
 
 class JobProgress:
-    """What the lines of a job in a file come to."""
+    """Progress of a job, summed from the lines of its progress file."""
 
     def __init__(self, file: str):
         self._file = file
         self._read_bytes = 0
-        self._units: dict[str, str] = {}  # by part, in their order
-        self._done: dict[str, float] = {}  # by part that has begun
+        self._units: dict[str, str] = {}  # by part, in order
+        self._done: dict[str, float] = {}  # by part, of those that have begun
         self._totals: dict[str, float] = {}  # by unit
-        self._first: dict[str, tuple[float, float]] = {}  # by part: when it was first seen, and what was done then
+        self._first: dict[str, tuple[float, float]] = {}  # by part: time first seen, and the count done by then
 
     def describe(self) -> str:
-        """Write the part at hand: `part 2 of 4, tokenizing: 1,200 of 4,904 documents, 0:00:20 left of it`.
+        """Describe the current part: `part 2 of 4, tokenizing: 1,200 of 4,904 documents, 0:00:20 left of it`.
 
         Returns:
-            Empty where nothing was told, as by workers on other machines.
+            Empty if nothing was reported, as with workers on other machines.
         """
         begun = self.read()
         if not begun:
@@ -109,7 +109,7 @@ class JobProgress:
         return f"{words}: {count.done:,.0f}{of_total} {count.unit}{self._write_left(part, count)}"
 
     def read(self) -> dict[str, Count]:
-        """Return the parts that have begun, in their order, and how far each is."""
+        """Return the progress of each part that has begun, in order."""
         with open(self._file, "rb") as file:
             file.seek(self._read_bytes)
             text = file.read()
@@ -127,7 +127,7 @@ class JobProgress:
 
     def _count(self, part: str, unit: str) -> Count:
         done, total = self._done[part], self._totals.get(unit, 0.0)
-        return Count(min(done, total) if total else done, total, unit)  # a bundle that failed is done again
+        return Count(min(done, total) if total else done, total, unit)  # a retried bundle is counted twice
 
     def _write_left(self, part: str, count: Count) -> str:
         now = time.monotonic()

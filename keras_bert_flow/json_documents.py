@@ -1,4 +1,4 @@
-"""Read JSON that others wrote: a value, or a ValueError of one line, however large or deep the document is."""
+"""Read untrusted JSON: a value, or a one-line ValueError, however large or deep the document is."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_bert_flow.terminal import abridge
 
-MAX_BYTES = 64 << 20  # of a whole document; the manifest of 100,000 files has a quarter of it
+MAX_BYTES = 64 << 20  # of a whole document; the manifest of 100,000 files takes a quarter of it
 MAX_VALUES = 2_000_000  # of a document that `read_json` reads: at most some 300 MB in memory
 _BEFORE_VALUES = (",", "[", "{")
 
@@ -15,8 +15,8 @@ def parse_json(text: str | bytes) -> Any:
     """Parse a JSON document.
 
     Raises:
-        ValueError: not JSON, not UTF-8, nested too deeply, an object has a key twice, or a number has thousands of
-            digits.
+        ValueError: not JSON, not UTF-8, nested too deeply, an object with a repeated key, or a number with thousands
+            of digits.
     """
     try:
         return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text, object_pairs_hook=_make_object)
@@ -42,7 +42,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_json_object(path: str | Path) -> dict[str, Any]:
-    """Read a JSON object; OSError or a ValueError that names the file."""
+    """Read a JSON object from a file; raises OSError, or a ValueError that names the file."""
     try:
         values = read_json(path)
     except ValueError as error:

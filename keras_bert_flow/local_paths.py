@@ -1,28 +1,28 @@
-"""Refuse paths at other places, such as gs://bucket/x, where only this machine's disks are reached."""
+"""Tell local paths from remote addresses such as gs://bucket/x, and refuse the latter where they are unsupported."""
 
 import re
 from pathlib import Path
 
-# A scheme of RFC 3986; `Path("gs://bucket/x")` is `gs:/bucket/x`, which would be a folder `gs:` here.
+# A scheme of RFC 3986; `Path("gs://bucket/x")` is `gs:/bucket/x`, which would be a local folder `gs:`.
 _ELSEWHERE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(?:/+|$)")
 
 
 def find_address(path: str | Path) -> str | None:
-    """Return the address of a path at another place, such as gs://bucket/x; None of one on this machine's disks."""
+    """Return the address of a remote path, such as gs://bucket/x; None for a local path."""
     if match := _ELSEWHERE.match(str(path)):
         return f"{match[1]}//{str(path)[match.end() :]}"
     return None
 
 
 def name_path(path: str | Path) -> str:
-    """Return a path as it is given: with both slashes of its scheme where it is at another place."""
+    """Return a path as the user wrote it: a remote one with both slashes after its scheme."""
     return find_address(path) or str(Path(path))
 
 
 def check_result_place(address: str) -> None:
-    """Raise ValueError for an address at which no result is published.
+    """Raise ValueError for an address at which results cannot be published, which is any on HDFS.
 
-    HDFS shows a file before it is whole, and Beam and fsspec take the same address for different paths of it.
+    HDFS shows a file before it is complete, and Beam and fsspec resolve the same address to different paths on it.
     """
     if address.lower().startswith("hdfs:"):
         raise ValueError(
@@ -32,11 +32,11 @@ def check_result_place(address: str) -> None:
 
 
 def check_local(path: str | Path, name: str = "The output") -> Path:
-    """Return a path on the disks of this machine.
+    """Check that a path is local, and return it.
 
     Args:
-        path: as a user gave it.
-        name: what it is, to begin the message with.
+        path: as the user gave it.
+        name: what the path is, to begin the error message with.
     Raises:
         ValueError: it begins with a scheme, such as gs://, s3://, hdfs:// or file://.
     """

@@ -1,4 +1,4 @@
-"""Let one process at a time make a result, and say to those who wait whom they wait for."""
+"""File locks: one process at a time makes a result, and those that wait are told who holds the lock."""
 
 import fcntl
 import logging
@@ -16,22 +16,22 @@ from typing import IO
 from keras_bert_flow.interrupts import on_leaving
 from keras_bert_flow.terminal import abridge, escape_controls
 
-DESCRIBED_SECONDS = 0.5  # within which a new holder has written who it is
+DESCRIBED_SECONDS = 0.5  # how long to wait for a new holder to write its description
 
 _logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def locked(path: Path, wait: bool = True, tell: Callable[[str], None] = _logger.warning) -> Iterator[None]:
-    """Hold an advisory lock; the system frees it when the process dies, however it dies.
+    """Hold an advisory lock; the system releases it when the process dies, however it dies.
 
-    The file holds the process, host, start and command of the holder while it is held.
+    While the lock is held, the file holds the process, host, start time and command of the holder.
 
     Args:
         wait: wait for another holder, however long it takes.
-        tell: called with one line before a wait, which names the holder; by default a warning is logged.
+        tell: called before a wait with one line that names the holder; by default a warning is logged.
     Raises:
-        BlockingIOError: it is held by another, and this one is not to wait.
+        BlockingIOError: another process holds the lock, and `wait` is False.
     """
     has_told = False
     while True:
@@ -59,7 +59,7 @@ def locked(path: Path, wait: bool = True, tell: Callable[[str], None] = _logger.
 
 
 def find_holder(path: Path) -> str | None:
-    """Return who holds a lock, in words; None where nobody does. The lock is left as it is."""
+    """Return a description of the holder of a lock, or None if it is free; does not acquire the lock."""
     try:
         with open(path, "rb", buffering=0) as file:
             try:

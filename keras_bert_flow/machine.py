@@ -1,4 +1,4 @@
-"""Ask the system about this machine and the memory of processes, without loading a backend."""
+"""Describe this machine and the peak memory of processes, without loading a backend."""
 
 import os
 import platform
@@ -8,29 +8,29 @@ from pathlib import Path
 
 CPU_INFO = Path("/proc/cpuinfo")
 _BYTES_OF_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
-GPUS = Path("/proc/driver/nvidia/gpus")  # of NVIDIA's driver on Linux: a folder each, with `information`
+GPUS = Path("/proc/driver/nvidia/gpus")  # NVIDIA's driver on Linux: a folder per GPU, with `information`
 
 
 def describe_processor() -> str:
-    """Return the processor and the number of its cores, as in `AMD EPYC, 2 cores`."""
+    """Return the processor and its number of cores, as in `AMD EPYC, 2 cores`."""
     names = read_fields(CPU_INFO, "model name")
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
 
 
 def describe_machine() -> str:
-    """Return the processor, and the GPUs that are there whether or not they are used."""
+    """Return the processor, and the GPUs of the machine whether or not they are used."""
     gpus = [name for path in sorted(GPUS.glob("*/information")) for name in read_fields(path, "Model")]
     counted = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
     return "; ".join([describe_processor(), *counted])
 
 
 def read_peak_memory(who: int = resource.RUSAGE_SELF) -> int:
-    """Return the most bytes of memory that this process, or the largest of those it has waited for, has had."""
+    """Return the peak memory in bytes of this process, or of the largest child process that it has waited for."""
     return resource.getrusage(who).ru_maxrss * _BYTES_OF_UNIT
 
 
 def read_fields(path: Path, name: str) -> list[str]:
-    """Return the values of `name : value` lines of a file of the system; none where there is no such file."""
+    """Return the values of the `name : value` lines of a system file; empty if the file cannot be read."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Write Markdown in which foreign text (labels, names of runs, paths) is text and nothing else.
+"""Escape untrusted text (labels, names of runs, paths) for Markdown, and write tables.
 
 Source: CommonMark 0.31 (backslash escapes, code spans, raw HTML) and GitHub's tables.
 """
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 
 from keras_bert_flow.terminal import JOINERS, escape_controls
 
-# An underscore within a word, an & without an entity and a # within a word mean nothing in Markdown.
+# An underscore or a # within a word and an & that begins no entity are not markup.
 _MARKUP = re.compile(r"[\\`*\[|~$]|(?<![^\W_])_|_(?![^\W_])|(?<!\S)#")
-_HTML = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}  # entities: renderers that know no `\<` pass it on as a tag
+_HTML = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}  # entities: renderers without support for `\<` pass it on as a tag
 _HTML_MARKUP = re.compile(r"[<>]|&(?=#?\w+;)")
 
 
 def escape_markdown(text: str) -> str:
-    """Return text for a cell of a table, a heading or the inside of a sentence: one line that is shown as it is."""
+    """Escape text for a table cell, a heading or the inside of a sentence: one line, shown literally."""
     text = _MARKUP.sub(r"\\\g<0>", escape_controls(text, JOINERS))
     return _HTML_MARKUP.sub(lambda found: _HTML[found[0]], text)
 
 
 def code_span(text: str) -> str:
-    """Return text within backticks, more of them than it has in a row itself; not for cells, which `|` would end."""
+    """Return text as a code span, with enough backticks to enclose its own; not for cells, which `|` would end."""
     text = escape_controls(text, JOINERS)
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     padding = " " if text[:1] in ("`", " ") or text[-1:] in ("`", " ") else ""
@@ -29,10 +29,10 @@ def code_span(text: str) -> str:
 
 
 def as_markdown(rows: Sequence[Sequence[str]], alignments: Sequence[str] | None = None) -> str:
-    """Write rows of plain text, of which the first is the header, as a table in Markdown.
+    """Write rows of plain text as a Markdown table; the first row is the header.
 
     Args:
-        alignments: `---` or `---:` for each column; by default all but the first are numbers, to the right.
+        alignments: `---` or `---:` for each column; by default all columns but the first are right-aligned.
     """
     header, *others = ([escape_markdown(cell) for cell in row] for row in rows)
     ruler = alignments or ["---"] + ["---:"] * (len(header) - 1)

@@ -1,4 +1,4 @@
-"""Describe the system's errors about files in one line: the rule, what was received, and the remedy."""
+"""One-line messages for the system's file errors: the rule, what was received, and the remedy."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ _EXPLANATIONS = {
 def explain_os_error(error: OSError) -> str:
     """Return the message of an error as one line.
 
-    An error that carries no `errno` was raised by this project, and its message is returned as it is.
+    An error without `errno` was raised by this project, and its own message is returned.
     """
     if error.errno is None:
         return " ".join(str(error).split())
@@ -42,7 +42,7 @@ def explain_os_error(error: OSError) -> str:
 
 
 def shorten_path(path: str | bytes | int) -> str:
-    """Return a path for a message: printable, on one line, its middle left out where it is long."""
+    """Return a path for a message: printable, on one line, with the middle of a long path left out."""
     text = os.fsdecode(path) if isinstance(path, bytes) else str(path)
     text = escape_controls(text)
     half = SHOWN_CHARACTERS // 2

@@ -1,4 +1,4 @@
-"""Check, leaving nothing behind, that an output can be made where it was asked for."""
+"""Check that an output can be created at its path, leaving nothing behind."""
 
 import errno
 import os
@@ -8,19 +8,19 @@ from pathlib import Path
 
 from keras_bert_flow.local_paths import check_local
 
-MANIFEST = "manifest.json"  # by which a published folder is known; see `records.manifest`
-MAX_PATH_BYTES = 4096 - 256  # PATH_MAX of Linux less the files within the output
-SUFFIX_BYTES = len("..lock.work")  # of the names beside an output while it is made
+MANIFEST = "manifest.json"  # marks a published folder; see `records.manifest`
+MAX_PATH_BYTES = 4096 - 256  # PATH_MAX of Linux, minus room for the files within the output
+SUFFIX_BYTES = len("..lock.work")  # of the names next to an output while it is built
 
 
 def check_output(output: str | Path, name: str = "The output") -> Path:
-    """Check that a folder can be published at a path, or may be there already.
+    """Check that a folder can be published at a path, or that a published one is already there.
 
     Args:
         name: what the path is, to begin messages with.
     Raises:
-        FileExistsError: another file or folder is there, or a link that leads nowhere.
-        OSError: the place cannot be written; `os_errors` explains such errors.
+        FileExistsError: another file or folder is there, or a broken link.
+        OSError: the location is not writable; `os_errors` explains such errors.
         ValueError: the path is not on a local disk.
     """
     output = check_local(output, name)
@@ -31,14 +31,14 @@ def check_output(output: str | Path, name: str = "The output") -> Path:
 
 
 def check_output_file(path: str | Path, name: str = "The output") -> Path:
-    """Check that a file can be written at a path; a file that is there already will be replaced.
+    """Check that a file can be written at a path; an existing file will be replaced.
 
     Args:
         name: what the path is, to begin messages with.
     Raises:
-        FileNotFoundError: the folder that is to hold it is missing.
-        OSError: the place cannot be written, or holds a folder; `os_errors` explains such errors.
-        ValueError: the path is not on a local disk, or is a device or a pipe, which a file would take the place of.
+        FileNotFoundError: the folder of the file is missing.
+        OSError: the location is not writable, or is a folder; `os_errors` explains such errors.
+        ValueError: the path is not on a local disk, or is a device or a pipe, which the file would replace.
     """
     path = check_local(path, name)
     if path.is_dir():
@@ -54,9 +54,9 @@ def check_output_file(path: str | Path, name: str = "The output") -> Path:
 
 
 def check_place(path: str | Path) -> None:
-    """Check that a file or folder can be made at a path, together with the folders above it that are missing."""
+    """Check that a file or folder can be created at a path, together with its missing parent folders."""
     path = Path(path).absolute()
-    if ".." in path.parts:  # folders that are missing cannot be followed back from
+    if ".." in path.parts:  # the system cannot resolve `..` below a missing folder
         path = Path(os.path.normpath(path))
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise _error(errno.ENAMETOOLONG, path)
@@ -80,7 +80,7 @@ def check_place(path: str | Path) -> None:
 
 
 def existing_output(output: Path) -> FileExistsError:
-    """Return the error of an output that is there already and is not the one wanted."""
+    """Return the error for an existing output that is not the wanted one."""
     return FileExistsError(f"The output folder must be new. Received: {output}, which exists. Choose another one.")
 
 
@@ -89,7 +89,7 @@ def _check_writable(folder: Path) -> None:
         is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
         raise _error(errno.EROFS if is_read_only else errno.EACCES, folder)
     try:
-        # A file without a name, on nearly every file system; root may write to /proc, which takes no files.
+        # Most file systems support unnamed files. `os.access` lets root write to /proc, which takes no files.
         os.close(os.open(folder, getattr(os, "O_TMPFILE", os.O_DIRECTORY) | os.O_WRONLY, 0o600))
     except OSError:
         try:

@@ -1,7 +1,7 @@
-"""Import this project's packages and not a user's of the same name, here and in child processes.
+"""Import this project's packages rather than a user's of the same name, here and in child processes.
 
-`python -m` and `python -c` put the working directory first on the module search path, where a user's `flows/` or
-`random.py` would take the place of ours or the standard library's.
+`python -m` and `python -c` put the working directory first on the module search path, so a user's `flows/` or
+`random.py` would shadow ours or the standard library's.
 """
 
 import importlib.util
@@ -16,9 +16,9 @@ PROJECT = "keras-bert-flow"  # named in the docstring of each package's `__init_
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment variables with which a Python child, and its children, import what this process imports.
+    """Return environment variables that make a Python child, and its children, import what this process imports.
 
-    The working directory is left out of the search path, also where an empty entry of `PYTHONPATH` stands for it.
+    The working directory is left out of the search path, including empty entries of `PYTHONPATH`, which denote it.
     """
     entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if not _is_installed() and str(ROOT) not in entries[:1]:
@@ -27,13 +27,13 @@ def child_environment() -> dict[str, str]:
 
 
 def leave_working_directory() -> None:
-    """Drop the working directory that `python -m` put on the search path, unless the project lies there."""
+    """Remove the working directory that `python -m` put on the search path, unless the project is there."""
     if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()] and not os.path.samefile(sys.path[0], ROOT):
         del sys.path[0]
 
 
 def check_packages() -> None:
-    """Check that `beam_jobs` and `flows` are this project's own; the names are common ones.
+    """Check that `beam_jobs` and `flows` are this project's own, since the names are common.
 
     Raises:
         ValueError: another package of that name comes first on the search path, or has overwritten ours.
@@ -50,13 +50,13 @@ def check_packages() -> None:
 
 
 def _is_installed() -> bool:
-    """Whether the interpreter finds the packages by itself; `PYTHONPATH` would put all of site-packages first."""
+    """Return whether the project is in site-packages, which `PYTHONPATH` would put before everything else."""
     places = (*site.getsitepackages(), site.getusersitepackages())
     return any(os.path.isdir(place) and os.path.samefile(place, ROOT) for place in places)
 
 
 def _is_own(name: str, origin: str | None) -> bool:
-    """Whether a package lies beside this one and still is what was installed there."""
+    """Return whether a package is in the same folder as this one and has not been overwritten."""
     own = ROOT / name / "__init__.py"
     if origin is None or not os.path.isfile(origin) or not own.is_file() or not os.path.samefile(origin, own):
         return False

@@ -1,6 +1,6 @@
-"""Choose the arithmetic that `precision: auto` stands for, from the backend and from what this machine computes in.
+"""Resolve `precision: auto` to float32 or mixed bfloat16, from the backend and the hardware of this machine.
 
-Nothing that is keyed, saved or compared ever holds the word: it is replaced before the first key is made.
+Keys, saved files and comparisons never contain `auto`: it is replaced before the first key is computed.
 """
 
 import os
@@ -15,7 +15,7 @@ from keras_bert_flow.machine import CPU_INFO, read_fields
 
 FLOAT32, BFLOAT16 = "float32", "mixed_bfloat16"
 SECTIONS = ("pretraining", "finetuning")
-# What a processor of Intel or AMD calls its bfloat16 products, by which these two backends multiply; XLA does not.
+# CPU flags of Intel and AMD for bfloat16 products, which the two backends below use; XLA does not.
 PROCESSOR_FLAGS = {"avx512_bf16", "amx_bf16"}
 BACKENDS_WITH_PRODUCTS = {"torch", "tensorflow"}
 ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/vfio/0", "/dev/dxg")
@@ -23,10 +23,10 @@ CHILD = "keras_bert_flow.distribution.accelerators"
 
 
 def resolve_precision(config: PipelineConfig, backend: str | None = None) -> PipelineConfig:
-    """Return the configuration with a precision in each place where it says `auto`.
+    """Return the configuration with every `precision: auto` replaced by a precision.
 
     Args:
-        backend: what trains; by default the backend of the configuration.
+        backend: the backend that trains; by default the configuration's.
     """
     sections = {name: getattr(config, name) for name in SECTIONS}
     chosen = {name: section for name, section in sections.items() if section.precision == AUTO}
@@ -39,10 +39,10 @@ def resolve_precision(config: PipelineConfig, backend: str | None = None) -> Pip
 
 
 def choose_precision(backend: str) -> str:
-    """Return `mixed_bfloat16` where training in it is faster on this machine, else `float32`.
+    """Return `mixed_bfloat16` if training in it is faster on this machine, else `float32`.
 
-    A device file says whether there may be an accelerator; only then is the backend asked, in a process of its own,
-    since a flow and `--plan` start none.
+    Only if a device file suggests an accelerator is the backend queried, in a process of its own, since a flow and
+    `--plan` load no backend.
     """
     if any(os.path.exists(path) for path in ACCELERATORS):
         answer = ask_backend(backend)
@@ -52,18 +52,18 @@ def choose_precision(backend: str) -> str:
 
 
 def choose_for_processor(backend: str, flags: Collection[str]) -> str:
-    """Return what is faster on a processor with those flags."""
+    """Return the faster precision on a processor with the given flags."""
     return BFLOAT16 if backend in BACKENDS_WITH_PRODUCTS and PROCESSOR_FLAGS & set(flags) else FLOAT32
 
 
 def read_processor_flags(path: str | Path = CPU_INFO) -> frozenset[str]:
-    """Return what the first processor can do, in Linux' words; nothing elsewhere."""
+    """Return the flags of the first processor as Linux lists them; empty on other systems."""
     found = read_fields(Path(path), "flags")
     return frozenset(found[0].split() if found else ())
 
 
 def ask_backend(backend: str) -> bool | None:
-    """Return whether the accelerator that a backend would train on has bfloat16; None where it would use none."""
+    """Return whether a backend's accelerator supports bfloat16; None if the backend would use no accelerator."""
     child = subprocess.run([sys.executable, "-m", CHILD, backend], stdout=subprocess.PIPE, text=True, check=False)
     words = child.stdout.split()
     return {"yes": True, "no": False}.get(words[-1]) if child.returncode == 0 and words else None

@@ -1,4 +1,4 @@
-"""Show how work goes: a bar on a terminal, plain lines elsewhere, on standard error but for those of training."""
+"""Progress display: a bar on a terminal, plain lines elsewhere, on standard error except for training."""
 
 import os
 import sys
@@ -24,25 +24,25 @@ from rich.table import Column
 
 from keras_bert_flow.terminal import escape_controls, show
 
-SHOWN = ("loss", "tokens_per_second", "utilisation")  # beside scores on dev, and the loss and accuracy of each part
-# Parts of a loss whose names are no words as they stand; with one head the whole loss is that of its part.
+SHOWN = ("loss", "tokens_per_second", "utilisation")  # besides dev scores, and the loss and accuracy of each part
+# Display names of loss parts whose names do not read well; with one head the total loss is that of its part.
 PARTS = {"masked_lm": "masked LM", "words": "bag of words", "soft": "soft targets", "hidden": "hidden states"}
 HELD_OUT = "held_out_"
 LINE_EVERY_SECONDS = 5.0  # so that a log file of a long run stays readable
-STILL_EVERY_SECONDS = 30.0  # the same, of work of which nothing but the time is known
+STILL_EVERY_SECONDS = 30.0  # the same, for work of which only the elapsed time is known
 MEASURE_EVERY_SECONDS = 1.0
-HIDDEN = "KBF_PROGRESS"  # set to `off`, nothing but training is told of
+HIDDEN = "KBF_PROGRESS"  # set to `off`, only training reports progress
 
 Report = Callable[[Mapping[str, Any]], None]
 
 
 @contextmanager
 def training_progress(total_steps: int | None = None) -> Iterator[Report]:
-    """Yield what takes the lines of a training log; `total_steps` is None where several runs follow each other."""
+    """Yield a function that shows lines of a training log; `total_steps` is None for several runs in sequence."""
     if not sys.stdout.isatty():
         yield _plain_report(total_steps)
         return
-    figures = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1))  # goes on in further rows
+    figures = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1))  # wraps onto further rows
     columns = (BarColumn(10), MofNCompleteColumn(), figures)
     with Progress(*columns, console=Console()) as bar:
         task, clock = bar.add_task("", total=total_steps), TimeLeft(total_steps)
@@ -55,14 +55,14 @@ def training_progress(total_steps: int | None = None) -> Iterator[Report]:
 def counting_progress(
     total: float | None = None, name: str = "", are_bytes: bool = False
 ) -> Iterator[Callable[[float], None]]:
-    """Yield what takes how many more are done: on standard error a bar on a terminal, elsewhere a line now and then.
+    """Yield a function that advances a counter: a bar on a terminal, elsewhere a line every few seconds.
 
-    Not on standard output, where the results go.
+    Progress goes to standard error, since results go to standard output.
 
     Args:
-        total: how many there are; None where that is not known.
-        name: what is done; without one, there is nothing but on a terminal.
-        are_bytes: they are counted as bytes.
+        total: the total count; None if unknown.
+        name: the name of the work; without a name, progress is shown only on a terminal.
+        are_bytes: the counts are bytes.
     """
     if not is_told() or not (sys.stderr.isatty() or name):
         yield lambda count: None
@@ -79,12 +79,12 @@ def counting_progress(
 
 @contextmanager
 def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[None]:
-    """Say on standard error what is being done and for how long, where nothing counts it.
+    """Show on standard error what is being done and for how long, for work without a counter.
 
-    A terminal has a line that goes away; elsewhere there is a line at once and another now and then.
+    A terminal shows a transient line; elsewhere a line is printed at once and then at intervals.
 
     Args:
-        measure: returns what has come of it so far, in words, and is called from another thread.
+        measure: returns a description of the result so far; it is called from another thread.
     """
     if not is_told():
         yield
@@ -101,7 +101,7 @@ def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[Non
 
         def follow() -> None:
             while not ended.wait(every):
-                with suppress(OSError, ValueError):  # files that come and go; a standard error that was closed
+                with suppress(OSError, ValueError):  # files that disappear; a closed standard error
                     if update is not None:
                         update(describe())
                     else:
@@ -120,7 +120,7 @@ def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[Non
 
 
 def is_told() -> bool:
-    """Return whether a command may say on standard error how it goes and what comes next."""
+    """Return whether a command may report its progress and the next steps on standard error."""
     return os.environ.get(HIDDEN) != "off"
 
 
@@ -133,7 +133,7 @@ def _spinner(name: str) -> Iterator[Callable[[str], None]]:
 
 
 def _plain_count(total: float | None, name: str, are_bytes: bool) -> Callable[[float], None]:
-    """Return what counts and prints a line at most every `LINE_EVERY_SECONDS`, the first at once."""
+    """Return a counter that prints a line at most every `LINE_EVERY_SECONDS`, the first at once."""
     started = printed_at = time.monotonic()
     done = 0.0
 
@@ -156,16 +156,16 @@ def _plain_count(total: float | None, name: str, are_bytes: bool) -> Callable[[f
 
 
 class TimeLeft:
-    """Guess the seconds to the last step from the steps between two lines, the evaluation of the latter included.
+    """Estimate the remaining seconds from the steps between two log lines, including the evaluation of the latter.
 
-    Not from the clock on the wall: a run that goes on has steps behind it that it did not make now.
+    The wall clock is not used: a resumed run has earlier steps that it did not make in this process.
     """
 
     def __init__(self, total_steps: int | None):
         self._total_steps, self._before = total_steps, (0, 0.0)
 
     def estimate(self, line: Mapping[str, Any]) -> float | None:
-        """Return seconds; None where it is not known how many steps there are, or how long they take."""
+        """Return the remaining seconds; None if the number of steps or their duration is unknown."""
         (step, seconds), self._before = self._before, (line["step"], line.get("elapsed_seconds", 0.0))
         if not self._total_steps or self._before[1] <= seconds or self._before[0] <= step:
             return None
@@ -174,18 +174,18 @@ class TimeLeft:
 
 
 def describe_line(line: Mapping[str, Any], seconds_left: float | None = None) -> str:
-    """Write the figures that a person follows: `loss 6.913, tokens per second 9,872, 0:12:30 left`."""
+    """Format the main figures of a log line: `loss 6.913, tokens per second 9,872, 0:12:30 left`."""
     figures = [f"{words} {_round(value)}" for name, value in line.items() if (words := _find_words(name, line))]
     left = [] if seconds_left is None else [f"{timedelta(seconds=round(seconds_left))} left"]
     return ", ".join(([escape_controls(line["run"])] if "run" in line else []) + figures + left)
 
 
 def _find_words(name: str, line: Mapping[str, Any]) -> str | None:
-    """Return what a figure of a line is called; None where it is not shown."""
+    """Return the display name of a figure; None if it is not shown."""
     if name in SHOWN or name.startswith("dev_"):
         return name.replace("_", " ")
     part, _, kind = name.rpartition("_")
-    if kind == "accuracy" and f"{part}_loss" in line:  # which is named before it
+    if kind == "accuracy" and f"{part}_loss" in line:  # the part is named by its loss, shown just before
         return "accuracy"
     if kind != "loss":
         return None

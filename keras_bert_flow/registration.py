@@ -1,8 +1,8 @@
-"""Let Keras find the classes of saved models by name, without importing Keras or a backend here.
+"""Register the classes of saved models with Keras by name, without importing Keras or a backend here.
 
 `keras.saving.load_model` looks up `keras_bert_flow>TextClassifier` among the registered classes, but a class
-registers itself only when its module is imported. As soon as Keras is there, each name gets a stand-in, whose
-`from_config` imports the module and hands over to the class.
+registers itself only when its module is imported. As soon as Keras is imported, each name gets a stand-in, whose
+`from_config` imports the module and delegates to the class.
 """
 
 import importlib
@@ -99,7 +99,7 @@ REGISTERED = {
 
 
 class _StandIn:
-    """Base of what stands for a class until it is imported; Keras asks for no more than these two methods."""
+    """Base class of the placeholders for classes not yet imported; Keras uses only these two methods."""
 
     home: str
 
@@ -129,7 +129,7 @@ def register_with_keras() -> None:
 
 
 class _KerasFinder:
-    """Find Keras as the other finders do, and register the stand-ins when it has been imported.
+    """Import finder that leaves finding Keras to the others, and registers the stand-ins once it is imported.
 
     Not an `importlib.abc.MetaPathFinder`: that module imports others, before `kbf` has cleaned the search path.
     """
@@ -141,7 +141,7 @@ class _KerasFinder:
         spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             loader = spec.loader
-            # A method is replaced; and `hasattr` tells the checker nothing.
+            # This replaces a method, and `hasattr` does not narrow the type for mypy.
             loader.exec_module = self._then_register(loader.exec_module)  # type: ignore[method-assign, union-attr]
         return spec
 

@@ -1,4 +1,4 @@
-"""Make foreign text (names, labels, answers of a model) safe to show: on a terminal, in a message, on a page."""
+"""Escape untrusted text (names, labels, outputs of a model) for display: on a terminal, in a message, on a page."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ _INVISIBLE |= {*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xFFF0, 0x
 
 
 def escape_controls(text: str, keep: str = "") -> str:
-    """Write control characters, line ends, bidirectional marks and invisible characters as escapes such as `\\x1b`.
+    """Escape control characters, line ends, bidirectional marks and invisible characters, as in `\\x1b`.
 
     Args:
         keep: characters to leave as they are.
@@ -29,18 +29,18 @@ def escape_controls(text: str, keep: str = "") -> str:
 
 
 def escape_json(text: str) -> str:
-    """Write the hidden characters of a JSON document as JSON escapes such as `\\u202e`: its value stays the same."""
+    """Escape the hidden characters of a JSON document, as in `\\u202e`, which leaves its value the same."""
     return _replace_hidden(text, "\n" + JOINERS, lambda character: json.dumps(character)[1:-1])
 
 
 def show(text: object, file: TextIO | None = None, keep: str = "") -> None:
-    """Print a line: escaped where it goes to a terminal, exactly as it is elsewhere.
+    """Print a line, escaped on a terminal and unchanged elsewhere.
 
-    A path that is not UTF-8 keeps its bytes where it does not go to a terminal.
+    Elsewhere, a path that is not UTF-8 keeps its bytes.
 
     Args:
         file: standard output by default.
-        keep: characters that are not escaped, such as "\\n" for a text of several lines.
+        keep: characters not to escape, such as "\\n" for a text of several lines.
     """
     file = sys.stdout if file is None else file
     text = str(text)
@@ -55,9 +55,9 @@ def show(text: object, file: TextIO | None = None, keep: str = "") -> None:
 
 
 def show_json(document: str, file: TextIO | None = None) -> None:
-    """Print a JSON document: with hidden characters as JSON escapes on a terminal, exactly as it is elsewhere.
+    """Print a JSON document, with hidden characters escaped on a terminal and unchanged elsewhere.
 
-    What the encoding of the file cannot hold, such as half of a surrogate pair, is escaped everywhere.
+    If the encoding of the file cannot represent it, as with a lone surrogate, everything but ASCII is escaped.
     """
     file = sys.stdout if file is None else file
     try:
@@ -67,17 +67,17 @@ def show_json(document: str, file: TextIO | None = None) -> None:
 
 
 def show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback on standard error, as `sys.excepthook` does: its message may quote a name."""
+    """Print a traceback on standard error, as a `sys.excepthook`, escaped because its message may quote a name."""
     show("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"), sys.stderr, keep="\n\t")
 
 
 def abridge(text: str) -> str:
-    """Cut a text that is longer than a message should quote."""
+    """Truncate a text that is too long to quote in a message."""
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}... ({len(text):,} characters)"
 
 
 class EscapingFormatter(logging.Formatter):
-    """Escape messages of the log, which quote names; only tracebacks and messages of libraries keep their lines."""
+    """Log formatter that escapes messages; only tracebacks and messages of libraries keep their line breaks."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         keep = "" if record.name.partition(".")[0] == __package__ else "\n\t"
@@ -100,9 +100,9 @@ def _is_hidden(character: str) -> bool:
 
 
 def _encode(text: str, file: TextIO) -> bytes:
-    if file.isatty():  # it has no such letters
+    if file.isatty():  # its encoding lacks some of the characters
         return text.encode(file.encoding, "backslashreplace")
     try:
         return os.fsencode(text)
-    except UnicodeEncodeError:  # half of a surrogate pair, which no path holds
+    except UnicodeEncodeError:  # a lone surrogate that no path contains
         return text.encode("utf-8", "backslashreplace")

@@ -1,9 +1,9 @@
-"""Name the versions of this package and of what it computes with, without importing any of it."""
+"""Report the versions of this package, Python, Keras and the backends, without importing any of them."""
 
 import platform
 from importlib import metadata
 
-# what is shown → distributions that bring it
+# displayed name → distributions that provide it
 SHOWN = {
     "keras": ("keras",),
     "jax": ("jax",),
@@ -13,7 +13,7 @@ SHOWN = {
 
 
 def describe_versions() -> str:
-    """Return a line for this package, for Python, and for Keras and each of its backends."""
+    """Return one line each for this package, Python, Keras and each of its backends."""
     lines = {"keras-bert-flow": find_version("keras-bert-flow") or "source", "python": platform.python_version()}
     for name, distributions in SHOWN.items():
         found = next(filter(None, map(find_version, distributions)), None)
@@ -22,7 +22,7 @@ def describe_versions() -> str:
 
 
 def find_version(distribution: str) -> str | None:
-    """Return the version of an installed distribution, None where it is not installed."""
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Read YAML with limits on size, depth and aliases, so that no document takes more memory or time than its purpose."""
+"""Read YAML with limits on size, depth and aliases, which bound the memory and time that a document takes."""
 
 import re
 from typing import Any
@@ -7,8 +7,8 @@ import yaml
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
-MAX_NODES = 20_000  # with each alias counted as what it stands for
-MAX_NUMBER_LENGTH = 100  # characters; what is longer is text
+MAX_NODES = 20_000  # an alias counts as the nodes that it refers to
+MAX_NUMBER_LENGTH = 100  # characters; anything longer is a string
 
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
@@ -19,7 +19,7 @@ def parse_yaml(text: str | bytes) -> Any:
     A date stays a string, and `1e6` is a number as in YAML 1.2.
 
     Raises:
-        ValueError: not plain YAML, a key is repeated, or the document exceeds a limit; one line.
+        ValueError: not plain YAML, a key is repeated, or the document exceeds a limit; the message is one line.
     """
     if len(text) > MAX_BYTES:
         raise ValueError(f"at most {MAX_BYTES:,} bytes, not {len(text):,}")
@@ -33,7 +33,7 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader with limits, which refuses repeated keys."""
+    """YAML's safe loader with limits, and an error for repeated keys."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]

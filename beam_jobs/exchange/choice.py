@@ -1,4 +1,4 @@
-"""Choose how the data of a job moves, by the runner or by the option `--exchange`."""
+"""Choose the exchange of a job, by its runner or by the option `--exchange`."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from beam_jobs.exchange.exchange import Exchange
 from beam_jobs.exchange.files import FileExchange
 
 FILES, ENGINE = "files", "engine"
-# Runners that keep what moves between two steps in the memory of one process
+# Runners that keep the data between two steps in the memory of one process
 _IN_MEMORY = ("FnApiRunner", "DirectRunner", "SwitchingDirectRunner", "BundleBasedDirectRunner")
 
 
 class ExchangeOptions(PipelineOptions):
-    """An option of ours among those of Beam, so that it is given where they are."""
+    """Our option `--exchange` as one of Beam's options, so that it is given with them."""
 
     @classmethod
     def _add_argparse_args(cls, parser: ArgumentParser) -> None:
@@ -32,11 +32,11 @@ def choose_exchange(options: Sequence[str], folder: Path, is_shared: bool = True
     """Return the exchange of a job.
 
     Args:
-        options: Beam's, and `--exchange`.
-        folder: of the job.
+        options: Beam's options, and `--exchange`.
+        folder: folder of the job.
         is_shared: whether workers on other machines may reach the folder.
     Raises:
-        ValueError: files are asked for, in a folder that workers do not reach.
+        ValueError: files are requested, but workers cannot reach the folder.
     """
     parsed = PipelineOptions(list(options))
     runner = parsed.view_as(StandardOptions).runner

@@ -1,4 +1,4 @@
-"""Move data by the shuffle of the engine that runs the job: no folder has to be shared by its workers."""
+"""Exchange data through the shuffle of the engine that runs the job; its workers need no shared folder."""
 
 import struct
 from collections import Counter, defaultdict
@@ -10,8 +10,8 @@ import apache_beam as beam
 
 from beam_jobs.exchange.exchange import Exchange, Items
 
-_BUCKET = struct.Struct(">Q")  # in front of the name of a group
-_Group = tuple[bytes, list[bytes]]  # its key, and items of it
+_BUCKET = struct.Struct(">Q")  # before the name of a group
+_Group = tuple[bytes, list[bytes]]  # the key of a group, and some of its items
 
 
 class EngineExchange(Exchange):
@@ -25,7 +25,7 @@ class EngineExchange(Exchange):
 
 
 class SpreadByEngine(beam.PTransform):
-    """Body of `Exchange.spread`."""
+    """Implementation of `Exchange.spread`."""
 
     def __init__(self, conditions: beam.PCollection | None):
         super().__init__()
@@ -39,7 +39,7 @@ class SpreadByEngine(beam.PTransform):
 
 
 class SortByEngine(beam.PTransform):
-    """Body of `Exchange.sort`: a group of `divide` is a key, and a bucket has one more, without an item."""
+    """Implementation of `Exchange.sort`: each group of `divide` has a key, and each bucket one more without items."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ def keep_where_all(element: Any, conditions: Sequence[bool]) -> Iterator[Any]:
 
 
 def name_bucket(bucket: int) -> tuple[bytes, list[bytes]]:
-    """Return the key of a bucket's group without items."""
+    """Return the key of a bucket's empty group, and no items."""
     return _BUCKET.pack(bucket), []
 
 
 def divide_items(pair: Items, divide: Callable[..., bytes], *arguments: Any) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Yield the key of each group among items of a bucket, with those of the group."""
+    """Divide items of a bucket into groups; yield the key and the items of each group."""
     bucket, items = pair
     groups: defaultdict[bytes, list[bytes]] = defaultdict(list)
     for item in items:
@@ -85,7 +85,7 @@ def divide_items(pair: Items, divide: Callable[..., bytes], *arguments: Any) -> 
 
 
 def use_group(group: tuple[bytes, Iterable[list[bytes]]], use: Callable[..., Iterable], *arguments: Any) -> Iterable:
-    """Sort a group and use it; of equal items, as copies of a document make them, one is in memory."""
+    """Sort a group and apply `use`; equal items, as from copies of a document, are stored once."""
     key, parts = group
     (bucket,) = _BUCKET.unpack_from(key)
     counts = Counter(chain.from_iterable(parts))

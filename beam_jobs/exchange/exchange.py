@@ -1,4 +1,4 @@
-"""What the steps of a job ask of an exchange."""
+"""Interface of an exchange, through which data moves between the steps of a job."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -10,17 +10,18 @@ Items = tuple[int, list[bytes]]  # the number of a bucket, and some of its items
 
 
 class Exchange(ABC):
-    """Move data between steps so that no worker holds a collection.
+    """Move data between steps such that no worker holds a whole collection.
 
-    Its steps are named by the caller: names are of folders, and each is used once in a job.
+    The caller names the steps: names are folder names, and each is used once per job.
     """
 
     @abstractmethod
     def spread(self, name: str, conditions: beam.PCollection | None = None) -> beam.PTransform:
-        """Return a step that gives every element to some worker again, so that those of one file keep all busy.
+        """Return a step that redistributes elements over the workers, so that those of one file keep all workers busy.
 
         Args:
-            conditions: a collection of booleans, waited for before the first element is given; none is if one is False.
+            conditions: a collection of booleans, which is complete before the first element is emitted; if any is
+                False, no element is emitted.
         """
 
     @abstractmethod
@@ -32,16 +33,17 @@ class Exchange(ABC):
         divide: Callable[..., bytes],
         lift: beam.PTransform | None = None,
     ) -> beam.PTransform:
-        """Return a step that sorts the items of each bucket, and emits what `use` makes of them.
+        """Return a step that sorts the items of each bucket, and emits the results of `use`.
 
-        It takes a dict of collections: `items`, of Items, and `buckets`, all the numbers of buckets, from 0 on.
+        The step takes a dict of collections: `items`, of Items, and `buckets`, all bucket numbers, starting from 0.
 
         Args:
-            use: takes the number of a bucket, an iterator over items of it in order, and the arguments, and yields
+            use: takes a bucket number, an iterator over items of the bucket in order, and the arguments, and yields
                 results. It is called for a bucket as a whole, or for each group of `divide`, and at least once for
-                every bucket, also for one without an item.
-            arguments: further ones of `use` and `divide`, side inputs among them.
-            divide: takes the number of a bucket, an item of it and the arguments, and returns the name of the item's
-                group: a bucket may have as many items as there are, a group must fit into the memory of a worker.
-            lift: a step from Items to fewer Items, for an exchange that would else send them all.
+                every bucket, including empty ones.
+            arguments: further arguments of `use` and `divide`, which may be side inputs.
+            divide: takes a bucket number, an item of the bucket and the arguments, and returns the name of the item's
+                group. The size of a bucket is not limited; a group must fit into the memory of a worker.
+            lift: a step from Items to fewer Items (combiner lifting), for an exchange that would otherwise send them
+                all.
         """

@@ -1,7 +1,7 @@
-"""Move data through files, so that neither a worker nor the runner holds a collection.
+"""Exchange data through files, so that neither a worker nor the runner holds a whole collection.
 
-A local runner keeps every collection between two steps in its memory and hands a worker its share in one piece. Here
-only the places of the data travel as elements: an external merge sort, and chunks that any worker can take.
+A local runner keeps every collection between two steps in its memory and passes a worker its share in one piece. Here
+only the locations of the data are elements: an external merge sort, and chunks that any worker can read.
 """
 
 import io
@@ -20,17 +20,17 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_jobs.exchange.exchange import Exchange, Items
 from beam_jobs.exchange.runs import join_runs, merge_runs, new_file, open_again, read_at, write_run
 
-CHUNK_BYTES = 256_000  # small enough to keep all workers busy, large enough for the runner to hold every place
-RUN_BYTES = 8_000_000  # what a worker sorts at a time
-MOST_RUNS = 256  # merged at once: of more, each bucket would be read in ever smaller pieces
-_ITEM_OVERHEAD_BYTES = 60  # of a Python object in a list
+CHUNK_BYTES = 256_000  # small enough to keep all workers busy, large enough for the runner to hold all locations
+RUN_BYTES = 8_000_000  # sorted by a worker at a time
+MOST_RUNS = 256  # merged at once: with more, each bucket would be read in ever smaller pieces
+_ITEM_OVERHEAD_BYTES = 60  # per Python object in a list
 
 
 class FileExchange(Exchange):
-    """Sort and spread through files in a folder. What a failed attempt left there is never named to a reader.
+    """Sort and redistribute through files in a folder. Readers never see the files of failed attempts.
 
     Args:
-        folder: of the job; every worker must reach it.
+        folder: folder of the job; every worker must reach it.
     """
 
     def __init__(self, folder: Path):
@@ -44,10 +44,10 @@ class FileExchange(Exchange):
 
 
 class SpreadThroughFiles(beam.PTransform):
-    """Body of `Exchange.spread`.
+    """Implementation of `Exchange.spread`.
 
     Args:
-        folder: a new one, for the chunks.
+        folder: a new folder for the chunks.
     """
 
     def __init__(self, folder: Path, conditions: beam.PCollection | None = None):
@@ -65,10 +65,10 @@ class SpreadThroughFiles(beam.PTransform):
 
 
 class SortThroughFiles(beam.PTransform):
-    """Body of `Exchange.sort`: a bucket is used as a whole, and merged as it is read.
+    """Implementation of `Exchange.sort`: a bucket is used as a whole, and merged while it is read.
 
     Args:
-        folder: a new one, for the sorted runs.
+        folder: a new folder for the sorted runs.
     """
 
     def __init__(self, folder: Path, use: Callable[..., Iterable], *arguments: Any):
@@ -92,7 +92,7 @@ class SortThroughFiles(beam.PTransform):
 
 
 class WriteChunks(beam.DoFn):
-    """Write the elements of a bundle into one file, and emit (path, offset, bytes) of each chunk of it."""
+    """Write the elements of a bundle to one file, and emit (path, offset, bytes) for each chunk of it."""
 
     def __init__(self, folder: str):
         self._folder = folder
@@ -122,7 +122,7 @@ class WriteChunks(beam.DoFn):
 
 
 def read_chunk(place: tuple[str, int, int], conditions: Sequence[bool] = ()) -> Iterator[Any]:
-    """Yield the elements of a chunk, where all conditions hold."""
+    """Yield the elements of a chunk if all conditions hold."""
     if not all(conditions):
         return
     path, offset, length = place
@@ -133,7 +133,7 @@ def read_chunk(place: tuple[str, int, int], conditions: Sequence[bool] = ()) -> 
 
 
 class WriteRuns(beam.DoFn):
-    """Sort the items of a bundle, as many as fit into RUN_BYTES at a time, and emit the path of each run."""
+    """Sort the items of a bundle in runs of about RUN_BYTES, and emit the path of each run."""
 
     def __init__(self, folder: str):
         self._folder = folder
@@ -160,10 +160,10 @@ class WriteRuns(beam.DoFn):
 
 
 def name_joined_run(path: str, count: int) -> tuple[str, str]:
-    """Return which run a run is merged into, and its path: into itself where there are few.
+    """Return the joined run that a run is merged into, and the path of the run; few runs stay as they are.
 
-    As many are left as there are in each: with 10,000 runs of 8 MB 100 of 800 MB, of which a shard of 100 is read in
-    pieces of 160 kB, where it would have been in pieces of 80 kB from 10,000 files.
+    The number of joined runs is about the number of runs in each: 10,000 runs of 8 MB become 100 of 800 MB, from which
+    one of 100 shards is read in pieces of 160 kB, rather than in pieces of 80 kB from 10,000 files.
     """
     if count <= MOST_RUNS:
         return path, path
@@ -171,11 +171,11 @@ def name_joined_run(path: str, count: int) -> tuple[str, str]:
 
 
 def join_group(group: tuple[str, Iterable[str]], folder: str) -> str:
-    """Return the path of one run with the items of all that are merged into it."""
+    """Merge the runs of a group, and return the path of the joined run."""
     paths = sorted(group[1])
     return paths[0] if len(paths) == 1 else join_runs(folder, paths)
 
 
 def use_bucket(bucket: int, runs: Sequence[str], use: Callable[..., Iterable], *arguments: Any) -> Iterable:
-    """Use the items of a bucket in all runs."""
+    """Apply `use` to the items of a bucket from all runs."""
     return use(bucket, merge_runs(bucket, runs), *arguments)

@@ -1,4 +1,4 @@
-"""Sorted runs of items on disk, as an external merge sort has them: written in memory, merged while they are read."""
+"""Sorted runs of an external merge sort on disk: sorted in memory, merged while they are read."""
 
 import heapq
 import struct
@@ -13,21 +13,21 @@ from typing import BinaryIO
 
 import numpy as np
 
-_MERGE_BYTES = 16_000_000  # what a worker reads ahead of all the runs that it merges
-_MOST_BLOCK_BYTES = 1_000_000  # of that for one run
-_MOST_SORTED_RUNS = 256  # beyond, to look through all blocks for each that is read takes longer than a heap
+_MERGE_BYTES = 16_000_000  # read-ahead of a worker for all the runs that it merges
+_MOST_BLOCK_BYTES = 1_000_000  # of that, for one run
+_MOST_SORTED_RUNS = 256  # beyond this, scanning all blocks for each block read is slower than a heap
 _LENGTH = struct.Struct("<I")
 _OFFSET = struct.Struct("<Q")
 
 
 def write_run(folder: str, items: Mapping[int, Iterable[bytes]]) -> str:
-    """Write a run of items by bucket, sorted within each, and return its path."""
+    """Write a run of items by bucket, sorted within each bucket, and return its path."""
     buckets = max(items) + 1
     return _write_sorted(folder, buckets, ([sorted(items.get(bucket, ()))] for bucket in range(buckets)))
 
 
 def join_runs(folder: str, runs: Sequence[str]) -> str:
-    """Merge runs into one, and return its path; each is read once, from its beginning to its end."""
+    """Merge runs into one, and return its path; each run is read once, sequentially."""
     with ExitStack() as stack:
         files = [stack.enter_context(open_again(path)) for path in runs]
         offsets = [_read_offsets(file) for file in files]
@@ -46,10 +46,10 @@ def join_runs(folder: str, runs: Sequence[str]) -> str:
 
 
 def _write_sorted(folder: str, count: int, buckets: Iterable[Iterable[list[bytes]]]) -> str:
-    """Write the items of each bucket, which come in lists and in order.
+    """Write the items of each bucket, given as lists in sorted order.
 
-    A run begins with the number of buckets and the offset at which each begins and the last ends, uint64; an item is
-    its length, uint32, and its bytes; little-endian.
+    A run starts with the number of buckets, the offset of each bucket and the end offset, as uint64. An item is its
+    length as uint32 and its bytes. All numbers are little-endian.
     """
     path = new_file(folder)
     offsets = np.full(count + 1, _OFFSET.size * (count + 2), "<u8")
@@ -66,9 +66,9 @@ def _write_sorted(folder: str, count: int, buckets: Iterable[Iterable[list[bytes
 
 
 def merge_runs(bucket: int, runs: Sequence[str]) -> Iterator[bytes]:
-    """Return an iterator over the items of a bucket in all the runs, in order, one block of each run in memory.
+    """Return an iterator over the items of a bucket from all runs, in order, with one block per run in memory.
 
-    A file is open only while a block of it is read: there may be many.
+    A file is open only while a block of it is read, since there may be many.
     """
     blocks = []
     for path in runs:
@@ -98,9 +98,9 @@ def _read_numbers(file: BinaryIO, first: int, count: int) -> list[int]:
 
 
 def _merge_blocks(readers: Sequence[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
-    """Yield lists that together are all items in order, from sorted blocks; an item costs less than in `heapq.merge`.
+    """Merge sorted blocks, and yield the items in order, in lists; faster per item than `heapq.merge`.
 
-    What is at most the least of the last items of the blocks at hand comes before all that is still to be read.
+    Items up to the minimum of the last items of the current blocks precede everything still to be read.
     """
     at_hand = [(block, 0, reader) for reader in readers if (block := next(reader, None))]
     while at_hand:
@@ -113,16 +113,16 @@ def _merge_blocks(readers: Sequence[Iterator[list[bytes]]]) -> Iterator[list[byt
                 left.append((block, end, reader))
             elif block := next(reader, None):
                 left.append((block, 0, reader))
-        ready.sort()  # of sorted parts, which is to merge them
+        ready.sort()  # Timsort merges the sorted parts
         yield ready
         at_hand = left
 
 
 def _read_blocks(read: Callable[[int, int], bytes], start: int, end: int, block_bytes: int) -> Iterator[list[bytes]]:
-    """Yield the items between two places of a run, in lists.
+    """Yield the items between two offsets of a run, in lists.
 
     Args:
-        read: takes a place and a number of bytes.
+        read: takes an offset and a number of bytes.
     """
     rest = b""
     while start < end:
@@ -157,7 +157,7 @@ def open_again(path: str) -> BinaryIO:
 
 def read_at(file: BinaryIO, start: int, length: int) -> bytes:
     if file.tell() != start:
-        file.seek(start)  # which empties the buffer
+        file.seek(start)  # discards the buffer, so it is avoided where possible
     block = file.read(length)
     if len(block) < length:
         raise ValueError(
@@ -167,6 +167,6 @@ def read_at(file: BinaryIO, start: int, length: int) -> bytes:
 
 
 def new_file(folder: str) -> Path:
-    """Name a file that no other attempt writes; where the job's own folder is gone, so is the job, and this fails."""
+    """Return a file path that no other attempt uses; fails if the job's folder is gone, and with it the job."""
     Path(folder).mkdir(exist_ok=True)
     return Path(folder) / uuid.uuid4().hex

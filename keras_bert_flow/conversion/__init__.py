@@ -1,4 +1,4 @@
-"""Model directories: Hugging Face's layout, read and written without `transformers`.
+"""Model directories in Hugging Face's layout, read and written without `transformers`.
 
-Tensor names and `config.json` fields of the encoder are here; those of a head are with the head in `models/`.
+The encoder's tensor names and `config.json` fields are defined here; those of a head are in `models/`, with the head.
 """

@@ -1,4 +1,4 @@
-"""Read and write LoRA adapters as peft has them: matrices beside the projections of a model that is elsewhere.
+"""Read and write LoRA adapters in peft's format: low-rank matrices for the projections of a separate base model.
 
 Source of the layout: peft 0.21, tuners/lora/config.py and utils/save_and_load.py.
 """
@@ -20,17 +20,17 @@ from keras_bert_flow.stores.hub import is_of_hub
 from keras_bert_flow.terminal import abridge
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."  # of each tensor
+PREFIX = "base_model.model."  # of every tensor name
 FIRST, SECOND = ".lora_A.weight", ".lora_B.weight"  # (rank, inputs) and (outputs, rank)
 BASE = "base_model_name_or_path"
 _CACHED = "models--"
-TASK_TYPES = {  # architecture → what peft calls its task
+TASK_TYPES = {  # architecture → peft's task type
     "ForSequenceClassification": "SEQ_CLS",
     "ForTokenClassification": "TOKEN_CLS",
     "ForQuestionAnswering": "QUESTION_ANS",
     "Model": "FEATURE_EXTRACTION",
 }
-# Fields that change what the matrices mean → what they must be.
+# Fields that change the meaning of the matrices → the values accepted here.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
@@ -44,7 +44,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 
 
 def is_adapter(folder: Path) -> bool:
-    """Say whether a folder holds an adapter and no whole model."""
+    """Return whether a folder holds an adapter rather than a whole model."""
     return (Path(folder) / ADAPTER_CONFIG).is_file() and not _is_whole(Path(folder))
 
 
@@ -53,13 +53,13 @@ def _is_whole(folder: Path) -> bool:
 
 
 def check_place(folder: Path) -> None:
-    """Raise ValueError if there is a whole model where an adapter is to be written."""
+    """Raise ValueError if the output folder of an adapter already holds a whole model."""
     if _is_whole(folder):
         raise ValueError(f"An adapter must have a folder of its own. Received: {folder}, of a model. Choose another.")
 
 
 def check_whole(folder: Path) -> None:
-    """Raise ValueError if a folder holds an adapter, which training does not begin from: its model may change."""
+    """Raise ValueError if a folder holds an adapter, which training cannot start from: its base model may change."""
     if is_adapter(folder):
         raise ValueError(
             f"Training must begin from a whole model. Received: {folder}, an adapter. Merge it with its base: "
@@ -68,11 +68,11 @@ def check_whole(folder: Path) -> None:
 
 
 def name_base(address: str | Path) -> dict[str, str | None]:
-    """Return the fields of `adapter_config.json` that name the model which an adapter is of.
+    """Return the fields of `adapter_config.json` that name the base model of an adapter.
 
     Args:
-        address: a model directory on this disk, of the Hub (hf://org/name@revision) or elsewhere. One in the cache of
-            `huggingface_hub`, models--org--name/snapshots/revision, is named as it is on the Hub.
+        address: a model directory on this disk, on the Hub (hf://org/name@revision) or elsewhere. One in the cache of
+            `huggingface_hub`, models--org--name/snapshots/revision, gets its name on the Hub.
     """
     elsewhere = find_address(address)
     if elsewhere is not None and is_of_hub(elsewhere):
@@ -98,10 +98,10 @@ def describe_adapter(
     """Return the content of `adapter_config.json`.
 
     Args:
-        base: as of `name_base`.
-        table: of the family of the model.
-        architecture: as `SavedAs` has it.
-        tensors: names of those of the adapter: its matrices, and weights that are in the place of the model's.
+        base: the result of `name_base`.
+        table: the table of the model's family.
+        architecture: as in `SavedAs`.
+        tensors: names of the adapter's tensors: its matrices, and weights that replace the base model's.
     """
     names = [name.removeprefix(PREFIX).removeprefix(table.prefix) for name in tensors]
     whole = {name.partition(".")[0] for name in names if not name.endswith((FIRST, SECOND))}
@@ -121,17 +121,17 @@ def describe_adapter(
 
 
 class AdaptedTensors(TensorMapping):
-    """The tensors of a model with those of an adapter in their place or added to them, each made when it is asked for.
+    """The tensors of a base model with an adapter merged in; each is computed when it is read.
 
     Args:
-        base: of the model, by names without a prefix.
-        adapter: of the adapter, by the same.
-        scale: what the product of its matrices is multiplied by.
+        base: tensors of the base model, by names without a prefix.
+        adapter: tensors of the adapter, by the same names.
+        scale: factor of the product of the adapter's matrices.
     Attributes:
-        merged: names of the weights that matrices are added to.
-        whole: names of the tensors that the adapter has in place of the model's, or beside them.
+        merged: names of the weights to which a product of matrices is added.
+        whole: names of the tensors that the adapter replaces or adds.
     Raises:
-        ValueError: a matrix is alone, is of no tensor of the model, or does not fit it.
+        ValueError: a matrix lacks its counterpart, belongs to no tensor of the model, or has the wrong shape.
     """
 
     def __init__(self, base: StoredTensors, adapter: StoredTensors, scale: float):
@@ -171,19 +171,19 @@ class AdaptedTensors(TensorMapping):
         return self._base[name].astype(np.float32) + np.float32(self._scale) * (second @ first)
 
     def check_finite(self) -> None:
-        """Raise ValueError if a tensor of either holds NaN or infinity."""
+        """Raise ValueError if a tensor of the base or of the adapter holds NaN or infinity."""
         self._base.check_finite()
         self._adapter.check_finite()
 
 
 def find_base(folder: Path, told: str | Path | None = None) -> Path:
-    """Return the folder of the model that an adapter is of, fetched where it is elsewhere.
+    """Return the folder of an adapter's base model, downloaded if it is remote.
 
     Args:
-        told: the model, where it is not the one that `adapter_config.json` names.
+        told: the base model, if it is not the one that `adapter_config.json` names.
     Raises:
-        FileNotFoundError: it is not there.
-        ValueError: `adapter_config.json` is of no plain LoRA, or names no model and none is told.
+        FileNotFoundError: the base model is missing.
+        ValueError: `adapter_config.json` does not describe plain LoRA, or names no model and `told` is None.
     """
     config = read_adapter_config(folder)
     if told is not None:
@@ -214,7 +214,7 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     """Read `adapter_config.json`.
 
     Raises:
-        ValueError: it is damaged, or of another method than LoRA as `keras_bert_flow.models.lora` has it.
+        ValueError: it is damaged, or describes another method than the LoRA of `keras_bert_flow.models.lora`.
     """
     path = folder / ADAPTER_CONFIG
     config = read_json(path)
@@ -238,12 +238,12 @@ def open_adapted(folder: Path, base: StoredTensors, table: FamilyTable) -> Adapt
     """Return the tensors of a model with an adapter merged into them.
 
     Args:
-        folder: of the adapter.
+        folder: the adapter's folder.
         base: tensors of the model, by names without a prefix.
-        table: of its family.
+        table: the table of the model's family.
     Raises:
         FileNotFoundError: the adapter has no file of tensors.
-        ValueError: it is damaged, or does not fit the model.
+        ValueError: the adapter is damaged, or does not fit the model.
     """
     config, file = read_adapter_config(folder), folder / ADAPTER_FILE
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""Change what a trained model computes of the same weights, without Keras: its GELUs, and an epsilon."""
+"""Change the GELUs or the masked-LM epsilon of a trained model, keeping its weights, without Keras."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,17 +10,17 @@ from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD
 
 CONFIG = "config.json"
-GELUS = {"erf": "gelu", "tanh": "gelu_tanh"}  # as they are named to a user → ours
+GELUS = {"erf": "gelu", "tanh": "gelu_tanh"}  # user-facing name → ours
 GELU_NAMES = {ours: name for name, ours in GELUS.items()}
 
 
 def set_gelu(checkpoint: Checkpoint, gelu: str) -> Checkpoint:
-    """Return a model whose encoder has another GELU, and its head for masked tokens, unless that has one of its own.
+    """Return the model with another GELU in its encoder, and in its masked-LM head unless that has its own.
 
     Args:
         gelu: `erf`, or `tanh`, which differs from it by at most 5e-4.
     Raises:
-        ValueError: it is neither.
+        ValueError: `gelu` is neither.
     """
     _check_gelu(gelu, "gelu")
     shape, table = read_shape(dict(checkpoint.config), CONFIG), find_table_of(checkpoint.config, CONFIG)
@@ -29,10 +29,10 @@ def set_gelu(checkpoint: Checkpoint, gelu: str) -> Checkpoint:
 
 
 def set_mlm_gelu(checkpoint: Checkpoint, gelu: str) -> Checkpoint:
-    """Return a model whose head for masked tokens has another GELU.
+    """Return the model with another GELU in its masked-LM head.
 
     Raises:
-        ValueError: it is neither `erf` nor `tanh`, or there is no such head.
+        ValueError: `gelu` is neither `erf` nor `tanh`, or the model has no masked-LM head.
     """
     _check_gelu(gelu, "mlm_gelu")
     _require_head(checkpoint, "mlm_gelu")
@@ -42,10 +42,10 @@ def set_mlm_gelu(checkpoint: Checkpoint, gelu: str) -> Checkpoint:
 
 
 def set_mlm_epsilon(checkpoint: Checkpoint, epsilon: float) -> Checkpoint:
-    """Return a model whose head for masked tokens normalises with another epsilon.
+    """Return the model with another layer-norm epsilon in its masked-LM head.
 
     Raises:
-        ValueError: it is not above 0 and below 1, or there is no such head.
+        ValueError: `epsilon` is not above 0 and below 1, or the model has no masked-LM head.
     """
     if not 0 < epsilon < 1:
         raise ValueError(f"`mlm_epsilon` must be above 0 and below 1. Received: {epsilon}. Try 1e-5.")
@@ -57,7 +57,7 @@ def set_mlm_epsilon(checkpoint: Checkpoint, epsilon: float) -> Checkpoint:
 
 
 def _change(checkpoint: Checkpoint, field: str, value: Any, title: str, after: Any, before: Any) -> Checkpoint:
-    """Return a model with another field of `config.json`, and say so; the same where nothing changes."""
+    """Return the model with a field of `config.json` changed and a remark added; unchanged if the values are equal."""
     if after == before:
         return checkpoint
     config: Mapping[str, Any] = {**checkpoint.config, field: value}

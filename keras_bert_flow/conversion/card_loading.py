@@ -1,9 +1,9 @@
-"""What a model card says of loading the model, which is a whole one or an adapter; without Keras."""
+"""Loading examples of a model card, for whole models and adapters; without Keras."""
 
 import json
 import re
 
-SENTENCES = "sentence-similarity"  # what the Hub calls the task of an embedder
+SENTENCES = "sentence-similarity"  # the Hub's name for the task of an embedder
 PEFT = "peft"
 OURS = "keras-bert-flow"
 _EXAMPLE = re.compile(
@@ -14,18 +14,18 @@ _LIBRARY = f"\nlibrary_name: {PEFT}\n"
 
 
 def find_library(pipeline: str) -> str:
-    """Return the library that loads a whole model of a task of the Hub."""
+    """Return the library that loads whole models of one of the Hub's tasks."""
     return "sentence-transformers" if pipeline == SENTENCES else "transformers"
 
 
 def show_loading(ours: str, theirs: str, base: str | None = None, num_classes: int | None = None) -> str:
-    """Return the example of a model card that loads the model.
+    """Return the loading example of a model card.
 
     Args:
         ours: class of this package.
         theirs: class of `transformers`.
-        base: of an adapter, the name of the model that it is of.
-        num_classes: of its head, where it has classes.
+        base: for an adapter, the name of its base model.
+        num_classes: the number of classes of the head, if it has any.
     """
     if base is None:
         return _write_example("transformers", ours, f'transformers.{theirs}.from_pretrained("this folder")')
@@ -35,12 +35,12 @@ def show_loading(ours: str, theirs: str, base: str | None = None, num_classes: i
 
 
 def show_own_head(ours: str, encoder: str, pooling: str, is_adapter: bool) -> str:
-    """Return the example for a model with a head that `transformers` has not, and say what that means.
+    """Return the loading example for a model whose head `transformers` lacks, with a warning about it.
 
     Args:
         ours: class of this package.
         encoder: class of `transformers`.
-        pooling: what the head takes.
+        pooling: the pooling of the head.
     """
     alone = f'transformers.{encoder}.from_pretrained("this folder")  # the encoder alone'
     warning = (
@@ -62,7 +62,7 @@ def _write_example(modules: str, ours: str, *references: str) -> str:
 
 
 def describe_merged(card: str) -> str | None:
-    """Return the card of an adapter as that of the model it was merged into; None of a card that others wrote."""
+    """Turn the card of an adapter into that of the merged model; None if this package did not write the card."""
     example = _EXAMPLE.search(card)
     if example is None or _LIBRARY not in card:
         return None

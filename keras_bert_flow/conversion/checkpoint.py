@@ -1,4 +1,4 @@
-"""A model between two formats: its settings, named tensors and tokenizer, without Keras."""
+"""Format-independent form of a model: settings, named tensors and tokenizer, without Keras."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ Maker = Callable[[], np.ndarray]
 
 
 class Tensors(TensorMapping):
-    """Tensors that are each made in a way of its own.
+    """Tensors that are each computed by a function of their own.
 
     Args:
-        makers: name → what makes it.
+        makers: name → function that returns the tensor.
         shapes, path: see `TensorMapping`.
     """
 
@@ -33,10 +33,10 @@ class Tensors(TensorMapping):
 
     @classmethod
     def select(cls, tensors: TensorMapping, sources: Mapping[str, str]) -> "Tensors":
-        """Return tensors of others under new names.
+        """Return a selection of tensors under new names.
 
         Args:
-            sources: name → that of the other.
+            sources: new name → name in `tensors`.
         """
         makers = {name: partial(tensors.__getitem__, source) for name, source in sources.items()}
         return cls(makers, {name: tensors.shapes[source] for name, source in sources.items()}, tensors.path)
@@ -44,15 +44,15 @@ class Tensors(TensorMapping):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a directory of any format holds.
+    """The content of a model in any format.
 
     Attributes:
         config: fields of Hugging Face's `config.json`.
-        tensors: by Hugging Face's names, those of the encoder without a prefix.
-        tokenizer: its files, by the names that Hugging Face gives them; content, where it was made here.
-        companions: further files, such as those of `sentence_transformers`, by their names there; content, where it
-            was made here.
-        remarks: what was done to read it, a clause each.
+        tensors: tensors by Hugging Face's names, those of the encoder without a prefix.
+        tokenizer: tokenizer files, by Hugging Face's names; paths, or bytes if generated here.
+        companions: further files, such as those of `sentence_transformers`, by their names there; paths, or bytes if
+            generated here.
+        remarks: what was changed while reading, one clause each.
     """
 
     config: Mapping[str, Any]
@@ -62,10 +62,10 @@ class Checkpoint:
     remarks: tuple[str, ...] = ()
 
     def read_settings(self) -> dict[str, Any]:
-        """Return the content of `tokenizer_config.json`; empty where there is none. ValueError if it is no object."""
+        """Return the content of `tokenizer_config.json`, or {} if there is none; ValueError if it is no object."""
         settings = self.tokenizer.get(SETTINGS, b"{}")
         return json.loads(settings) if isinstance(settings, bytes) else read_json_object(settings)
 
     def keeps_case(self) -> bool:
-        """Say whether the vocabulary keeps case, by `tokenizer_config.json`."""
+        """Return whether the vocabulary is cased, according to `tokenizer_config.json`."""
         return self.read_settings().get("do_lower_case") is False

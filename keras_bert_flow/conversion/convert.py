@@ -1,4 +1,4 @@
-"""Turn a model of one format into one of another, without Keras: read back and compared before it is published."""
+"""Convert a model to another format, without Keras; the result is read back and compared before publishing."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,14 +21,14 @@ HUGGING_FACE = "huggingface"
 
 @dataclass(frozen=True)
 class Conversion:
-    """What was, or is to be, done.
+    """Summary of a conversion, done or planned.
 
     Attributes:
         source, target: names of the formats.
         architecture: class of `transformers`.
-        tensors: how many.
-        parameters: numbers in them.
-        remarks: what was changed on the way or left out, a clause each.
+        tensors: number of tensors.
+        parameters: number of parameters.
+        remarks: what was changed or left out, one clause each.
     """
 
     source: str
@@ -56,22 +56,22 @@ def convert(
     mlm_epsilon: float | None = None,
     base: str | Path | None = None,
 ) -> Conversion:
-    """Write a model in another format; nothing is written where something cannot be.
+    """Convert a model to another format; writes nothing if any part cannot be written.
 
     Args:
-        path: a model, a folder or the prefix of a checkpoint.
-        output: a folder that is not there yet.
+        path: a model folder, or the prefix of a checkpoint.
+        output: a folder that does not exist yet.
         target: the format to write, one of `formats.registry.FORMATS`.
-        source: the format of `path`; by default that of which it has the files.
-        dtype: of the numbers written.
-        cased: whether the vocabulary keeps case, where the source does not say so.
+        source: the format of `path`; by default detected from its files.
+        dtype: dtype of the weights written.
+        cased: whether the vocabulary keeps case, if the source does not say so.
         dry_run: read and check everything, and write nothing.
-        positions, layers, vocabulary, tied: of the result, where they are to be others; see `surgery`.
-        gelu, mlm_gelu, mlm_epsilon: what the result is to compute, where it is something else; see `arithmetic`.
-        base: the model of an adapter, where it is not the one that the adapter names.
+        positions, layers, vocabulary, tied: changes of the result's shape, if any; see `surgery`.
+        gelu, mlm_gelu, mlm_epsilon: changes of the result's arithmetic, if any; see `arithmetic`.
+        base: the base model of an adapter, if it is not the one that the adapter names.
     Raises:
         FileNotFoundError: a file is missing.
-        FileExistsError: `output` is there.
+        FileExistsError: `output` exists.
         ValueError: a file is damaged, or a format is unknown or cannot hold the model.
     """
     path, name = Path(path), source or recognise(Path(path))
@@ -95,7 +95,7 @@ def convert(
             checkpoint = change(checkpoint, value)
     known.check(checkpoint)
     remarks = checkpoint.remarks + ((f"numbers rounded to {dtype}",) if dtype != "float32" else ())
-    for _ in _walk(checkpoint, dtype):  # every number is looked at before anything is written
+    for _ in _walk(checkpoint, dtype):  # checks every number before anything is written
         pass
     if not dry_run:
         with publishing(output) as folder:
@@ -107,7 +107,7 @@ def convert(
 
 
 def _read(path: Path, name: str, cased: bool | None, base: str | Path | None) -> Checkpoint:
-    """Read a model of a format; an adapter together with its base."""
+    """Read a model in a format; an adapter together with its base."""
     source = find_format(name)
     if base is None:
         return source.read(path, cased)
@@ -117,7 +117,7 @@ def _read(path: Path, name: str, cased: bool | None, base: str | Path | None) ->
 
 
 def _walk(checkpoint: Checkpoint, dtype: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the tensors as they are to be written; ValueError if one does not stay finite."""
+    """Yield the tensors rounded to the dtype to write; ValueError if one is not finite in it."""
     kind = find_dtype(dtype)
     for name, value in checkpoint.tensors.items():
         with np.errstate(over="ignore"):
@@ -128,7 +128,7 @@ def _walk(checkpoint: Checkpoint, dtype: str) -> Iterator[tuple[str, np.ndarray]
 
 
 def _compare(wanted: Checkpoint, found: Checkpoint, dtype: str) -> None:
-    """Raise ValueError unless a model was read back as it was."""
+    """Raise ValueError unless the model that was read back equals the one written."""
     if wanted.tensors.keys() != found.tensors.keys():
         names = sorted(wanted.tensors.keys() ^ found.tensors.keys())
         raise ValueError(f"A model must be read back as it was written. Received: {names[0]} in one of the two alone.")

@@ -1,4 +1,4 @@
-"""Check that the files of a model directory belong together, without Keras and without reading the weights."""
+"""Check that the files of a model directory are consistent, without Keras and without reading the weights."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, WORDS_TRANSFORM
 
 FLOAT32_BYTES = 4
-# Our layers → the sizes of their tensors, as fields of the shape.
+# Our layers → the shapes of their tensors, as fields of `EncoderShape`.
 _MASKED_LM_SIZES: dict[str, dict[str, tuple[str, ...]]] = {
     "mlm_transform/dense": {"weight": ("embedding_dim", "hidden_dim"), "bias": ("embedding_dim",)},
     "mlm_transform/layer_norm": {"weight": ("embedding_dim",), "bias": ("embedding_dim",)},
@@ -29,19 +29,19 @@ def check_directory(folder: str | Path) -> dict[str, Any]:
     """Check `config.json` against the tensors and the vocabulary, and return the arguments of the encoder.
 
     Raises:
-        FileNotFoundError, ValueError: as `open_directory`.
+        FileNotFoundError, ValueError: as for `open_directory`.
     """
     config, _ = open_directory(Path(folder))
     return read_hf_config(config, str(Path(folder) / "config.json"))
 
 
 def check_words_head(folder: str | Path) -> None:
-    """Check that a model directory has the head of a bag of words; errors as of `require_words_head`."""
+    """Check that a model directory has a bag-of-words head; errors as for `require_words_head`."""
     require_words_head(Path(folder), open_directory(Path(folder))[1])
 
 
 def require_words_head(folder: Path, tensors: StoredTensors | AdaptedTensors) -> None:
-    """Raise ValueError unless a directory has the layers by which `pooling: bag_of_words` begins."""
+    """Raise ValueError unless a directory has the bag-of-words layers that `pooling: bag_of_words` starts from."""
     for layer in WORDS_TRANSFORM.values():
         if (name := f"{layer}.weight") not in tensors:
             raise ValueError(
@@ -54,7 +54,7 @@ def check_masked_lm(folder: str | Path) -> dict[str, Any]:
     """Check a model directory as `check_directory` does, and that it has a masked-LM head.
 
     Raises:
-        FileNotFoundError, ValueError: as `open_directory`, or there is no such head.
+        FileNotFoundError, ValueError: as for `open_directory`, or there is no such head.
     """
     config, tensors = open_directory(Path(folder))
     source = str(Path(folder) / "config.json")
@@ -74,15 +74,16 @@ def check_masked_lm(folder: str | Path) -> dict[str, Any]:
 def open_directory(
     folder: Path, base: str | Path | None = None
 ) -> tuple[dict[str, Any], StoredTensors | AdaptedTensors]:
-    """Return the content of `config.json` and the tensors by their names of today, none of which is read yet.
+    """Return the content of `config.json` and the lazily read tensors by their current names.
 
-    Of an adapter these are the tensors of its model, with what it adds; without a `config.json` it has that model's.
+    For an adapter these are its base model's tensors with the adapter merged in. An adapter without a `config.json`
+    uses its base model's.
 
     Args:
-        base: the model of an adapter, where it is not the one that the adapter names.
+        base: the base model of an adapter, if it is not the one that the adapter names.
     Raises:
-        FileNotFoundError: the folder, its config.json or its model.safetensors is missing, or the model of an adapter.
-        ValueError: a file is damaged, does not fit the others or is of no family that we know; the message names it.
+        FileNotFoundError: the folder, its config.json, its model.safetensors or an adapter's base model is missing.
+        ValueError: a file is damaged, does not fit the others or is of an unknown family; the message names it.
     """
     base = find_base(folder, base) if is_adapter(folder) else folder
     path = (folder if (folder / "config.json").is_file() else base) / "config.json"
@@ -103,11 +104,11 @@ def open_directory(
 
 
 def _check_base(config: dict[str, Any], source: Path, base: Path) -> None:
-    """Raise ValueError unless the model of an adapter has the sizes of the encoder that the adapter was made on.
+    """Raise ValueError unless an adapter's base model has the settings of the encoder it was trained on.
 
     Args:
         config: content of `source`, the `config.json` of the adapter.
-        base: `config.json` of the model.
+        base: `config.json` of the base model.
     """
     found = read_hf_config(read_json(base), str(base))
     for name, value in read_hf_config(config, str(source)).items():
@@ -119,7 +120,7 @@ def _check_base(config: dict[str, Any], source: Path, base: Path) -> None:
 
 
 def check_sizes(shape: EncoderShape, table: FamilyTable, tensors: TensorMapping) -> None:
-    """Raise ValueError unless every tensor of the encoder is there and has the sizes of `config.json`."""
+    """Raise ValueError unless every tensor of the encoder exists and has the shape that `config.json` implies."""
     for name, sizes in table.list_sizes(shape):
         if name not in tensors:
             count = f" of {shape.num_layers} layers" if name.startswith(table.block_name.partition("{")[0]) else ""
@@ -139,7 +140,7 @@ def _check_shape(name: str, expected: tuple[int, ...], tensors: TensorMapping) -
 
 
 def check_memory(tensors: TensorMapping) -> None:
-    """Raise ValueError unless a model, as float32, fits in the memory of the machine."""
+    """Raise ValueError unless a model in float32 fits in the memory of the machine."""
     needed = FLOAT32_BYTES * sum(math.prod(shape) for shape in tensors.shapes.values())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:

@@ -20,7 +20,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not JSON, or of another kind.
+        ValueError: it is not JSON, or not of that kind.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -37,7 +37,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 def check_fast_tokenizer(path: Path, vocabulary_size: int) -> None:
-    """Raise ValueError unless each piece of `tokenizer.json` has a row of the model, and in WordPiece each row one."""
+    """Raise ValueError if `tokenizer.json` has more pieces than the model has rows, or, in WordPiece, fewer."""
     content = read_json(path)
     names, is_exact = _list_pieces(content), _take_model(content).get("type") == "WordPiece"
     if names and (len(names) > vocabulary_size or is_exact and len(names) < vocabulary_size):
@@ -52,7 +52,7 @@ def _take_model(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_pieces(content: dict[str, Any]) -> set[str]:
-    """Return the pieces of a `tokenizer.json`: a Unigram model has a list of pairs, others numbers by name."""
+    """Return the pieces of a `tokenizer.json`: a Unigram model has a list of pairs, others map pieces to ids."""
     vocabulary, added = _take_model(content).get("vocab"), content.get("added_tokens")
     entries = vocabulary if isinstance(vocabulary, dict | list) else ()
     pieces = [entry[0] if isinstance(entry, list) and entry else entry for entry in entries]
@@ -61,7 +61,7 @@ def _list_pieces(content: dict[str, Any]) -> set[str]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON object, a field a line."""
+    """Write a JSON object, one field per line."""
     path.write_bytes(_encode_json(content))
 
 
@@ -70,7 +70,7 @@ def _encode_json(content: dict[str, Any]) -> bytes:
 
 
 def check_vocabulary(path: Path, vocabulary_size: int) -> None:
-    """Raise ValueError unless `vocab.txt` has a line for each piece of the model."""
+    """Raise ValueError unless `vocab.txt` has as many lines as the model has pieces."""
     if not path.is_file():
         raise FileNotFoundError(f"The vocabulary must be a file. Received: {path}.")
     num_pieces, last = 0, b"\n"
@@ -86,7 +86,7 @@ def check_vocabulary(path: Path, vocabulary_size: int) -> None:
 
 
 def write_vocabulary(folder: Path, vocabulary_path, cased: bool, max_positions: int) -> None:
-    """Copy `vocab.txt`, and write the same as `tokenizer.json` and what is beside either, `tokenizer_config.json`."""
+    """Copy `vocab.txt`, and write the equivalent `tokenizer.json` and the `tokenizer_config.json` of both."""
     content = encode_fast_tokenizer(read_vocabulary(vocabulary_path), cased)
     if Path(vocabulary_path).resolve() != (folder / "vocab.txt").resolve():
         shutil.copyfile(vocabulary_path, folder / "vocab.txt")
@@ -95,7 +95,7 @@ def write_vocabulary(folder: Path, vocabulary_path, cased: bool, max_positions: 
 
 
 def describe_vocabulary(cased: bool, max_positions: int) -> bytes:
-    """Return the content of `tokenizer_config.json` of a `vocab.txt`."""
+    """Return the content of `tokenizer_config.json` for a `vocab.txt`."""
     fields = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": not cased,

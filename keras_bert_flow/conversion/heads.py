@@ -1,4 +1,4 @@
-"""Tell which head a model directory holds."""
+"""Determine which head a model directory holds."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from keras_bert_flow.models.saved_as import SavedAs
 
 
 def find_saved_as(model) -> SavedAs:
-    """Return how a model, or a class of models, is saved.
+    """Return the `SavedAs` of a model or model class, which says how it is saved.
 
     Raises:
-        TypeError: no model directory holds such.
+        TypeError: a model directory cannot hold it.
     """
     saved = getattr(model, "saved_as", None)
     if not isinstance(saved, SavedAs):
@@ -22,7 +22,7 @@ def find_saved_as(model) -> SavedAs:
 
 
 def has_head(saved: SavedAs, config: dict[str, Any], tensors: TensorMapping, table: FamilyTable) -> bool:
-    """Say whether a directory holds the head of a task, not one of another task by the same name."""
+    """Return whether a directory holds the head of a task, rather than another task's head of the same name."""
     if not saved.head:
         return True
     theirs = {name.removeprefix(table.class_prefix) for name in config.get("architectures") or ()}

@@ -1,4 +1,4 @@
-"""Translate between the constructor arguments of our models and the `config.json` of Hugging Face."""
+"""Translate between the constructor arguments of our models and Hugging Face's `config.json`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.poolings import TEXT_POOLINGS
 from keras_bert_flow.terminal import abridge
 
-# `gelu_new` is what Hugging Face calls the tanh form of google-research/bert; the others compute the same.
+# `gelu_new` is Hugging Face's name for the tanh form of google-research/bert; the others compute the same.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -18,11 +18,11 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
 }
-# Ours, of the head for masked tokens where it has others than the encoder; `transformers` passes over them.
+# Our fields for a masked-LM head whose values differ from the encoder's; `transformers` ignores them.
 MLM_ACTIVATION, MLM_EPSILON = "mlm_hidden_act", "mlm_layer_norm_eps"
-POOLING_FIELD = "classifier_pooling"  # as ModernBERT names it; left out for `cls`, which is all that BERT has there
-TIED_FIELD = "tie_word_embeddings"  # whether a masked-LM head guesses with the table of the embeddings; true by default
-MAX_NUMBER = 1 << 31  # of any size; NaN and infinity are not below it
+POOLING_FIELD = "classifier_pooling"  # ModernBERT's name; left out for `cls`, the only pooling of BERT there
+TIED_FIELD = "tie_word_embeddings"  # whether a masked-LM head shares the token embeddings; default: true
+MAX_NUMBER = 1 << 31  # upper limit of sizes; NaN and infinity are not below it
 MAX_LABELS = 1_000_000
 HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
@@ -31,7 +31,7 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
     """Make the content of `config.json` from the arguments of a backbone.
 
     Args:
-        architecture: as `SavedAs` has it.
+        architecture: as in `SavedAs`.
     """
     table = find_table(settings["family"])
     config = {"architectures": [table.class_prefix + architecture], "model_type": table.family}
@@ -40,7 +40,7 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
     for setting, value in values.items():
         if not isinstance(value, str):
             config[setting.theirs] = value + extra.get(setting.ours, 0)
-        elif value != setting.default:  # a field that `transformers` has not
+        elif value != setting.default:  # a field that `transformers` lacks
             config[setting.theirs] = value
     config |= {table.activation: HF_ACTIVATIONS[settings["hidden_act"]]}
     if settings.get("mlm_hidden_act") is not None:
@@ -56,7 +56,7 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     Args:
         source: the file's name, for messages.
     Raises:
-        ValueError: another family of encoders, a size is missing, or something that we do not compute.
+        ValueError: an unknown family of encoders, a missing size, or a setting that our models do not compute.
     """
     table = find_table_of(config, source)
     for name, known in table.fixed.items():
@@ -88,7 +88,7 @@ def _read_activation(config: dict[str, Any], name: str, default: str | None, sou
 
 
 def read_shape(config: dict[str, Any], source: str) -> EncoderShape:
-    """Return the shape of the encoder that the content of a `config.json` describes; errors as of `read_hf_config`."""
+    """Return the encoder shape that the content of a `config.json` describes; errors as for `read_hf_config`."""
     settings = read_hf_config(config, source)
     try:
         return find_family(settings.pop("family")).shape(**settings)
@@ -97,7 +97,7 @@ def read_shape(config: dict[str, Any], source: str) -> EncoderShape:
 
 
 def _check_head_fields(config: dict[str, Any], table: FamilyTable, source: str) -> None:
-    """Raise ValueError unless the fields that describe the head have their types, where they are given."""
+    """Raise ValueError if a given field that describes the head has the wrong type."""
     architectures, rate = config.get("architectures"), config.get(table.classifier_dropout)
     count = config.get("num_labels")
     rules = {
@@ -121,7 +121,7 @@ def _is_number(value: Any) -> bool:
 
 
 def read_labels(config: dict[str, Any], source: str) -> tuple[str, ...] | None:
-    """Return the class names in the order of their ids; None where there are only `LABEL_0`, `LABEL_1` and so on."""
+    """Return the class names ordered by id; None if they are the defaults `LABEL_0`, `LABEL_1` and so on."""
     names = config.get("id2label")
     if names is None:
         return None
@@ -137,7 +137,7 @@ def read_labels(config: dict[str, Any], source: str) -> tuple[str, ...] | None:
 
 
 def make_label_fields(labels: Sequence[str]) -> dict[str, dict]:
-    """Return the fields that name classes."""
+    """Return the `config.json` fields for class names."""
     return {
         "id2label": {str(index): label for index, label in enumerate(labels)},
         "label2id": {label: index for index, label in enumerate(labels)},
@@ -145,7 +145,7 @@ def make_label_fields(labels: Sequence[str]) -> dict[str, dict]:
 
 
 def number_labels(count: int) -> tuple[str, ...]:
-    """Return the names that Hugging Face gives to classes without names."""
+    """Return Hugging Face's default names for unnamed classes."""
     return tuple(f"LABEL_{index}" for index in range(count))
 
 
@@ -172,7 +172,7 @@ def _number(config: dict[str, Any], setting: Setting, source: str) -> float:
 def _quote(value: Any) -> str:
     try:
         return abridge(repr(value))
-    except (RecursionError, ValueError):  # an integer of more digits than Python prints
+    except (RecursionError, ValueError):  # ValueError: an integer with more digits than Python prints
         return f"{type(value).__name__}, too long to print"
 
 

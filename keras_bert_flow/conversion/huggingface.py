@@ -1,4 +1,4 @@
-"""Translate between our variables and Hugging Face's tensors: names, orientation, fusing.
+"""Translate between our variables and Hugging Face's tensors: names, orientation, fused query-key-value.
 
 A dense kernel is (inputs, outputs) here and (outputs, inputs) there. Query, key and value are three tensors there and
 one here, with outputs ordered (heads, 3, head_dim).
@@ -12,7 +12,7 @@ from keras_bert_flow.conversion.tables.table import split_fused
 
 
 def tensor_names(path: str, names: Mapping[str, str]) -> list[str]:
-    """Return the Hugging Face tensors that hold the variable at `path`: three for a fused one, else one.
+    """Return the names of the Hugging Face tensors for the variable at `path`: three for a fused one, else one.
 
     Args:
         names: our layers and variables → Hugging Face's, without `.weight` and `.bias`.
@@ -23,7 +23,7 @@ def tensor_names(path: str, names: Mapping[str, str]) -> list[str]:
 
 
 def export_variable(path: str, value: np.ndarray, names: list[str], num_heads: int) -> dict[str, np.ndarray]:
-    """Turn one of our variables into Hugging Face tensors."""
+    """Convert one of our variables to Hugging Face tensors."""
     if len(names) == 1:
         return {names[0]: _orient(path, value)}
     parts = value.reshape(*value.shape[:-1], num_heads, len(names), -1)  # (..., heads, 3, head_dim)
@@ -33,7 +33,7 @@ def export_variable(path: str, value: np.ndarray, names: list[str], num_heads: i
 
 
 def import_variable(path: str, arrays: list[np.ndarray], num_heads: int) -> np.ndarray:
-    """Turn the Hugging Face tensors of one of our variables into its value."""
+    """Convert Hugging Face tensors to the value of one of our variables."""
     values = [_orient(path, array) for array in arrays]
     if len(values) == 1:
         return values[0]
@@ -42,7 +42,7 @@ def import_variable(path: str, arrays: list[np.ndarray], num_heads: int) -> np.n
 
 
 def tensor_shape(path: str, shape: tuple[int, ...], names: list[str]) -> tuple[int, ...]:
-    """Return the shape that each Hugging Face tensor of a variable has."""
+    """Return the shape of each Hugging Face tensor of a variable."""
     shape = (*shape[:-1], shape[-1] // len(names))
     return shape[::-1] if path.endswith("/kernel") else shape
 

@@ -1,4 +1,4 @@
-"""Turn live models of Keras into those of KerasHub, the successor of keras-nlp, and back, with their heads."""
+"""Convert in-memory models to KerasHub models, the successor of keras-nlp, and back, including their heads."""
 
 import tempfile
 from pathlib import Path
@@ -27,21 +27,21 @@ def to_keras_hub(
     mlm_gelu: str | None = None,
     mlm_epsilon: float | None = None,
 ) -> keras.Model:
-    """Return the model of KerasHub with the weights of one of ours, by way of a temporary preset.
+    """Convert one of our models to a KerasHub model with the same weights, through a temporary preset.
 
     Its outputs are the same within rounding. An exact GELU in the encoder of a BERT, ALBERT or ELECTRA cannot be kept:
-    KerasHub's class builds the tanh form into layers that it does not show.
+    KerasHub's class builds the tanh form into internal layers.
 
     Args:
         model: a `Backbone`, `MaskedLM`, `TextClassifier`, `MultiLabelClassifier`, `TextRegressor` or `TextEmbedder`.
-        vocabulary_path: a vocab.txt, for a preprocessor that takes texts, of as many tokens as the model has positions;
-            without it the model takes token ids.
+        vocabulary_path: a vocab.txt, for a preprocessor that takes texts of up to as many tokens as the model has
+            positions; without it the model takes token ids.
         cased: whether the vocabulary keeps case.
-        gelu, mlm_gelu, mlm_epsilon: what the result is to compute, where it is something else: other outputs are then
-            accepted; see `arithmetic`.
+        gelu, mlm_gelu, mlm_epsilon: changes of the result's arithmetic, which accept that its outputs differ; see
+            `arithmetic`.
     Raises:
         ValueError: KerasHub is not installed, or has no class that computes the model.
-        TypeError: `model` is none of ours.
+        TypeError: `model` is not one of ours.
     """
     check_installed([PACKAGE])
     with tempfile.TemporaryDirectory() as folder:
@@ -56,13 +56,13 @@ def to_keras_hub(
 
 
 def from_keras_hub(model: keras.Model, **overrides) -> keras.Model:
-    """Return one of our models with the weights of a backbone or task of KerasHub, by way of a temporary preset.
+    """Convert a KerasHub backbone or task to one of our models with the same weights, through a temporary preset.
 
     Args:
         overrides: as for `from_preset`: dropout rates, `dtype`, `name`, and `labels` of a classifier.
     Raises:
-        ValueError: KerasHub is not installed, or no model here computes what `model` does.
-        TypeError: `model` is none of KerasHub's.
+        ValueError: KerasHub is not installed, or none of our models computes what `model` does.
+        TypeError: `model` is not one of KerasHub's.
     """
     check_installed([PACKAGE])
     import keras_hub

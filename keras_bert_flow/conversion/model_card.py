@@ -1,4 +1,4 @@
-"""Write the model card, `README.md` of a model directory: front matter for the Hugging Face Hub, facts, how to load it.
+"""Write the model card, the `README.md` of a model directory: front matter for the Hub, facts, a loading example.
 
 Source of the front matter: the Hub's documentation, "Model Cards", and huggingface_hub, `ModelCardData`.
 """
@@ -20,7 +20,7 @@ from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.poolings import CLS
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, POOLING, TEXT_POOLING, SavedAs
 
-# Class of `transformers` without the family → what the Hub calls its task
+# Class of `transformers` without the family → the Hub's name for its task
 PIPELINES = {
     "ForPreTraining": "fill-mask",
     "ForMaskedLM": "fill-mask",
@@ -29,17 +29,17 @@ PIPELINES = {
     "ForQuestionAnswering": "question-answering",
     "ForMultipleChoice": "multiple-choice",
 }
-ENCODING = "feature-extraction"  # of others
+ENCODING = "feature-extraction"  # the task of all other classes
 Section = tuple[str, Sequence[Sequence[str]]]  # heading, rows of a name and a value
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a run says of its model.
+    """What a run reports about its model.
 
     Attributes:
         title: by default the class of `transformers`.
-        sections: on what it was made from, how, and what came out.
+        sections: the inputs, settings and results of the run.
     """
 
     title: str | None = None
@@ -50,12 +50,12 @@ def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str, b
     """Return the text of a model card.
 
     Args:
-        card: what the run says.
-        model: what is saved.
+        card: what the run reports.
+        model: the saved model.
         backbone: its encoder.
         saved: how it is saved.
         architecture: class of `transformers`.
-        base: of an adapter, the name of the model that it is of.
+        base: for an adapter, the name of its base model.
     """
     shape = [
         ["layers", str(backbone.num_layers)],
@@ -84,11 +84,11 @@ def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str, b
 
 
 def describe_machine(seconds: float, devices: int = 1) -> Section:
-    """Return the section on what a model was trained with.
+    """Return the section on the machine and software that trained a model.
 
     Args:
-        seconds: of training.
-        devices: how many there were.
+        seconds: training time.
+        devices: number of devices.
     """
     backend = keras.backend.backend()
     # The version of the module that Keras has imported: its package may have another name, such as tensorflow-cpu.
@@ -98,7 +98,7 @@ def describe_machine(seconds: float, devices: int = 1) -> Section:
 
 
 def _has_own_head(model, saved: SavedAs) -> bool:
-    """Say whether the head takes what no class of `transformers` gives its head."""
+    """Return whether the head uses a pooling that no class of `transformers` has."""
     return {*saved.options} >= {*TEXT_POOLING} and not {*saved.options} >= {*POOLING} and model.pooling != CLS
 
 
@@ -106,7 +106,7 @@ def _front_matter(saved: SavedAs, base: str | None, has_own_head: bool) -> str:
     pipeline = PIPELINES.get(saved.architecture, ENCODING)
     if set(POOLING) <= set(saved.options):
         pipeline = SENTENCES
-    elif not {*saved.head} >= {*MASKED_LM_HEAD} and pipeline == "fill-mask":  # ELECTRA's discriminator guesses nothing
+    elif not {*saved.head} >= {*MASKED_LM_HEAD} and pipeline == "fill-mask":  # ELECTRA's discriminator fills no masks
         pipeline = ENCODING
     of_adapter = [] if base is None else [f"base_model: {json.dumps(base)}"]
     library = OURS if has_own_head else PEFT if base is not None else find_library(pipeline)

@@ -1,4 +1,4 @@
-"""Write and read model directories: Hugging Face's layout, so that `transformers` loads ours and we load theirs."""
+"""Save and load model directories in Hugging Face's layout, compatible with `transformers` in both directions."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -60,24 +60,24 @@ _logger = logging.getLogger(__name__)
 def save_model_directory(
     model, path, vocabulary_path=None, cased=False, labels=None, card=None, max_tokens=None, task=None, adapter_of=None
 ) -> None:
-    """Write a model as `transformers` reads it; the caller publishes the folder.
+    """Save a model in the layout that `transformers` reads; the caller publishes the folder.
 
     Args:
-        model: a backbone, a pre-trainer or the model of a task. A `PairEmbedder` is saved as its embedder is, a
-            `BagOfWordsPretrainer` as its pre-trainer, with the tensors `cls.words.*` beside.
-        vocabulary_path: the `vocab.txt` to put in.
+        model: a backbone, a pre-trainer or the model of a task. A `PairEmbedder` is saved like its embedder, a
+            `BagOfWordsPretrainer` like its pre-trainer with additional tensors `cls.words.*`.
+        vocabulary_path: the `vocab.txt` to include.
         cased: whether the vocabulary keeps case and accents.
-        labels: names of the classes in the order of their ids; by default the model's own `labels`.
-        card: text of `README.md`, or a `Card` of what a run says; by default what the model is and how to load it.
-        max_tokens: where an embedder cuts texts; others write this in no file of theirs.
-        task: the task to write as `task.json`, as `kbf.make_task` gives it: needed to keep its columns, a threshold, or
-            that texts are pairs.
-        adapter_of: address of the model directory that the weights without LoRA are of, to write an adapter as `peft`
-            does, `adapter_config.json` and `adapter_model.safetensors`, in place of the weights.
+        labels: class names ordered by id; by default the model's own `labels`.
+        card: text of `README.md`, or a `Card` of what a run reports; by default what the model is and how to load it.
+        max_tokens: maximum text length of an embedder; other models do not store it here.
+        task: the task to write as `task.json`, as `kbf.make_task` returns it: needed to keep its columns, a threshold,
+            or that texts are pairs.
+        adapter_of: address of the model directory with the weights without LoRA; if given, an adapter in `peft`'s
+            format, `adapter_config.json` and `adapter_model.safetensors`, is written in place of the weights.
     Raises:
-        ValueError: `path` is not on a local disk, `vocab.txt` or `labels` are not as many as the model has, or a weight
-            is NaN or infinite.
-        TypeError: another kind of model.
+        ValueError: `path` is not on a local disk, the size of `vocab.txt` or `labels` differs from the model's, or a
+            weight is NaN or infinite.
+        TypeError: a model directory cannot hold such a model.
     """
     folder = check_local(path)
     saved = find_saved_as(model)
@@ -115,12 +115,13 @@ def load_model(model_class: Any, path, **overrides):
     """Load a model of a class; warn when a head is newly initialised without being asked for.
 
     Args:
-        overrides: `dropout_rate`, `attention_dropout_rate`, `dtype`, `name`, and what the class has beside them, such
-            as `labels`.
+        overrides: `dropout_rate`, `attention_dropout_rate`, `dtype`, `name`, and further options of the class, such as
+            `labels`.
     Raises:
         FileNotFoundError: the folder, its config.json or its model.safetensors is missing.
-        ValueError: a file is damaged, does not fit the others or is of no family that we know; one line that names it.
-        TypeError: no such class is kept in a model directory.
+        ValueError: a file is damaged, does not fit the others or is of an unknown family; the message is one line that
+            names it.
+        TypeError: a model directory cannot hold models of that class.
     """
     if issubclass(model_class, Backbone):
         return load_backbone(path, model_class, **overrides)
@@ -135,12 +136,12 @@ def load_model(model_class: Any, path, **overrides):
 def load_task_model(
     kind: str, path, labels: Sequence[str] = (), needs_head: bool = False, new_head: bool = False, **overrides
 ):
-    """Load the model of a kind of task, with a new head where the directory has none for it.
+    """Load the model for a kind of task, with a new head if the directory has none for it.
 
     Args:
-        kind: as `Task.kind`.
-        labels: names of the classes in the order of their ids, for a model that has such.
-        needs_head: refuse a directory without the head: to predict, not to train.
+        kind: as in `Task.kind`.
+        labels: class names ordered by id, for a model with classes.
+        needs_head: refuse a directory without the head: for prediction, not for training.
         new_head: start from a new head even if the directory has one.
         overrides: as for `load_model`.
     Raises:
@@ -156,7 +157,7 @@ def load_task_model(
 def load_for_finetuning(
     kind: str, path, labels: Sequence[str] = (), new_head: bool = False, **overrides
 ) -> tuple[Any, bool]:
-    """Load the model of a kind of task as `load_task_model` does, and return also whether its head is new."""
+    """Load the model for a kind of task as `load_task_model` does; also return whether its head is new."""
     model_class = find_task_head(kind)
     if labels:
         if "labels" not in model_class.saved_as.options:
@@ -166,10 +167,10 @@ def load_for_finetuning(
 
 
 def load_backbone(path, kind: type[Backbone] = Backbone, **overrides) -> Backbone:
-    """Load the encoder of any model directory; without a pooler where the directory has none.
+    """Load the encoder of any model directory; without a pooler if the directory has none.
 
     Args:
-        kind: the class, which may be of one family only.
+        kind: the backbone class, which may be restricted to one family.
         overrides: `dropout_rate`, `attention_dropout_rate`, `dtype` or `name`.
     Raises:
         FileNotFoundError, ValueError: as for `load_model`.
@@ -190,14 +191,14 @@ def load_pretrainer(
     options: Mapping[str, Any] | None = None,
     **overrides,
 ) -> tuple[Any, tuple[str, ...]]:
-    """Load a model to train further, and return also the names of its layers that are new.
+    """Load a model for continued pre-training; also return the names of its newly initialised layers.
 
     Args:
-        model_class: of `models.pretraining`.
-        may_be_new: take new heads where the directory has none.
-        bag_of_words: above 0, the weight of the further loss of a `BagOfWordsPretrainer`, which it then is within.
+        model_class: a class of `models.pretraining`.
+        may_be_new: initialise new heads if the directory has none.
+        bag_of_words: if above 0, the model is wrapped in a `BagOfWordsPretrainer` with this weight of the extra loss.
         options: further arguments of the model.
-        overrides: as for `load_backbone`, which says what is raised as well.
+        overrides: as for `load_backbone`; so are the errors raised.
     """
     saved = find_saved_as(model_class)
     check_overrides(overrides)
@@ -216,7 +217,7 @@ def load_pretrainer(
 
 
 def _find_stored(saved: SavedAs, family: str, tensors: TensorMapping) -> SavedAs:
-    """Return how a directory holds a model: `transformers` 4 had one bias, where 5 has another beside a table."""
+    """Return how a directory stores a model: for an untied head, `transformers` 4 has one bias and 5 has two."""
     names = find_table(family).name_heads(MASKED_LM_TABLE, saved.architecture)
     if is_untied(saved) and f"{names['mlm']}.bias" not in tensors:
         return replace(saved, head=saved.head | {"mlm": MASKED_LM_HEAD["mlm"]})
@@ -224,7 +225,7 @@ def _find_stored(saved: SavedAs, family: str, tensors: TensorMapping) -> SavedAs
 
 
 def _describe_head(model, saved: SavedAs, labels) -> dict[str, Any]:
-    """Return the fields of `config.json` that say what the head is for."""
+    """Return the fields of `config.json` that describe the head."""
     if not saved.head.keys() >= CLASSIFIER_HEAD.keys():
         return {}
     fields: dict[str, Any] = {find_table(model.backbone.family).classifier_dropout: model.dropout_rate}

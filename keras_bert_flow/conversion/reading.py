@@ -1,4 +1,4 @@
-"""Read what every model directory has: the configuration, the tensors and the shape of the encoder."""
+"""Read the parts that every model directory has: the configuration, the tensors and the encoder."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -16,12 +16,12 @@ OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype", "name")
 
 
 def read_directory(path) -> tuple[Path, dict[str, Any], StoredTensors | AdaptedTensors]:
-    """Return the folder, the content of its `config.json`, and its tensors by their names of today, all finite.
+    """Return the folder, the content of its `config.json`, and its tensors by their current names, all finite.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is damaged or not as the manifest that lists it says, or the tensors are not those that
-            `config.json` describes.
+        ValueError: a file is damaged or differs from the manifest that lists it, or the tensors do not match
+            `config.json`.
     """
     folder = fetch(path)
     if folder.is_dir():
@@ -32,10 +32,10 @@ def read_directory(path) -> tuple[Path, dict[str, Any], StoredTensors | AdaptedT
 
 
 def make_backbone(folder: Path, config: dict[str, Any], kind: type[Backbone] = Backbone, **overrides) -> Backbone:
-    """Build the encoder that the `config.json` of a directory describes, with new weights.
+    """Build the encoder that the `config.json` of a directory describes, with newly initialised weights.
 
     Args:
-        kind: the class, which may be of one family only.
+        kind: the backbone class, which may be restricted to one family.
     Raises:
         ValueError: its settings contradict each other.
     """
@@ -47,7 +47,7 @@ def make_backbone(folder: Path, config: dict[str, Any], kind: type[Backbone] = B
 
 
 def check_overrides(overrides: Collection[str], options: tuple[str, ...] = ()) -> None:
-    """Raise ValueError unless each override is one that any model takes, or an option of this one."""
+    """Raise ValueError unless each override is one that every model takes, or one of `options`."""
     known = (*OVERRIDES, *options)
     unknown = sorted(set(overrides) - set(known))
     if unknown:

@@ -1,4 +1,4 @@
-"""Write and read the files by which `sentence_transformers` knows how to make a vector of the outputs of an encoder."""
+"""Write and read the `sentence_transformers` files that define how an encoder's outputs become a text embedding."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from keras_bert_flow.terminal import abridge
 MODULES = "modules.json"
 TRANSFORMER = "sentence_bert_config.json"
 POOLING_FOLDER, NORMALIZE_FOLDER = "1_Pooling", "2_Normalize"
-# Source: sentence-transformers 5.2, models/Pooling.py. The first three are ours, too.
+# Source: sentence-transformers 5.2, models/Pooling.py. The first three are also poolings of ours.
 FLAGS = {
     "cls": "pooling_mode_cls_token",
     "mean": "pooling_mode_mean_tokens",
@@ -26,15 +26,15 @@ SUPPORTED = ("mean", "cls", "max")
 def write_sentence_files(
     folder: Path, hidden_dim: int, pooling: str, normalize: bool, max_tokens: int | None = None
 ) -> None:
-    """Write `modules.json` and a folder for each module behind the encoder.
+    """Write `modules.json` and a folder for each module after the encoder.
 
     Args:
-        max_tokens: where longer texts are cut; left out, as many as the encoder has positions.
+        max_tokens: length to which texts are truncated; default: the encoder's number of positions.
     """
     if max_tokens is not None:
         write_json(
             folder / TRANSFORMER, {"max_seq_length": max_tokens, "do_lower_case": False}
-        )  # the tokenizer does so
+        )  # the tokenizer lowercases
     folders = ["", POOLING_FOLDER, *([NORMALIZE_FOLDER] if normalize else [])]
     types = ("Transformer", "Pooling", "Normalize")
     modules = [
@@ -50,10 +50,10 @@ def write_sentence_files(
 
 
 def read_sentence_files(folder: Path) -> dict[str, Any]:
-    """Return `pooling` and `normalize` of a directory; nothing where it has no `modules.json`.
+    """Return `pooling` and `normalize` of a directory; empty if it has no `modules.json`.
 
     Raises:
-        ValueError: the directory computes something else, or a file is damaged.
+        ValueError: the directory has other modules or poolings, or a file is damaged.
     """
     path = folder / MODULES
     if not path.is_file():
@@ -62,7 +62,7 @@ def read_sentence_files(folder: Path) -> dict[str, Any]:
     try:
         kinds = [module["type"].rpartition(".")[-1] for module in modules]
         folders = [module["path"] for module in modules]
-        "".join(folders)  # each is a text
+        "".join(folders)  # TypeError unless all are strings
     except (AttributeError, KeyError, TypeError):
         raise ValueError(f"{path}: each module must have a `type` and a `path`. Copy or save it again.") from None
     is_known = kinds in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
@@ -76,10 +76,10 @@ def read_sentence_files(folder: Path) -> dict[str, Any]:
 
 
 def read_max_tokens(folder: Path) -> int | None:
-    """Return where `sentence_transformers` cuts longer texts; None where the directory does not say so.
+    """Return the length to which `sentence_transformers` truncates texts; None if the directory does not say.
 
     Raises:
-        ValueError: what it says is no number of tokens.
+        ValueError: the value is not a number of tokens.
     """
     path = folder / TRANSFORMER
     most = read_json(path).get("max_seq_length") if path.is_file() else None

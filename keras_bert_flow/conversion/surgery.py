@@ -21,17 +21,17 @@ from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
 
 CONFIG = "config.json"
-# Layers of heads with a row or a number for each piece, by their names in BERT
+# Head layers with one row or bias per piece, by their names in BERT
 VOCABULARY_LAYERS = (MASKED_LM_HEAD["mlm"], WORDS_HEAD["words"])
 
 
 def set_positions(checkpoint: Checkpoint, positions: int) -> Checkpoint:
-    """Return a model of as many positions: its vectors of positions over and over, or the first of them.
+    """Return the model with another number of positions: its position embeddings are repeated or truncated.
 
-    A longer text then has vectors that the model knows, twice as far apart as they were; training settles them.
+    Later positions of longer texts then reuse position embeddings that the model knows; further training adapts them.
 
     Args:
-        positions: of the longest text, tokens.
+        positions: length of the longest text in tokens.
     Raises:
         ValueError: fewer than 8.
     Source: Beltagy et al. 2020 (Longformer), section 5, arXiv:2004.05150.
@@ -58,10 +58,10 @@ def set_positions(checkpoint: Checkpoint, positions: int) -> Checkpoint:
 
 
 def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
-    """Return a model of some layers, from 0, in the order given.
+    """Return the model with only the given layers, numbered from 0, in the order given.
 
     Raises:
-        ValueError: there are no such layers, one is named twice, or they share their weights.
+        ValueError: a layer does not exist or is named twice, or layers share their weights.
     Source: Fan et al. 2020 (LayerDrop), section 3, arXiv:1909.11556.
     """
     shape, table = read_shape(dict(checkpoint.config), CONFIG), find_table_of(checkpoint.config, CONFIG)
@@ -88,12 +88,13 @@ def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
 
 
 def set_tied(checkpoint: Checkpoint, tied: bool) -> Checkpoint:
-    """Return a model whose masked-LM head guesses with the table of the embeddings, or with one of its own.
+    """Return the model with its masked-LM head tied to the token embeddings, or untied from them.
 
-    A new table begins as the embeddings; one that goes is replaced by them, which training settles.
+    An untied table starts as a copy of the embeddings. Tying replaces the head's own table by the embeddings, to which
+    further training adapts the model.
 
     Raises:
-        ValueError: there is no such head, or it is so already.
+        ValueError: there is no masked-LM head, or it is already tied or untied as requested.
     """
     table, tensors = find_table_of(checkpoint.config, CONFIG), checkpoint.tensors
     head, own = (table.name_heads(names, "")["mlm"] for names in (MASKED_LM_HEAD, MASKED_LM_TABLE))
@@ -115,15 +116,15 @@ def set_tied(checkpoint: Checkpoint, tied: bool) -> Checkpoint:
 
 
 def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Checkpoint:
-    """Return a model of another vocabulary, to train further: what both have is kept.
+    """Return the model with another vocabulary, for further training; embeddings of common pieces are kept.
 
-    A new piece begins as the mean of the pieces that it was before, and where it was none as the mean of all.
+    The embedding of a new piece starts as the mean of the old pieces that spell it, or of all old pieces if none do.
 
     Args:
         path: a vocab.txt.
         cased: whether it keeps case.
     Raises:
-        ValueError: the model has no vocab.txt, or [PAD] has another number.
+        ValueError: the model has no vocab.txt, or the id of [PAD] changes.
     """
     table = find_table_of(checkpoint.config, CONFIG)
     source = checkpoint.tokenizer.get(VOCABULARY_FILE)
@@ -141,13 +142,13 @@ def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Che
 
     def move(value: np.ndarray) -> np.ndarray:
         mean = value.mean(axis=0, dtype=np.float64)
-        # One row is that row to the bit; the mean of one might not be.
+        # A single row is copied bit for bit; the mean of one row might differ.
         rows = [value[part[0]] if len(part) == 1 else value[part].mean(axis=0) if part else mean for part in parts]
         return np.stack(rows).astype(value.dtype)
 
     names = [f"{table.embeddings['token_embedding'].name}.weight"]
     layers = table.name_heads({layer: layer for layer in VOCABULARY_LAYERS}, "").values()
-    # `decoder` is of a table for prediction that is another than that of the embeddings.
+    # `decoder` is the prediction table of an untied head.
     heads = [f"{layer}.{part}{kind}" for layer in layers for part in ("", "decoder.") for kind in ("weight", "bias")]
     names += [name for name in heads if name in checkpoint.tensors]
     shape = read_shape(dict(checkpoint.config), CONFIG)
@@ -169,7 +170,7 @@ def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Che
 
 
 def split(piece: str, known: Mapping[str, int]) -> list[int]:
-    """Return the numbers of the longest known pieces that make a piece, from its start; none where a part has none."""
+    """Split a piece greedily into the longest known pieces, and return their ids; empty if that fails."""
     rest, numbers = piece.removeprefix(CONTINUATION), []
     is_inside = piece.startswith(CONTINUATION)
     while rest:
@@ -183,7 +184,7 @@ def split(piece: str, known: Mapping[str, int]) -> list[int]:
 
 
 def _change(tensors: Tensors, changes: Mapping[str, Callable], rows: Mapping[str, int]) -> Tensors:
-    """Return tensors of which some are changed to as many rows."""
+    """Return the tensors with some of them changed, to the given numbers of rows."""
 
     def read(name: str) -> np.ndarray:
         return changes[name](tensors[name]) if name in changes else tensors[name]
@@ -193,5 +194,5 @@ def _change(tensors: Tensors, changes: Mapping[str, Callable], rows: Mapping[str
 
 
 def _set(config: Mapping[str, Any], table: FamilyTable, **values: int) -> dict[str, Any]:
-    """Return `config.json` with other values of our settings."""
+    """Return `config.json` with new values for some of our settings."""
     return {**config, **{setting.theirs: values[setting.ours] for setting in table.settings if setting.ours in values}}

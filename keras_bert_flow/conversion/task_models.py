@@ -1,4 +1,4 @@
-"""Load the model of a task from a model directory, with a new head where the directory has none."""
+"""Load the model of a task from a model directory, with a new head if the directory has none."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,15 +23,15 @@ NEW_HEAD_ADVICE = (
 
 
 def load_with_head(model_class: type, path, new_head: bool = False, **overrides) -> tuple[Any, bool]:
-    """Load the model of a task; return also whether its head is new.
+    """Load the model of a task; also return whether its head is new.
 
     Args:
-        new_head: leave out a head that the directory has.
-        overrides: as for `load_backbone`, and the options of the model: `num_classes` or `labels`, needed for new
-            classes, `pooling` and so on. `dropout_rate` also holds before the head.
+        new_head: ignore the directory's head, if any.
+        overrides: as for `load_backbone`, and the options of the model: `num_classes` or `labels`, required for a new
+            head with classes, `pooling` and so on. `dropout_rate` also applies before the head.
     Raises:
-        FileNotFoundError, ValueError: as for `load_backbone`, the directory's head has other classes, or it has none of
-            a bag of words to pool by.
+        FileNotFoundError, ValueError: as for `load_backbone`, the directory's head has other classes, or the directory
+            lacks the bag-of-words head that the pooling needs.
     """
     saved = find_saved_as(model_class)
     check_overrides(overrides, saved.options)
@@ -67,7 +67,7 @@ def _pools_texts(saved: SavedAs) -> bool:
 
 
 def _choose_pooling(folder: Path, config: dict[str, Any], is_new: bool, pooling: str | None) -> str:
-    """Return the pooling of the directory's head, or for a new one that asked for."""
+    """Return the pooling of the directory's head, or the requested one for a new head."""
     stored = config.get(POOLING_FIELD) or CLS
     if is_new:
         return pooling or CLS
@@ -90,7 +90,7 @@ def _choose_classes(
     labels: Sequence[str] | None,
     pooling: str | None,
 ) -> dict[str, Any]:
-    """Return `num_classes` and `labels`: those of the directory's head, or those asked for."""
+    """Return `num_classes` and `labels`: those of the directory's head, or the requested ones."""
     labels = tuple(labels) if labels else None
     if is_new:
         if num_classes is None and labels is None:

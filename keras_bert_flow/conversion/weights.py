@@ -1,4 +1,4 @@
-"""Move every weight of a model to Hugging Face's tensors and back."""
+"""Export a model's weights to Hugging Face's tensors, and import them."""
 
 from collections.abc import Collection
 
@@ -40,24 +40,24 @@ def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.nd
     for source, copy in table.list_copies(backbone.shape):
         for part in ("weight", "bias"):
             tensors[f"{prefix}{copy}.{part}"] = tensors[f"{prefix}{source}.{part}"]
-    if is_untied(saved):  # the bias of a tied head is there as well, and unused
+    if is_untied(saved):  # Hugging Face's files also hold the bias of a tied head, unused
         tied = table.name_heads(MASKED_LM_HEAD, saved.architecture)["mlm"]
         tensors[f"{tied}.bias"] = tensors[f"{names['mlm']}.bias"]
     return tensors
 
 
 def is_untied(saved: SavedAs) -> bool:
-    """Say whether a model has a masked-LM head with a table of its own."""
+    """Return whether a model has an untied masked-LM head, with a table of its own."""
     return saved.head.keys() >= MASKED_LM_TABLE.keys()
 
 
 def export_adapter(model, backbone: Backbone, saved: SavedAs) -> tuple[dict[str, np.ndarray], int, float]:
-    """Return the tensors of an adapter, and the rank and the alpha of its LoRA.
+    """Return the tensors of an adapter, and the rank and alpha of its LoRA.
 
-    These are its matrices, and whatever else is trained: a pooler and a head, whole.
+    The tensors are the LoRA matrices, and in full whatever else is trained, such as a pooler and a head.
 
     Raises:
-        ValueError: the model has no LoRA, or some that `Backbone.enable_lora` has not made; or a weight is NaN or
+        ValueError: the model has no LoRA, or LoRA that `Backbone.enable_lora` did not add, or a weight is NaN or
             infinite.
     """
     layers, table = list_lora_layers(model), find_table(backbone.family)
@@ -101,7 +101,7 @@ def _check_finite(variable, value: np.ndarray) -> np.ndarray:
 
 
 def _name_layers(table: FamilyTable, backbone: Backbone, saved: SavedAs) -> dict[str, str]:
-    """Map our layers and variables to Hugging Face's: a bare encoder has bare names."""
+    """Map our layers and variables to Hugging Face's names: an encoder without a head has no prefix."""
     names = table.name_encoder(backbone.shape.num_blocks)
     if not saved.head:
         return names
@@ -117,7 +117,7 @@ def import_tensors(
     tensors: TensorMapping,
     new_layers: Collection[str] = (),
 ) -> None:
-    """Read every weight of a model, but for the layers that are new.
+    """Assign every weight of a model from tensors, except those of new layers.
 
     Raises:
         ValueError: a tensor is missing or has another shape.
@@ -142,12 +142,12 @@ def import_tensors(
 
 
 def has_pooler(family: str, saved: SavedAs, tensors: TensorMapping) -> bool:
-    """Say whether a directory holds the pooler of a kind of model, which a masked LM does not."""
+    """Return whether a directory holds the pooler of a kind of model; a masked LM's directory does not."""
     return f"{find_table(family).name_pooler(saved.architecture)}.weight" in tensors
 
 
 def list_missing(model, saved: SavedAs, tensors: TensorMapping) -> tuple[str, ...]:
-    """Return the layers of the pooler and of heads for which there is no tensor, in the order of the model."""
+    """Return the pooler and head layers that have no tensor, in the order of the model."""
     table = find_table(model.backbone.family)
     names = {ours: found.name for ours, found in table.pooler.items()}
     names |= table.name_heads(saved.head, saved.architecture)
@@ -160,7 +160,7 @@ def list_missing(model, saved: SavedAs, tensors: TensorMapping) -> tuple[str, ..
 
 
 def list_unpublished(model) -> tuple[str, ...]:
-    """Return the layers of a model with weights that no model directory holds, in the order of the model."""
+    """Return the layers of a model whose weights a model directory does not hold, in the order of the model."""
     published = {id(weight) for weight in model.find_published().weights}
     layers = {weight.path.partition("/")[0]: None for weight in model.weights if id(weight) not in published}
     return tuple(layers)

@@ -1,4 +1,4 @@
-"""A first configuration for somebody's own text and table: what they look like, and what fits in a budget of time.
+"""Draft a first configuration for the user's own text and table, from samples of them and a time budget.
 
-What is guessed is said beside the setting. Nothing here trains, and nothing is overwritten.
+Each guess is explained next to its setting. Nothing here trains, and nothing is overwritten.
 """

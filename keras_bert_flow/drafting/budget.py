@@ -1,4 +1,4 @@
-"""Choose the size of a model and the length of its training so that they fit in some minutes on this processor."""
+"""Choose the size of a model and the length of its training to fit a time budget on this processor."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,28 +9,28 @@ from keras_bert_flow.drafting.text import CorpusLook
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import resolve_shape
 
-EFFICIENCY = 0.2  # of the rate of large products, that training steps of such small models reach; the low end
+EFFICIENCY = 0.2  # training FLOP/s of such small models, relative to large matrix products; the low end
 PRETRAINING_SHARE, FINETUNING_SHARE = 0.5, 0.25  # of the time; the rest is for text, records, baselines and report
 SIZES = ("tiny", "mini", "small", "medium", "base")
-TOKENS_PER_PARAMETER = 20  # that a size must see to be worth it: Hoffmann et al. 2022, arXiv:2203.15556, table 3
-MOST_PASSES = 40  # over the text; more repeat what is known
+TOKENS_PER_PARAMETER = 20  # minimum to make a size worthwhile: Hoffmann et al. 2022, arXiv:2203.15556, table 3
+MOST_PASSES = 40  # over the text; more passes teach nothing new
 BATCH, FINETUNING_BATCH = 32, 32
 LENGTHS = (32, 64, 128, 256)
 PIECES_PER_WORD, PIECES_PER_CHARACTER = 1.4, 1.0
 MOST_EPOCHS, LEAST_EPOCHS = 10, 2
 BYTES_PER_TOKEN = 4.0
-# bytes of text below which a vocabulary has so many pieces
+# (upper limit of the bytes of text, number of pieces of the vocabulary)
 VOCABULARIES = ((10e6, 4000), (100e6, 8000), (1e9, 16000), (float("inf"), 30522))
-HAN_PIECES = 21128  # as many as the published Chinese vocabulary
+HAN_PIECES = 21128  # the size of the published Chinese vocabulary
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Settings that take time.
+    """Settings that determine the running time.
 
     Attributes:
-        sequence_length: of the records.
-        text_length: of fine-tuning.
+        sequence_length: sequence length of the records.
+        text_length: sequence length of fine-tuning.
         max_train_examples: None for the whole table.
     """
 
@@ -54,12 +54,12 @@ class Budget:
 def choose_budget(
     minutes: float, look: CorpusLook, task: DraftedTask, examples: int, operations_per_second: float
 ) -> Budget:
-    """Choose sizes for a corpus and a task.
+    """Choose the sizes for a corpus and a task within a time budget.
 
     Args:
-        minutes: for the whole run.
-        examples: of the training table.
-        operations_per_second: of large float32 products here; see `planning.estimates.measure_rate`.
+        minutes: time for the whole run.
+        examples: number of examples in the training table.
+        operations_per_second: FLOP/s of large float32 products on this machine; see `planning.estimates.measure_rate`.
     """
     seconds = 60.0 * minutes
     pieces = choose_vocabulary(look)
@@ -67,7 +67,7 @@ def choose_budget(
     available = operations_per_second * EFFICIENCY * seconds * PRETRAINING_SHARE
     corpus_tokens = look.total_bytes / BYTES_PER_TOKEN
     chosen: Any = None
-    for size in SIZES:  # the smallest anyway, a larger one where it sees enough
+    for size in SIZES:  # the smallest in any case, a larger one if it sees enough tokens
         shape = resolve_shape(ModelConfig(size=size, max_positions=512), pieces)
         flops = count_flops(shape, length, round(0.15 * length), use_pooler=False).training
         tokens = min(available / flops * length, MOST_PASSES * corpus_tokens)
@@ -87,13 +87,13 @@ def choose_budget(
 
 
 def choose_vocabulary(look: CorpusLook) -> int:
-    """Return the pieces of a vocabulary: for the size of the text, with room for the characters of its script."""
+    """Return the vocabulary size for the size of the text, with room for the characters of its script."""
     size = next(pieces for limit, pieces in VOCABULARIES if look.total_bytes < limit)
     return max(size, min(30522, 4 * look.characters), 0 if look.has_spaces else HAN_PIECES)
 
 
 def choose_length(task: DraftedTask, has_spaces: bool) -> int:
-    """Return the tokens of an example of the task, so that 19 of 20 are not cut, within what is quick to train on."""
+    """Return a fine-tuning sequence length that truncates at most 1 in 20 examples, within limits for fast training."""
     if not task.lengths or not has_spaces:
         return 128
     longest = sorted(task.lengths)[int(0.95 * (len(task.lengths) - 1))]
@@ -101,9 +101,9 @@ def choose_length(task: DraftedTask, has_spaces: bool) -> int:
 
 
 def _divide(rows: float, examples: int) -> tuple[int, tuple[int, ...], int | None]:
-    """Return epochs, seeds and the most examples so that all runs together train on at most so many rows.
+    """Return epochs, seeds and a limit on examples such that all runs together train on at most `rows` rows.
 
-    Each seed is run from the pre-trained weights and from random ones, and the latter may take twice the epochs.
+    Each seed is run from pre-trained and from random weights, and the latter may take twice as many epochs.
     """
     for seeds in ((1, 2, 3), (1,)):
         runs = 3 * len(seeds)
@@ -114,5 +114,5 @@ def _divide(rows: float, examples: int) -> tuple[int, tuple[int, ...], int | Non
 
 
 def _count_parameters(layers: int, width: int, inner: int, pieces: int) -> int:
-    """Return the parameters of the products and of the token embeddings, which are nearly all of them."""
+    """Return the number of parameters in matrix products and token embeddings, which is nearly all of them."""
     return layers * (4 * width * width + 2 * width * inner) + pieces * width

@@ -1,4 +1,4 @@
-"""Look at the columns of a table: which hold texts, which labels, and whether its first line names them."""
+"""Inspect the columns of a table: which hold texts, which hold labels, and whether there is a header."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import Any
 from keras_bert_flow.tasks.formats.rows import read_whole_rows
 
 LOOKED_AT_ROWS = 5000
-TEXT_WORDS = 3.0  # mean of a column from which on it holds texts
+TEXT_WORDS = 3.0  # minimum mean number of words for a column of texts
 TEXT_CHARACTERS = 20.0  # the same, for scripts without spaces
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 LABEL_NAMES = (
@@ -30,11 +30,11 @@ KNOWN_NAMES = {*LABEL_NAMES, *TEXT_NAMES, *OTHER_NAMES, *(name for pair in PAIR_
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, told by its first rows.
+    """A column of a table, as seen in its first rows.
 
     Attributes:
-        name: as the header has it, or its number from 0.
-        values: of the rows that were looked at; those of .jsonl may be of any type.
+        name: name in the header, or the column number from 0.
+        values: values of the sampled rows; in .jsonl they may have any type.
     """
 
     name: str
@@ -87,12 +87,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it lies in its file.
+    """A sample of a table in a file.
 
     Attributes:
-        has_header: the first line names the columns; of .jsonl it is always False, and the fields have names.
-        header_reason: how that was told, in words.
-        rows: those that were looked at.
+        has_header: whether the first line names the columns; always False for .jsonl, whose fields have names.
+        header_reason: the reason for `has_header`.
+        rows: number of sampled rows.
     """
 
     path: str
@@ -102,7 +102,7 @@ class Table:
     rows: int
 
     def find(self, name: str) -> Column | None:
-        """Return the column of a name, in whatever case."""
+        """Return the column with a name, ignoring case."""
         return next((column for column in self.columns if column.name.lower() == name.lower()), None)
 
 
@@ -110,7 +110,7 @@ def look_at_table(path: str | Path) -> Table:
     """Read the first rows of a .tsv, .csv or .jsonl.
 
     Raises:
-        FileNotFoundError, ValueError: it cannot be read, its rows have not the same columns, or it has none.
+        FileNotFoundError, ValueError: it cannot be read, its rows differ in number of columns, or it has no rows.
     """
     rows: list[tuple[int, Any]] = list(islice(read_whole_rows(path), LOOKED_AT_ROWS + 1))
     if not rows:
@@ -136,7 +136,7 @@ def look_at_table(path: str | Path) -> Table:
 
 
 def find_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bool, str]:
-    """Tell whether the first line names the columns, and by what."""
+    """Return whether the first line is a header, and the reason."""
     known = [cell for cell in first if cell.lower() in KNOWN_NAMES]
     is_named = len(set(first)) == len(first) and all(first)
     if known and is_named:

@@ -1,4 +1,4 @@
-"""Divide one table into one to learn from and one to be measured on."""
+"""Split a table into a train and a dev table."""
 
 import csv
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.tasks.formats.bounded_reading import read_whole
 from keras_bert_flow.tasks.formats.rows import TABLES, read_lines, read_whole_rows
 
-EVERY = 10  # row goes to the second table
+EVERY = 10  # every tenth row goes to the dev table
 LEAST_ROWS = 20
 
 
 def name_parts(table: Path, output: Path) -> tuple[Path, Path]:
-    """Return the paths of both parts, beside the configuration.
+    """Return the paths of both parts, next to the configuration.
 
     Raises:
-        ValueError: the file cannot be divided by rows.
+        ValueError: the file cannot be split by rows.
     """
     ending = Path(table.name.removesuffix(".gz")).suffix
     if ending not in TABLES:
@@ -27,10 +27,10 @@ def name_parts(table: Path, output: Path) -> tuple[Path, Path]:
 
 
 def split_table(table: Path, parts: Sequence[Path], header: bool) -> tuple[int, int]:
-    """Write every tenth row to the second part and the others to the first; return how many rows each has.
+    """Write every tenth row to the second part and the others to the first; return the number of rows of each.
 
     Raises:
-        FileExistsError: a part is there already.
+        FileExistsError: a part exists already.
         ValueError: the table has too few rows.
     """
     for part in parts:
@@ -54,10 +54,10 @@ def split_table(table: Path, parts: Sequence[Path], header: bool) -> tuple[int, 
 
 
 def count_rows(table: Path, header: bool) -> int:
-    """Return the rows of a table, of other files their lines that are not empty."""
+    """Return the number of rows of a table, of questions in SQuAD's .json, or of blank lines in a tagged file."""
     if table.name.removesuffix(".gz").endswith(TABLES):
         return max(0, sum(1 for _ in read_whole_rows(table)) - header)
-    if table.name.removesuffix(".gz").endswith(".json"):  # of SQuAD, whose questions have an id each
+    if table.name.removesuffix(".gz").endswith(".json"):  # SQuAD's format, with one key `question` per question
         return read_whole(str(table)).count(b'"question"')
     return sum(1 for _, line in read_lines(table) if not line.strip())
 
@@ -67,7 +67,7 @@ def _read_plain(table: Path) -> list[str]:
 
 
 def _read_csv(table: Path) -> list[str]:
-    """Return rows quoted anew: a row may run over several lines."""
+    """Return the rows with new quoting, since a row may span several lines."""
     written: list[str] = []
 
     class Lines:

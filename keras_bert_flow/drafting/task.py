@@ -1,4 +1,4 @@
-"""Say what kind of task a file holds, and which columns it is made of, with a reason for each guess."""
+"""Guess the kind of task in a file and the columns it uses, with a reason for each guess."""
 
 import re
 from collections import Counter
@@ -22,22 +22,22 @@ from keras_bert_flow.tasks.formats.rows import TABLES, read_lines
 
 SEPARATORS = ("|", ";", ",")
 MOST_CLASSES = 200
-FEW_VALUES = 20  # from which on whole numbers are a scale and no classes
-ALIKE = 3.0  # two texts of a pair are not more than so many times as long as each other
+FEW_VALUES = 20  # from this number of values on, integers are a scale rather than classes
+ALIKE = 3.0  # maximum ratio of the lengths of two texts of a pair
 TAG = re.compile(r"O|[BIESLU]-\S+")
 DEV_NAMES = ("dev", "validation", "valid", "val", "testa", "test")
 
 
 @dataclass(frozen=True)
 class DraftedTask:
-    """The settings of a task.
+    """The guessed settings of a task.
 
     Attributes:
-        kind: of `config.tasks`.
-        settings: those that are not the defaults.
-        reasons: setting → why, in words for a comment; how to change it is with each.
-        remarks: what was seen and not used.
-        lengths: words of each example that was looked at, both texts of a pair together.
+        kind: kind of task in `config.tasks`.
+        settings: non-default settings.
+        reasons: setting → reason for the guess and how to change it, for a comment.
+        remarks: what was found but not used.
+        lengths: number of words of each sampled example, of both texts of a pair together.
     """
 
     kind: str
@@ -48,11 +48,11 @@ class DraftedTask:
 
 
 def draft_task(path: str | Path) -> DraftedTask:
-    """Look at a file of a task.
+    """Guess the settings of a task from its file.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it cannot be told what it holds; the message says what was seen.
+        ValueError: the content is not recognised; the message says what was found.
     """
     name = str(path)
     for suffix in GZIP:
@@ -73,7 +73,7 @@ def draft_task(path: str | Path) -> DraftedTask:
 
 
 def find_dev(train: Path) -> Path | None:
-    """Return the file beside a training table that by its name is the one to measure on."""
+    """Return the file next to a training table that is its dev set, judging by the name; None if there is none."""
     match = re.search("train", train.name)
     if not match:
         return None
@@ -181,7 +181,7 @@ def _find_texts(table: Table, texts: list[Column]) -> tuple[Column, Column | Non
 
 
 def _find_kind(label: Column) -> tuple[str, dict[str, Any], str]:
-    """Return the kind of a task by its labels, further settings, and the reason."""
+    """Return the kind of task that the labels imply, further settings, and the reason."""
     if label.has_lists:
         return "multi_label", {}, "lists of labels"
     if label.has_fractions or (label.is_numeric and label.distinct > FEW_VALUES):
@@ -196,7 +196,7 @@ def _find_kind(label: Column) -> tuple[str, dict[str, Any], str]:
 
 
 def _find_separator(label: Column) -> str | None:
-    """Return what stands between several labels of a text: with it, fewer names make all of the values."""
+    """Return the separator of several labels per text: splitting at it leaves fewer distinct labels than values."""
     values = [value for value in label.spelt if value]
     for separator in SEPARATORS:
         parts = {part.strip() for value in values for part in value.split(separator)}

@@ -1,4 +1,4 @@
-"""Look at a corpus: how much there is, in which script, and how it is cut into lines and documents."""
+"""Inspect a corpus: its size, its scripts, and how it is divided into lines and documents."""
 
 import os
 import unicodedata
@@ -15,26 +15,26 @@ from keras_bert_flow.tasks.formats.rows import read_objects
 from keras_bert_flow.text.corpus.sentences import split_sentences
 
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
-SENTENCES_OF_A_PARAGRAPH = 1.3  # mean of a line from which on lines are paragraphs
+SENTENCES_OF_A_PARAGRAPH = 1.3  # minimum mean number of sentences per line for lines to be paragraphs
 SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 
 @dataclass(frozen=True)
 class CorpusLook:
-    """What a sample of a corpus tells.
+    """Statistics of a corpus, estimated from a sample.
 
     Attributes:
-        files: how many.
-        file_bytes: of all of them, as they lie.
-        total_bytes: unpacked.
-        documents: of all, told by the sample.
-        line_words: mean words of a line of the sample.
-        document_lines: mean lines of a document.
-        characters: different ones in the sample.
-        scripts: (name, share of the letters), the commonest first.
+        files: number of files.
+        file_bytes: total size on disk.
+        total_bytes: total size, uncompressed.
+        documents: estimated number of documents in all files.
+        line_words: mean number of words per line in the sample.
+        document_lines: mean number of lines per document.
+        characters: number of distinct characters in the sample.
+        scripts: (name, share of the letters), most common first.
         lines: `paragraphs` or `sentences`.
         text_field: field of the text in .jsonl.
-        counts: what the doctor counts, of the sample.
+        counts: the doctor's counts for the sample.
     """
 
     files: int
@@ -51,19 +51,19 @@ class CorpusLook:
 
     @property
     def has_spaces(self) -> bool:
-        """Whether words are divided by spaces in most of the text."""
+        """Whether most of the text has spaces between words."""
         return sum(share for name, share in self.scripts if name in SCRIPTS_WITHOUT_SPACES) < 0.5
 
 
 def look_at_corpus(files: Sequence[str]) -> CorpusLook:
-    """Read a sample of files of text.
+    """Return statistics of text files, from a sample.
 
     Raises:
         ValueError: the sample holds no document.
     """
     field = _find_field(files)
     sample = read_sample(CorpusConfig(input=tuple(files), lines="sentences", text_field=field), files)
-    documents = sample.documents  # whose sentences are the lines as they stand
+    documents = sample.documents  # their sentences are the unsplit lines
     if not documents:
         raise ValueError(
             f"A corpus must hold documents. Received: {files[0]}{' and others' * (len(files) > 1)}, in the first "
@@ -92,7 +92,7 @@ def look_at_corpus(files: Sequence[str]) -> CorpusLook:
 
 
 def _find_field(files: Sequence[str]) -> str:
-    """Return the field that holds the text of .jsonl: `text`, else the one whose first values are longest."""
+    """Return the field with the text in .jsonl: `text`, else the one whose first values are longest."""
     path = next((path for path in files if path.endswith(JSON_SUFFIXES)), None)
     if path is None:
         return "text"
@@ -103,7 +103,7 @@ def _find_field(files: Sequence[str]) -> str:
 
 
 def _name_scripts(letters: Counter) -> tuple[tuple[str, float], ...]:
-    """Return the scripts of letters by the first words of their names in Unicode, with their shares."""
+    """Return the scripts of letters, by the first word of their Unicode names, with their shares."""
     scripts: Counter = Counter()
     for character, count in letters.items():
         scripts[unicodedata.name(character, "?").split()[0]] += count

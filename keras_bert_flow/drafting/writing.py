@@ -1,4 +1,4 @@
-"""Write a configuration with a comment beside each setting that was guessed."""
+"""Write a configuration with a comment on each guessed setting."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ KINDS = "another kind of task: `kbf configs list`, tasks/"
 
 @dataclass(frozen=True)
 class Draft:
-    """All that a configuration is written from."""
+    """Everything that a configuration is written from."""
 
     name: str
     patterns: Sequence[str]
@@ -35,12 +35,12 @@ class Draft:
 
 
 def write_draft(draft: Draft, path: str) -> str:
-    """Return a configuration as YAML, which has been read back.
+    """Return a configuration as YAML, validated by reading it back.
 
     Args:
-        path: what the file is to be called, for messages.
+        path: the intended file name, for messages.
     Raises:
-        ValueError: the settings do not go together.
+        ValueError: the settings contradict each other.
     """
     sections = (_head, _corpus, _records, _pretraining, _task, _finetuning)
     text = "\n".join(line for section in sections for line in section(draft, path)) + "\n"
@@ -49,7 +49,7 @@ def write_draft(draft: Draft, path: str) -> str:
 
 
 def describe_draft(draft: Draft) -> list[str]:
-    """Return what was seen and taken for what, a line each."""
+    """Return what was found and how it was interpreted, one line each."""
     look, task = draft.look, draft.task
     lines = [
         f"Text: {_describe_text(look)}",
@@ -181,7 +181,7 @@ def _describe_text(look: CorpusLook) -> str:
 
 
 def _comment(text: str, margin: str = "") -> list[str]:
-    """Write a text as comments of one or more lines."""
+    """Format a text as one or more comment lines."""
     lines, line = [], f"{margin}#"
     for word in _plain(text).split():
         if len(line) + len(word) + 1 > WIDTH and line.strip() != "#":
@@ -192,11 +192,11 @@ def _comment(text: str, margin: str = "") -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Keep foreign text from ending a comment: its line ends and controls are escaped, and it is not YAML."""
+    """Escape line ends and control characters of untrusted text, so that it cannot end a comment and become YAML."""
     return escape_controls(text).encode(errors="backslashreplace").decode()
 
 
 def _value(value: Any) -> str:
-    """Write a value as YAML on one line."""
+    """Format a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
     return text.removesuffix("\n").removesuffix("\n...")

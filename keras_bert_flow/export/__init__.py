@@ -1,4 +1,4 @@
-"""Serving formats: ONNX, SavedModel and LiteRT, a file each, reloaded and compared before they are published.
+"""Export to serving formats: ONNX, SavedModel and LiteRT, one per module; reloaded and compared before publishing.
 
-A format names its runtime, and the packages that it needs on each backend. Nobody but the commands imports this room.
+A format names its runtime, and the packages that it needs on each backend. Only the commands import this package.
 """

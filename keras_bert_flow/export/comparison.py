@@ -1,4 +1,4 @@
-"""Compare an exported model, loaded in its runtime, with the model that it was made of."""
+"""Compare an exported model, loaded in its runtime, with the original model."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,27 +13,27 @@ from keras_bert_flow.job_progress import JobPart, note
 from keras_bert_flow.tasks.core.texts import TextExample, encode_examples
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
-# Largest difference of float32 outputs, as a share of the largest output above 1. Twelve layers of another order of
-# summation differ by some 1e-6 where outputs are about 1: 2^-24, the rounding of one product, times what adds up.
+# Maximum difference of float32 outputs, relative to the largest output if that is above 1. With another order of
+# summation, twelve layers differ by some 1e-6 for outputs of about 1: the rounding of one product, 2^-24, accumulated.
 TOLERANCE = 1e-5
-# Root mean square of the errors of int8 by the standard deviation of an output over texts. What says of each text what
-# is the mean of all has 1.
+# Maximum RMS error of int8, relative to the standard deviation of an output over texts. A model that outputs the mean
+# over all texts for each text has an error of 1.
 MOST_INT8_ERROR = 0.5
 COMPARING = JobPart("comparing", "batches")
-MASKED = -1e8  # what is below it stands for nothing: `MASKED_SCORE` of padding
-CHOICES = 2  # texts of a row where the model takes several
+MASKED = -1e8  # outputs below it are masked: `MASKED_SCORE` of padding
+CHOICES = 2  # texts per row, for a model that takes several
 MARGIN = 5  # padding beyond the longest row
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of it.
+    """Result of comparing an exported model with the original.
 
     Attributes:
-        texts, batches: how many of each were compared.
-        largest_difference: of any two numbers.
-        error: largest root mean square of an output's differences, as a share of its standard deviation over texts.
-        agreement: share of equal predictions; None where the model predicts no class and no position.
+        texts, batches: number of each compared.
+        largest_difference: largest absolute difference of two outputs.
+        error: largest RMS difference of an output, relative to its standard deviation over texts.
+        agreement: fraction of equal predictions; None if the model predicts neither classes nor positions.
     """
 
     texts: int
@@ -44,14 +44,14 @@ class Comparison:
 
 
 def compare(model: ServedModel, run: Run, tokenizer: Tokenizer, title: str, int8: bool) -> Comparison:
-    """Return how far an exported model is from the model.
+    """Compare the outputs of an exported model with the original's.
 
     Args:
         run: computes the exported model in its runtime.
-        title: of the format, for messages.
+        title: name of the format, for messages.
         int8: whether its weights are int8; then the tolerance is `MOST_INT8_ERROR`, else `TOLERANCE`.
     Raises:
-        ValueError: the runtime refuses a batch, or the outputs are not those of the model.
+        ValueError: the runtime refuses a batch, or the outputs differ by more than the tolerance.
     """
     texts, batches, found = 0, 0, _Differences(model)
     for inputs in make_batches(model, tokenizer):
@@ -71,7 +71,7 @@ def compare(model: ServedModel, run: Run, tokenizer: Tokenizer, title: str, int8
 
 
 def ask(run: Run, inputs: Inputs, title: str) -> dict[str, np.ndarray]:
-    """Compute a batch; ValueError where the runtime cannot, whichever error it has for that."""
+    """Run a batch in the runtime; any error of the runtime becomes a ValueError."""
     try:
         return run(inputs)
     except Exception as error:
@@ -79,7 +79,7 @@ def ask(run: Run, inputs: Inputs, title: str) -> dict[str, np.ndarray]:
 
 
 def refused(title: str, error: Exception) -> ValueError:
-    """Return the error of an exported model that its runtime does not take."""
+    """Return the error for an exported model that its runtime refuses."""
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     return ValueError(
         f"An exported model must run in its runtime. Received: {title}, refused: {reason}. "
@@ -88,9 +88,9 @@ def refused(title: str, error: Exception) -> ValueError:
 
 
 def make_batches(model: ServedModel, tokenizer: Tokenizer) -> Iterator[dict[str, np.ndarray]]:
-    """Yield inputs, int64, by exported names: single texts, many, pairs, padding in every row, and the longest text."""
+    """Yield int64 inputs by exported name: single texts, many, pairs, padding in every row, and the longest text."""
     longest = model.axes["length"]
-    whole = " ".join(SENTENCES * (1 + longest // len(SENTENCES)))  # a token a sentence at the least
+    whole = " ".join(SENTENCES * (1 + longest // len(SENTENCES)))  # at least one token per sentence
     group = CHOICES if "choices" in model.axes else 1
     for texts in (
         [(text,) for text in SENTENCES[:group]],
@@ -110,7 +110,7 @@ def make_batches(model: ServedModel, tokenizer: Tokenizer) -> Iterator[dict[str,
 
 
 class _Differences:
-    """Adds up how far outputs are from those wanted."""
+    """Accumulates the differences between expected and received outputs."""
 
     def __init__(self, model: ServedModel):
         self.model = model
@@ -143,7 +143,7 @@ class _Differences:
 
     @property
     def error(self) -> float:
-        """Return the largest error of an output as a share of its standard deviation over texts, or over tokens."""
+        """Return the largest RMS error of an output, relative to its standard deviation over texts or tokens."""
         shares = []
         for pairs in self._pairs.values():
             values, others = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
@@ -156,7 +156,7 @@ class _Differences:
         return float(np.concatenate(self._agreeing).mean()) if self._agreeing else None
 
     def _list_answers(self, name: str, values: np.ndarray, inputs: Inputs) -> np.ndarray:
-        """Return the numbers of each text, or of each token that is no padding, (texts or tokens, numbers)."""
+        """Return the values of each text, or of each token that is not padding, (texts or tokens, values)."""
         shape = self.model.model.output[name].shape
         if self._is_per_token(name):
             values = values[inputs["attention_mask"].astype(bool)]
@@ -171,7 +171,7 @@ class _Differences:
             self._agreeing.append(((values > 0) == (others > 0)).reshape(-1))
         elif name.endswith(LOGITS) and values.shape[-1] > 1:
             equal = values.argmax(-1) == others.argmax(-1)
-            is_of_tokens = equal.ndim > 1  # not of rows
+            is_of_tokens = equal.ndim > 1  # rather than per row
             self._agreeing.append(equal[inputs["attention_mask"].astype(bool)] if is_of_tokens else equal)
 
 

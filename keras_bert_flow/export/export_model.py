@@ -1,4 +1,4 @@
-"""Export a model directory for serving: written, reloaded in its runtime, compared, and only then published."""
+"""Export a model directory for serving: write, reload in the runtime, compare, and only then publish."""
 
 import sys
 from dataclasses import asdict, replace
@@ -34,22 +34,22 @@ def export_model(
     asked_as: str | None = None,
     strings: bool = False,
 ) -> Comparison:
-    """Write a model in a serving format, by the backend that Keras has been imported with.
+    """Export a model to a serving format, with the backend that Keras was imported with.
 
     Args:
-        folder: a model directory, here or elsewhere.
-        output: new folder for the exported file, the files of the tokenizer, and `export.json`.
+        folder: a model directory, local or remote.
+        output: new folder for the exported file, the tokenizer files, and `export.json`.
         format: one of `registry.FORMATS`.
         int8: store weights as int8.
-        asked_as: what the model is for; see `kinds.find_kind`.
-        strings: have a SavedModel take texts as well.
+        asked_as: what the model is exported as; see `kinds.find_kind`.
+        strings: let a SavedModel also take texts.
     Returns:
-        How far the exported model, in its runtime, is from the model.
+        How the exported model, in its runtime, compares with the original.
     Raises:
-        FileExistsError: the output is there.
+        FileExistsError: the output exists.
         FileNotFoundError: the model, or a file of it, is missing.
         ValueError: the backend cannot write the format, a package is missing, a file is damaged, or the exported model
-            is refused by its runtime or gives other numbers.
+            is refused by its runtime or computes different outputs.
     """
     output, backend = check_local(output), choose_backend(format, keras.backend.backend())
     folder = fetch(folder)
@@ -85,7 +85,7 @@ def _write(known: ExportFormat, model: ServedModel, path: Path, int8: bool) -> N
         known.write(model, path, int8)
     except OSError:
         raise
-    except Exception as error:  # each exporter has its own
+    except Exception as error:  # each exporter raises its own errors
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(
             f"A model must be one that {known.title} can hold. Received: {reason}. Try another --format or --backend."

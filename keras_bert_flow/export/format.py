@@ -1,4 +1,4 @@
-"""Base class of serving formats."""
+"""Base class of serving formats (ONNX, SavedModel, LiteRT)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -15,13 +15,13 @@ Run = Callable[[Inputs], dict[str, np.ndarray]]
 
 
 class ExportFormat(ABC):
-    """A format that a model is served in.
+    """Base class of formats for serving a model.
 
     Attributes:
-        title: what to call it in a message.
-        file: name in the folder of the file, or folder, that the runtime loads.
+        title: its name in messages.
+        file: name of the file, or folder, that the runtime loads.
         runtime: package that loads it.
-        packages: backend of Keras → packages that write the format there; the preferred backend comes first.
+        packages: Keras backend → packages that write the format on it; the preferred backend comes first.
         refusals: backend → why it cannot write the format.
         has_int8: whether weights may be stored as int8.
         has_strings: whether the exported model may take texts.
@@ -37,17 +37,17 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, model: "ServedModel", path: Path, int8: bool) -> None:
-        """Write a model with dynamic batch and length.
+        """Write a model with dynamic batch size and sequence length.
 
         Args:
-            path: of `file`, in a folder that is there.
-            int8: store the weights of products as int8, and quantise what they are multiplied by as it comes.
+            path: path of `file`, in an existing folder.
+            int8: store the weights of matrix products as int8, and quantise activations dynamically.
         """
 
     @abstractmethod
     def load(self, path: Path, threads: int | None = None) -> Run:
-        """Load what was written in its runtime, and return what computes outputs by name.
+        """Load the exported file in its runtime, and return a function that computes outputs by name.
 
         Args:
-            threads: of the processor; by default as many as the runtime takes. TensorFlow is told otherwise.
+            threads: number of CPU threads; by default the runtime's choice. TensorFlow's threads are set elsewhere.
         """

@@ -1,4 +1,4 @@
-"""What a model directory is exported as; found without Keras."""
+"""Determine what a model directory is exported as (a task, features, masked LM, embeddings), without Keras."""
 
 from pathlib import Path
 
@@ -10,13 +10,13 @@ FEATURES, MASKED_LM, EMBEDDING = "features", "fill_mask", "sentence_embedding"
 
 
 def find_kind(folder: Path, asked_as: str | None = None) -> str:
-    """Return the kind of a task, or `features`, `fill_mask` or `sentence_embedding`.
+    """Return what to export: the kind of a task, or `features`, `fill_mask` or `sentence_embedding`.
 
     Args:
-        asked_as: one of `ASKED_AS`; by default what the directory is for: its task, the vectors of sentences, or where
-            it says neither the vectors of tokens.
+        asked_as: one of `ASKED_AS`; by default determined by the directory: its task, sentence embeddings, or, if it
+            has neither, token features.
     Raises:
-        ValueError: the directory cannot be asked so.
+        ValueError: `asked_as` is unknown, or asks for a task that the directory lacks.
     """
     if asked_as is not None and asked_as not in ASKED_AS:
         raise ValueError(f"A model must be exported as one of {', '.join(ASKED_AS)}. Received: {asked_as!r}.")

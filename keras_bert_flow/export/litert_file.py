@@ -1,4 +1,4 @@
-"""LiteRT, formerly TensorFlow Lite, for phones and other small devices."""
+"""LiteRT export (formerly TensorFlow Lite), for phones and other small devices."""
 
 import tempfile
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a request is checked before Keras is imported
 
 
 class LiteRT(ExportFormat):
-    """One file, with the weights in it, of the built-in operations alone."""
+    """LiteRT: a single file that includes the weights and uses only built-in operations."""
 
     title = "LiteRT"
     file = "model.tflite"

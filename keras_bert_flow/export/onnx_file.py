@@ -1,4 +1,4 @@
-"""ONNX, for onnxruntime: written by tf2onnx on TensorFlow, by PyTorch's own exporter there."""
+"""ONNX export, for onnxruntime: written by tf2onnx on TensorFlow, and by PyTorch's own exporter on PyTorch."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # a request is checked before Keras is imported
 
 
 class Onnx(ExportFormat):
-    """One file, with the weights in it."""
+    """ONNX: a single file that includes the weights."""
 
     title = "ONNX"
     file = "model.onnx"
@@ -44,7 +44,7 @@ class Onnx(ExportFormat):
 
 
 def _quantize(source: Path, target: Path) -> None:
-    """Store the kernels of dense layers as int8, a scale per column; products of attention stay float32."""
+    """Store the kernels of dense layers as int8 with one scale per column; attention products stay float32."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(source, target, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8)

@@ -1,4 +1,4 @@
-"""Write ONNX from a function of TensorFlow with tf2onnx."""
+"""Write ONNX from a TensorFlow function, with tf2onnx."""
 
 import logging
 from pathlib import Path
@@ -14,7 +14,7 @@ OPSET = 18
 
 
 def write_onnx(model: ServedModel, path: Path) -> None:
-    """Write a model to a file."""
+    """Write a model to an ONNX file."""
     function, specs, _ = make_function(model)
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     proto, _ = tf2onnx.convert.from_function(
@@ -25,7 +25,7 @@ def write_onnx(model: ServedModel, path: Path) -> None:
 
 
 def _write_erfc(context, node, name, _) -> None:
-    """Write `Erfc`, which the exact GELU of TensorFlow is made of and which ONNX lacks, as 1 - erf."""
+    """Write `Erfc`, which TensorFlow's exact GELU uses and ONNX lacks, as 1 - erf."""
     (output,), shapes, dtypes = node.output, node.output_shapes, node.output_dtypes
     erf = context.make_node("Erf", node.input)
     one = context.make_const(f"{name}_one", np.ones((), np.float32))
@@ -34,7 +34,7 @@ def _write_erfc(context, node, name, _) -> None:
 
 
 def _name_axes(graph: onnx.GraphProto, model: ServedModel) -> None:
-    """Give the inputs' axes of any size the names of the model's, where tf2onnx numbers them."""
+    """Give the dynamic axes of the inputs the model's axis names, in place of tf2onnx's numbers."""
     for value in graph.input:
         for axis, size in zip(value.type.tensor_type.shape.dim, model.axes, strict=True):
             axis.dim_param = size

@@ -1,7 +1,7 @@
-"""Write ONNX with PyTorch's exporter, by way of `torch.export`.
+"""Write ONNX with PyTorch's exporter, through `torch.export`.
 
-Keras' own `model.export` fixes the shapes or falls back on the exporter of TorchScript, which cannot write Keras' layer
-norm of a length that is not constant.
+Keras' own `model.export` fixes the shapes or falls back on the TorchScript exporter, which cannot write Keras' layer
+norm for a dynamic length.
 """
 
 import logging
@@ -13,17 +13,17 @@ import torch
 from keras_bert_flow.export.served_model import ServedModel
 
 OPSET = 18
-EXAMPLE_SIZE = 3  # of each axis of the example; 1 would be taken for constant
+EXAMPLE_SIZE = 3  # of each axis of the example; 1 would be treated as constant
 
 
 def write_onnx(model: ServedModel, path: Path) -> None:
-    """Write a model to a file."""
+    """Write a model to an ONNX file."""
     sizes = {axis: torch.export.Dim(axis, max=most) for axis, most in model.axes.items()}
     shapes = dict(enumerate(sizes.values()))
-    # One tensor for all of them would be exported as one input.
+    # One tensor shared by all inputs would be exported as one input.
     example = tuple(torch.ones([EXAMPLE_SIZE] * len(sizes), dtype=torch.int64) for _ in model.inputs)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that there is no torchvision
-    with warnings.catch_warnings(action="ignore"):  # of PyTorch's own, about Keras' modules
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
+    with warnings.catch_warnings(action="ignore"):  # PyTorch's warnings about Keras' modules
         torch.onnx.export(
             _Positional(model),
             example,
@@ -39,7 +39,7 @@ def write_onnx(model: ServedModel, path: Path) -> None:
 
 
 class _Positional(torch.nn.Module):
-    """Takes the inputs, int64, in the order of their names, and returns a tuple of outputs."""
+    """Takes int64 inputs as positional arguments, in the order of their names, and returns a tuple of outputs."""
 
     def __init__(self, model: ServedModel):
         super().__init__()

@@ -1,9 +1,9 @@
-"""Find a serving format by its name."""
+"""Registry of serving formats."""
 
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.export.format import ExportFormat
 
-# name → class, loaded when it is asked for
+# name → class, loaded lazily
 FORMATS = {
     "onnx": "keras_bert_flow.export.onnx_file:Onnx",
     "saved_model": "keras_bert_flow.export.saved_model:SavedModel",
@@ -12,7 +12,7 @@ FORMATS = {
 
 
 def find_export_format(name: str) -> ExportFormat:
-    """Return the format of a name.
+    """Return the format with a name.
 
     Raises:
         ValueError: there is no such format.

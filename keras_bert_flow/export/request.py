@@ -1,4 +1,4 @@
-"""Check what is asked of an export, and choose the backend that writes it, before Keras is imported."""
+"""Check the request for an export, and choose the backend that writes it, before Keras is imported."""
 
 import importlib.util
 import os
@@ -17,12 +17,13 @@ CHOICE = "multiple_choice"
 
 
 def choose_backend(format: str, backend: str | None = None) -> str:
-    """Return the backend of Keras that writes a format: a model directory is of none.
+    """Return the Keras backend that writes a format; model directories are backend-independent.
 
     Args:
-        backend: that asked for; by default that of KERAS_BACKEND if it can, else the first one that is installed.
+        backend: the requested one; by default KERAS_BACKEND if it can write the format, else the first installed one
+            that can.
     Raises:
-        ValueError: the backend cannot write the format, or neither can any that is installed.
+        ValueError: `backend` is unknown, not installed, or cannot write the format.
     """
     known = find_export_format(format)
     if backend is not None:
@@ -51,12 +52,12 @@ def check_export(
     """Check that an export can be made, and return the tokenizer.
 
     Args:
-        backend: what writes it, as `choose_backend` returns it.
+        backend: the result of `choose_backend`.
         int8, asked_as, strings: as for `export_model`.
     Raises:
-        FileExistsError: the output is there.
+        FileExistsError: the output exists.
         FileNotFoundError: the model, or a file of it, is missing.
-        ValueError: a package is not installed, a file is damaged, or the model cannot be exported so.
+        ValueError: a package is not installed, a file is damaged, or the model cannot be exported as requested.
     """
     known = find_export_format(format)
     check_installed((backend, *known.packages[backend], known.runtime, *([STRINGS] if strings else [])))

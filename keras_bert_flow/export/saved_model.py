@@ -1,4 +1,4 @@
-"""SavedModel, for TensorFlow and TensorFlow Serving."""
+"""SavedModel export, for TensorFlow and TensorFlow Serving."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ SIGNATURE = "serving_default"
 
 
 class SavedModel(ExportFormat):
-    """A folder with the graph and the variables."""
+    """SavedModel: a folder with the graph and the variables."""
 
     title = "SavedModel"
     file = "saved_model"
@@ -34,7 +34,7 @@ class SavedModel(ExportFormat):
         loaded = tf.saved_model.load(path)
         signature = loaded.signatures[SIGNATURE]
 
-        def run(inputs: Inputs, keep=loaded):  # the variables live as long as what was loaded
+        def run(inputs: Inputs, keep=loaded):  # the variables live only as long as `loaded`
             found = signature(**{name: tf.constant(ids) for name, ids in inputs.items()})
             return {name: value.numpy() for name, value in found.items()}
 
@@ -42,7 +42,7 @@ class SavedModel(ExportFormat):
 
 
 def write_saved_model(model: "ServedModel", path: Path) -> None:
-    """Write a model with a signature whose arguments are the inputs by name, and those for texts if it has some."""
+    """Write a model with a signature that takes the inputs by name, and signatures for texts if it has `strings`."""
     import tensorflow as tf
 
     from keras_bert_flow.export.tensorflow_function import make_function

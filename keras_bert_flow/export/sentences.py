@@ -1,6 +1,7 @@
-"""Sentences on which an exported model is compared with the model that it was made of.
+"""Sentences for comparing an exported model with the original.
 
-They are of many lengths and hold what tokenizers differ on: accents, scripts without spaces, digits, symbols, marks.
+They have various lengths and contain what tokenizers differ on: accents, scripts without spaces, digits, symbols and
+marks.
 """
 
 SENTENCES = (

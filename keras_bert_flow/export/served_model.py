@@ -1,7 +1,7 @@
-"""What is exported of a model directory: a functional model with the names of `transformers` on its inputs and outputs.
+"""The model to export from a model directory: a functional model with `transformers`' names of inputs and outputs.
 
-They are the names by which the tokenizer beside the exported file gives its arrays, and by which programs that read
-exported models, such as `optimum` and `transformers.js`, look for them.
+The tokenizer next to the exported file uses these names for its arrays, and so do programs that read exported models,
+such as `optimum` and `transformers.js`.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from keras_bert_flow.models.vocabulary_logits import make_vocabulary_model
 from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
-# our inputs → transformers', in the order that its tokenizers have them
+# our inputs → transformers', in the order of its tokenizers
 INPUT_NAMES = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "attention_mask"}
 OUTPUT_NAMES = {
     "sequence_output": "last_hidden_state",
@@ -33,11 +33,11 @@ SEGMENTS = "segment_ids"
 
 @dataclass(frozen=True)
 class StringInputs:
-    """How texts become inputs within an exported model.
+    """How an exported model tokenizes texts.
 
     Attributes:
-        tokenizer: whose ids they are to have.
-        sequence_length: most tokens of a row.
+        tokenizer: the tokenizer to reproduce.
+        sequence_length: maximum number of tokens per row.
     """
 
     tokenizer: WordPieceTokenizer
@@ -49,10 +49,10 @@ class ServedModel:
     """A model to export.
 
     Attributes:
-        model: its inputs are int32 and its outputs float32, by their exported names.
-        axes: name of each axis of the inputs → its largest size; None where it has none.
-        kind: what the model is asked: the kind of a task, or how a directory without one is asked.
-        strings: how it takes texts as well; None where it takes ids alone.
+        model: model with int32 inputs and float32 outputs, by their exported names.
+        axes: name of each axis of the inputs → its maximum size, or None if unlimited.
+        kind: what the model computes: the result of `kinds.find_kind`.
+        strings: how it tokenizes texts; None if it takes only ids.
     """
 
     model: keras.Model
@@ -74,12 +74,12 @@ class ServedModel:
 
 
 def load_served(folder: Path, kind: str) -> ServedModel:
-    """Load the model of a directory as it is to be exported.
+    """Load the model to export from a directory.
 
     Args:
-        kind: as `kinds.find_kind` gives it.
+        kind: the result of `kinds.find_kind`.
     Raises:
-        FileNotFoundError, ValueError: the directory is damaged, or has no such head.
+        FileNotFoundError, ValueError: the directory is damaged, or lacks the head.
     """
     model = _load(folder, kind)
     outputs = model.output
@@ -110,7 +110,7 @@ def _load(folder: Path, kind: str) -> keras.Model:
 
 
 def _rename_inputs(model: keras.Model, num_segments: int, rank: int) -> keras.Model:
-    """Return a model with the exported inputs; a family that does not tell segments apart takes none."""
+    """Return a model with the exported inputs; a family without segments has no segment input."""
     kept = [name for name in INPUT_NAMES if name != SEGMENTS or num_segments > 1]
     inputs = {name: keras.Input([None] * (rank - 1), dtype="int32", name=INPUT_NAMES[name]) for name in kept}
     given = {SEGMENTS: ops.zeros_like(inputs["token_ids"])} | inputs

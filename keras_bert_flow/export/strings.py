@@ -1,4 +1,4 @@
-"""Signatures of a SavedModel that take texts: WordPiece in the graph, by the operations of tensorflow-text."""
+"""SavedModel signatures that take texts: in-graph WordPiece tokenization with tensorflow-text."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,21 +14,21 @@ from keras_bert_flow.tasks.core.texts import TextExample, encode_examples
 from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
 
 TEXT, TEXT_PAIR = "text", "text_pair"  # names of the signatures, and of their arguments
-# What `text.tokenizers.normalization` drops. Python's line ends and tabs are whitespace.
+# The characters that `text.tokenizers.normalization` drops. Line ends and tabs are kept, as whitespace.
 DROPPED = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\x{FFFD}]|\p{Cf}|\p{Cs}"
 ACCENTS = r"\p{Mn}"
-UTF8_BYTES = 4  # of a character at most
+UTF8_BYTES = 4  # maximum number per character
 
 
 class GraphTokenizer:
-    """A WordPiece tokenizer in a graph.
+    """WordPiece tokenizer as TensorFlow graph operations.
 
-    `FastBertTokenizer` would lower-case by NFKC and case folding, which turns "…" into "..." and "ß" into "ss"; here it
-    is given what is lower-cased and stripped of accents already. Its longest word is so many bytes, ours so many
-    characters: one of more than 200 characters is [UNK] here only beyond 800 bytes.
+    `FastBertTokenizer` would lowercase by NFKC and case folding, which turns "…" into "..." and "ß" into "ss", so its
+    input is lowercased and stripped of accents beforehand. It limits words by bytes, ours by characters: a word of more
+    than 200 characters is [UNK] here only beyond 800 bytes.
 
     Args:
-        strings: the tokenizer whose ids are wanted, and where they are cut.
+        strings: the tokenizer to reproduce, and its maximum length.
     """
 
     def __init__(self, strings: StringInputs):
@@ -41,7 +41,7 @@ class GraphTokenizer:
         )
 
     def __call__(self, text: tf.Tensor, text_pair: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Return the inputs of texts, or of pairs, int64, (batch, length), with [CLS] and [SEP] and cut as elsewhere.
+        """Return int64 inputs (batch, length) for texts or pairs, with [CLS] and [SEP], truncated as elsewhere.
 
         Args:
             text, text_pair: UTF-8, (batch,).
@@ -67,7 +67,7 @@ class GraphTokenizer:
         return self.pieces.tokenize(text)
 
     def _cut(self, parts: list[tf.RaggedTensor], room: int) -> list[tf.RaggedTensor]:
-        """Cut the longer of two texts first, and of two that are equally long the second."""
+        """Truncate the longer of two texts first, and the second of two equally long texts."""
         lengths = [ids.row_lengths() for ids in parts]
         if len(parts) == 1:
             return [_take(parts[0], tf.minimum(lengths[0], room))]
@@ -84,18 +84,18 @@ class GraphTokenizer:
 
 
 def _take(ids: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Return the first so many ids of each row."""
+    """Return the first `lengths` ids of each row."""
     return tf.RaggedTensor.from_tensor(ids.to_tensor(), lengths)
 
 
 def add_strings(
     module: tf.Module, strings: StringInputs, function: Callable, names: tuple[str, ...]
 ) -> dict[str, Callable[..., Mapping[str, tf.Tensor]]]:
-    """Put a tokenizer into a module, and return signatures of texts, and of pairs of them.
+    """Attach a tokenizer to a module, and return signatures for texts and for pairs of texts.
 
     Args:
-        function: of inputs by name.
-        names: of the inputs that it takes.
+        function: computes outputs from inputs by name.
+        names: names of the inputs that it takes.
     """
     tokenize = GraphTokenizer(strings)
     spec = tf.TensorSpec([None], tf.string)
@@ -120,10 +120,10 @@ def add_strings(
 
 
 def compare_strings(path: Path, strings: StringInputs) -> None:
-    """Check that a SavedModel makes of texts what the tokenizer makes of them.
+    """Check that a SavedModel tokenizes texts as the tokenizer does.
 
     Raises:
-        ValueError: it makes something else of a text.
+        ValueError: a text is tokenized differently.
     """
     loaded, whole = tf.saved_model.load(path), " ".join(SENTENCES)
     for rows in (

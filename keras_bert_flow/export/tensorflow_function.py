@@ -1,4 +1,4 @@
-"""Make a function of TensorFlow of a model of Keras on TensorFlow or jax."""
+"""Convert a Keras model on TensorFlow or JAX to a TensorFlow function."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,13 +7,13 @@ import tensorflow as tf
 
 from keras_bert_flow.export.served_model import ServedModel
 
-PLATFORMS = ("cpu", "cuda", "tpu")  # that a function of jax is compiled for when it is loaded
+PLATFORMS = ("cpu", "cuda", "tpu")  # that a JAX function can be compiled for when it is loaded
 
 
 def make_function(model: ServedModel) -> tuple[Callable, dict[str, tf.TensorSpec], list[tf.Variable]]:
-    """Return a `tf.function` of the inputs by name, their specifications, and the variables that it reads.
+    """Return a `tf.function` of the inputs by name, its input specifications, and the variables that it reads.
 
-    It takes one dict of int64 tensors and returns a dict of float32 ones.
+    It takes one dict of int64 tensors and returns a dict of float32 tensors.
     """
     compute, variables = (_from_jax if model.backend == "jax" else _from_tensorflow)(model)
 
@@ -42,7 +42,7 @@ def _from_jax(model: ServedModel) -> tuple[Callable, list[tf.Variable]]:
         compute,
         with_gradient=False,
         polymorphic_shapes=[None, None, dict.fromkeys(model.inputs, axes)],
-        # Without them a length cannot be compared with the number of positions while it is unknown.
+        # Without constraints a symbolic length cannot be compared with the number of positions.
         polymorphic_constraints=[f"{axis} <= {most}" for axis, most in model.axes.items() if most is not None],
         native_serialization_platforms=PLATFORMS,
     )

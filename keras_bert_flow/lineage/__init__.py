@@ -1,4 +1,4 @@
-"""The store of stage results on this disk: what is there, what was made from what, and what nothing needs any more.
+"""Lineage of stage results on this disk: which exist, which were made from which, and which are no longer needed.
 
-Everything here is read from manifests, locks and names of files. Nothing here makes a result.
+Everything here is read from manifests, locks and file names. Nothing here makes a result.
 """

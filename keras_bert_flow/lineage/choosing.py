@@ -1,4 +1,4 @@
-"""Find the result that a user means, and list the chain of what it was made from."""
+"""Find a result by key or folder, and list the chain of results that it was made from."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ def find_one(key: str, store: Path) -> tuple[Result, list[Result]]:
 
     Raises:
         FileNotFoundError: there is no such store.
-        ValueError: no result has such a key, or several have.
+        ValueError: no result has that key, or several have.
     """
     if (Path(key) / MANIFEST).is_file():
         return read_given(Path(key), None)
@@ -56,7 +56,7 @@ def read_given(folder: Path, store: Path | None) -> tuple[Result, list[Result]]:
 
 
 def list_chain(result: Result, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return a result and what it was made from, each once, from the text on."""
+    """Return a result and everything that it was made from, each once, starting from the text."""
     chain = []
     for made, sources in walk_sources(result, results):
         inputs = {source.name: [held.key for held in source.results] for source in sources}

@@ -1,7 +1,7 @@
-"""Choose what of a store nothing needs any more, and remove it.
+"""Garbage collection of a store: choose the results that nothing needs any more, and remove them.
 
-A result is kept for its age, its place among the newest of its stage, a lock, or because a result that is kept was made
-from it. What may go is renamed before it is emptied, so that no half of it ever looks like a result.
+A result is kept because of its age, its rank among the newest of its stage, a lock, or because a kept result was made
+from it. A result is renamed before its files are removed, so that a half-removed folder never looks like a result.
 """
 
 import os
@@ -17,17 +17,17 @@ from keras_bert_flow.locks import locked
 from keras_bert_flow.stages.registry import STAGES
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # seconds
-LEFTOVER_SECONDS = 86400.0  # for which a stopped training is kept where no age is given
+LEFTOVER_SECONDS = 86400.0  # how long an interrupted run is kept if no age is given
 LEFTOVERS = ("unfinished", "set aside", "removed")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What becomes of a result, and why.
+    """Whether a result is kept, and why.
 
     Attributes:
-        is_kept: False where it may be removed.
-        reason: in words.
+        is_kept: False if it may be removed.
+        reason: explanation for the user.
     """
 
     result: Result
@@ -36,10 +36,10 @@ class Choice:
 
 
 def read_age(text: str) -> float:
-    """Return the seconds of an age such as 30d.
+    """Parse an age such as 30d into seconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: `text` is not an age.
     """
     match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text)
     if not match:
@@ -48,13 +48,13 @@ def read_age(text: str) -> float:
 
 
 def choose(results: Sequence[Result], now: float, older_than: float | None, keep_last: int | None) -> list[Choice]:
-    """Say of each result whether it may be removed.
+    """Decide for each result whether it is kept or may be removed.
 
     Args:
-        results: all of a store.
+        results: all results of a store.
         now: seconds since 1970.
-        older_than: seconds; what is younger is kept.
-        keep_last: so many whole results of each stage are kept, the newest.
+        older_than: seconds; younger results are kept.
+        keep_last: number of newest whole results to keep per stage.
     """
     reasons: dict[Path, str] = {}
     for result in results:
@@ -79,22 +79,22 @@ def choose(results: Sequence[Result], now: float, older_than: float | None, keep
 def remove_results(
     folder: Path, chosen: Sequence[Result], choose_again: Callable[[Sequence[Result]], list[Choice]]
 ) -> tuple[list[Result], list[Choice]]:
-    """Remove results, each only if a second look still finds that it may go.
+    """Remove results, each only if a second check still allows it.
 
     Args:
         folder: the store.
-        chosen: those to remove.
+        chosen: the results to remove.
         choose_again: makes the choices for a list of results.
     Returns:
-        Those that were removed, and for the others why they were not.
+        The removed results, and the choices for those kept after all.
     """
     removed, kept = [], []
     for result in chosen:
-        # What began meanwhile may need it: a lock that was taken since is seen here.
+        # A run that started meanwhile may need the result: this check sees its lock.
         again = {choice.result.folder: choice for choice in choose_again(find_results(folder))}
         choice = again.get(result.folder)
         if choice is None:
-            continue  # somebody else removed or published it
+            continue  # another process removed or published it
         if choice.is_kept:
             kept.append(choice)
             continue
@@ -110,7 +110,7 @@ def remove_results(
 def _find_reason(
     result: Result, results: Sequence[Result], now: float, older_than: float | None, keep_last: int | None
 ) -> str:
-    """Return why a result is kept for itself; nothing where it is not."""
+    """Return why a result is kept for its own sake; empty if it is not."""
     if result.owner:
         return f"held by {result.owner}"
     if result.state == "removed":
@@ -132,7 +132,7 @@ def _find_reason(
 
 
 def _keep_earlier(unfinished: Result, results: Sequence[Result], reasons: dict[Path, str]) -> None:
-    """Keep what an unfinished result may be made from: it has no manifest that says so."""
+    """Keep everything that an unfinished result may be made from, since it has no manifest to say so."""
     order = {stage: number for number, stage in enumerate(STAGES)}
     place = order.get(unfinished.stage, len(order))
     for result in results:

@@ -1,4 +1,4 @@
-"""Write results for a person, as columns and trees, and for a program, as JSON-like values."""
+"""Format results for people, as tables and trees, and for programs, as JSON-like values."""
 
 import shlex
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from keras_bert_flow.lineage.settings import as_yaml, list_changed
 from keras_bert_flow.stages.registry import STAGES
 from keras_bert_flow.terminal import JOINERS, abridge, escape_controls
 
-SHOWN_DIGITS = 8  # of a key, in the column that names several
+SHOWN_DIGITS = 8  # of a key, in the column that may name several
 UNITS = (("d", 86400), ("h", 3600), ("min", 60))
-# stage → input in its manifest → option that takes it; what the pattern `*` stands for is numbered
+# stage → input in its manifest → option that takes it; the pattern `*` stands for a number
 OPTIONS = {
     "records": {"vocabulary": "--vocab"},
     "pretraining": {"records": "--records", "initial_model": "--initial-model"},
@@ -20,11 +20,11 @@ OPTIONS = {
     "finetuning": {"model": "--model"},
     "evaluation": {"finetuned": "--finetuned", "records": "--records"},
 }
-TEXT, TABLES = ("vocabulary", "records"), ("finetuning", "evaluation")  # read text, and tables of a task
+TEXT, TABLES = ("vocabulary", "records"), ("finetuning", "evaluation")  # stages that read text, and a task's tables
 
 
 def as_values(result: Result, uses: Sequence[Result], now: float) -> dict[str, Any]:
-    """Return what is known of a result as JSON has it: sizes in bytes, ages in seconds."""
+    """Return a result as JSON-like values: sizes in bytes, ages in seconds."""
     return {
         "stage": result.stage,
         "name": result.name,
@@ -41,7 +41,7 @@ def as_values(result: Result, uses: Sequence[Result], now: float) -> dict[str, A
 
 
 def as_row(result: Result, uses: Sequence[Result], now: float) -> list[str]:
-    """Return the cells of a result: stage, name, key, state, size, age, what made it, what was made from it."""
+    """Return a result's table row: stage, name, key, state, size, age, what made it, what was made from it."""
     state = result.state if result.state == "whole" else f"{result.state}: {result.fault}".rstrip(": ")
     if result.owner:
         state = f"in work: {result.owner}"
@@ -54,7 +54,7 @@ HEADINGS = ["stage", "name", "key", "size", "age", "made by", "needed by", "stat
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:
-    """Write rows as columns; the last one may be long."""
+    """Align rows in columns; the last column may be long."""
     rows = [[escape_controls(abridge(cell), JOINERS) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -63,7 +63,7 @@ def align(rows: Sequence[Sequence[str]]) -> str:
 
 
 def show_age(seconds: float) -> str:
-    """Write an age with its largest unit."""
+    """Format an age in its largest unit."""
     for unit, length in UNITS:
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"
@@ -71,14 +71,14 @@ def show_age(seconds: float) -> str:
 
 
 def describe_maker(result: Result) -> str:
-    """Say which command made a result, of which version of this package."""
+    """Return which command, of which version of this package, made a result."""
     stage = STAGES.get(result.stage)
     version = result.manifest.version if result.manifest else ""
     return " ".join(filter(None, (f"kbf {stage.command}" if stage else "?", version)))
 
 
 def describe_source(source: Source) -> str:
-    """Say where an input came from."""
+    """Return a description of where an input came from."""
     if source.results:
         first, *others = source.results
         also = f", also in {', '.join(other.key for other in others)}" if others else ""
@@ -88,7 +88,7 @@ def describe_source(source: Source) -> str:
 
 
 def draw_tree(result: Result, results: Sequence[Result]) -> list[str]:
-    """Draw what a result was made from, and what that was made from, down to the text."""
+    """Draw the tree of everything that a result was made from, down to the text."""
     lines, drawn = [f"{result.stage} {result.key}  {result.folder}"], {result.folder}
 
     def draw(parent: Result, margin: str) -> None:
@@ -108,9 +108,9 @@ def draw_tree(result: Result, results: Sequence[Result]) -> list[str]:
 
 
 def list_commands(result: Result, results: Sequence[Result]) -> list[str]:
-    """Return the commands of a chain, from the text on, with the settings that are not the defaults.
+    """Return the commands that reproduce a result, starting from the text, with all non-default settings.
 
-    A manifest has the content of text and not its path: TEXT and TABLES stand where that is to be put in.
+    A manifest records the content of text but not its path: TEXT and TABLES are placeholders for the paths.
     """
     return [_write_command(made, sources) for made, sources in walk_sources(result, results)]
 

@@ -1,7 +1,7 @@
-"""Tell which result was made from which: the digests of a manifest's inputs are those of another's files.
+"""Find which result was made from which, by matching the input digests of manifests with the files of other results.
 
-An input is named by its content in three ways: a file by its sha256, a published folder by the digests of its files
-in the form of JSON, and a model directory by `name:sha256` of its files.
+An input is identified by its content in three ways: a file by its sha256, a published folder by the digests of its
+files as JSON, and a model directory by the `name:sha256` of its files.
 """
 
 import re
@@ -15,7 +15,7 @@ from keras_bert_flow.stages.registry import STAGES
 
 SHA256 = re.compile("[0-9a-f]{64}")
 TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")
-TOKENIZER = "vocabulary"  # the records hold a copy of it, and their manifest has no digest of it as an input
+TOKENIZER = "vocabulary"  # records hold a copy of it, and their manifest may not list it as an input
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Source:
     """An input of a result, and the results that hold it.
 
     Attributes:
-        name: of the input in the manifest.
-        digest: of its content, as the manifest has it.
-        results: those of the earliest stage that hold this content, the oldest first; none where it came from outside.
-        part: of these results: a file, a model directory, or "" for the whole folder.
+        name: name of the input in the manifest.
+        digest: digest of its content, as in the manifest.
+        results: results with this content of the earliest stage that has any, oldest first; empty if it is external.
+        part: which part of these results: a file, a model directory, or "" for the whole folder.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Source:
 
 
 def list_sources(result: Result, results: Sequence[Result]) -> list[Source]:
-    """Return what a result was made from, in the order of the manifest; nothing where it has no manifest."""
+    """Return the inputs of a result, in the order of its manifest; empty if it has no manifest."""
     if result.manifest is None:
         return []
     inputs = [*result.manifest.inputs.items(), *_copied_tokenizer(result)]
@@ -44,7 +44,7 @@ def list_sources(result: Result, results: Sequence[Result]) -> list[Source]:
 
 
 def walk_sources(result: Result, results: Sequence[Result]) -> Iterator[tuple[Result, list[Source]]]:
-    """Yield a result and what it was made from, each once and behind its own sources, from the text on."""
+    """Yield a result and everything that it was made from, each once and after its own sources."""
     seen: set[Path] = set()
 
     def walk(made: Result) -> Iterator[tuple[Result, list[Source]]]:
@@ -60,7 +60,7 @@ def walk_sources(result: Result, results: Sequence[Result]) -> Iterator[tuple[Re
 
 
 def list_uses(results: Sequence[Result]) -> dict[Path, list[Result]]:
-    """Return for the folder of each result those that were made from it, directly."""
+    """Return, for the folder of each result, the results made directly from it."""
     uses: dict[Path, list[Result]] = {result.folder: [] for result in results}
     for result in results:
         for folder in dict.fromkeys(held.folder for source in list_sources(result, results) for held in source.results):
@@ -69,7 +69,7 @@ def list_uses(results: Sequence[Result]) -> dict[Path, list[Result]]:
 
 
 def find_source(folder: Path, name: str) -> Path | None:
-    """Return the folder, in the same store, that an input of a result came from; None where there is none."""
+    """Return the folder in the same store that an input of a result came from; None if there is none."""
     results = find_results(store_of(folder))
     for source in list_sources(read_result(folder), results):
         if source.name == name and source.results:
@@ -84,7 +84,7 @@ def _find_source(result: Result, name: str, digest: str, results: Sequence[Resul
     holders: list[tuple[int, str, Result]] = []
     for other in results:
         place = order.get(other.stage, len(order))
-        # A copy in a result of the same stage or a later one is no source; a model may be of the same stage.
+        # A copy in a result of a later stage is no source, nor is a file of the same stage; a model of it may be.
         if other.manifest is None or other.folder == result.folder or place > own or (place == own and is_file):
             continue
         part = _find_part(digest, other.manifest)
@@ -92,14 +92,14 @@ def _find_source(result: Result, name: str, digest: str, results: Sequence[Resul
             holders.append((place, part, other))
     if not holders:
         return Source(name, digest)
-    # What was begun with a model of the same stage needs that one; all else comes from the earliest stage.
+    # A result continued from a model of the same stage has that as its source; others come from the earliest stage.
     first = min(place for place, _, _ in holders)
     chosen = [(part, other) for place, part, other in holders if place == first]
     return Source(name, digest, tuple(other for _, other in chosen), chosen[0][0])
 
 
 def _find_part(digest: str, manifest: Manifest) -> str | None:
-    """Return what of a result has this content: a file, a folder in it, "" for all of it; None where nothing has."""
+    """Return the part of a result with this content: a file, a folder in it, or "" for all of it; None if none has."""
     if digest.startswith("["):
         return "" if digest == manifest_digest(manifest) else None
     if SHA256.fullmatch(digest):
@@ -115,13 +115,13 @@ def _find_part(digest: str, manifest: Manifest) -> str | None:
 
 
 def _list_folders(files: dict[str, str]) -> list[str]:
-    """Return the folders of files, each with a slash at its end, and "" for the one around them."""
+    """Return the folders that contain the files, each with a trailing slash, and "" for the outermost one."""
     folders = {str(folder) for name in files for folder in PurePosixPath(name).parents}
     return sorted("" if folder == "." else f"{folder}/" for folder in folders)
 
 
 def _copied_tokenizer(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield the tokenizer of records, of which they hold a copy."""
+    """Yield the tokenizer that records hold a copy of, as an input."""
     if result.stage != "records" or result.manifest is None or TOKENIZER in result.manifest.inputs:
         return
     digests = {file.name: file.sha256 for file in result.manifest.files}

@@ -1,4 +1,4 @@
-"""Find the results in a folder: whole, damaged, or left by a run that did not end."""
+"""Find the results in a folder: whole, damaged, or left by an interrupted run."""
 
 import os
 import re
@@ -14,25 +14,25 @@ from keras_bert_flow.stages.registry import STAGES
 
 State = Literal["whole", "damaged", "unfinished", "set aside", "removed"]
 UNKNOWN = "?"
-REMOVED_SUFFIX = ".removed"  # of a folder on its way out; see `lineage.collection`
+REMOVED_SUFFIX = ".removed"  # of a folder that is being removed; see `lineage.collection`
 _HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<kind>work|removed)")
 _SET_ASIDE = re.compile(r"(?P<name>.+)\.damaged-[0-9]+")
 
 
 @dataclass(frozen=True)
 class Result:
-    """A folder that a stage published, or one that it was working in.
+    """A folder that a stage published, or the work folder of a stage.
 
     Attributes:
-        folder: where it is.
-        stage: as the manifest says; without one, the name of the folder above where that is a stage, else `?`.
+        folder: its path.
+        stage: stage in the manifest; without one, the name of the parent folder if that is a stage, else `?`.
         key: content key; without a manifest, the name of the folder.
         state: `set aside` is a damaged folder that `kbf run` renamed, `removed` one whose removal was interrupted.
-        fault: what is wrong with it, in words.
-        manifest: None where there is none, or none that can be read.
-        file_bytes: of all files in it.
-        changed_at: when it was published, seconds since 1970; of others, when a file in it last changed.
-        owner: the process that is making it, in words; None where there is none.
+        fault: what is wrong with it.
+        manifest: None if missing or unreadable.
+        file_bytes: total size of its files.
+        changed_at: when it was published, seconds since 1970; if not whole, when a file in it last changed.
+        owner: description of the process that is making it; None if there is none.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def name(self) -> str:
-        """The name of the run or of the task that the manifest has, else nothing."""
+        """The name of the run or task in the manifest, else empty."""
         config = self.manifest.config if self.manifest else {}
         task = config.get("task")
         found = config.get("name") or (task.get("name") if isinstance(task, dict) else None)
@@ -55,24 +55,24 @@ class Result:
 
     @property
     def output(self) -> Path:
-        """The path that the folder has, or is to have, when it is published."""
+        """The path of the folder once it is published."""
         match = _HIDDEN.fullmatch(self.folder.name)
         return self.folder.with_name(match["name"]) if match else self.folder
 
     @property
     def lock(self) -> Path:
-        """The file that is locked while the folder is made; see `artifacts.publishing`."""
+        """The file that is locked while the folder is built; see `artifacts.publishing`."""
         return self.output.with_name(f".{self.output.name}.lock")
 
 
 def find_results(folder: str | Path) -> list[Result]:
-    """Return the results in a folder and in the folders in it, by stage and then by age, the oldest first.
+    """Return the results in a folder and its subfolders, sorted by stage and then by age, the oldest first.
 
     Links are not followed.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: it is a result itself.
+        ValueError: the folder is a result itself.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -90,13 +90,13 @@ def find_results(folder: str | Path) -> list[Result]:
 
 
 def store_of(result: Path) -> Path:
-    """Return the folder that a result is looked for in, together with what it was made from."""
+    """Return the store of a result: the folder that holds it and the results it was made from."""
     parent = result.absolute().parent
     return parent.parent if parent.name in STAGES else parent
 
 
 def read_result(folder: Path) -> Result:
-    """Look at one folder of results: its manifest, and whether every file of it is there with its size."""
+    """Read one result folder: its manifest, and whether every file exists with its size."""
     hidden, aside = _HIDDEN.fullmatch(folder.name), _SET_ASIDE.fullmatch(folder.name)
     manifest, fault = _read_manifest(folder)
     state: State = "whole"
@@ -120,7 +120,7 @@ def read_result(folder: Path) -> Result:
 
 
 def _list_places(folder: Path) -> Iterator[Path]:
-    """Yield the folders that are, or are to become, results: those in a folder and in the folders in it."""
+    """Yield the folders that are, or will become, results: those in a folder and its subfolders."""
     for child in _list_folders(folder):
         if _is_result(child):
             yield child
@@ -139,7 +139,7 @@ def _list_folders(folder: Path) -> list[Path]:
 
 
 def _read_manifest(folder: Path) -> tuple[Manifest | None, str]:
-    """Return the manifest, None where it cannot be read, and what is wrong with the folder, in words."""
+    """Return the manifest, or None if it cannot be read, and a description of what is wrong with the folder."""
     manifest = None
     try:
         manifest = read_manifest(folder)
@@ -154,5 +154,5 @@ def _list_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
         for name in names:
             try:
                 yield name, os.lstat(os.path.join(place, name))
-            except OSError:  # gone meanwhile
+            except OSError:  # removed meanwhile
                 continue

@@ -1,4 +1,4 @@
-"""Settings and scores of results as flat names with values, beside each other, and as options of a command."""
+"""Settings and scores of results: flattened to dotted names, compared, and as command-line options."""
 
 import json
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from keras_bert_flow.lineage.results import Result
 
 SCORES = "metrics.json"  # of pre-training, distillation and evaluation
 RUNS = "run.json"  # of each model of a fine-tuning
-MOVED = {"cased": "vocabulary.cased", "seed": "seed"}  # in the manifest of records, from another section
+MOVED = {"cased": "vocabulary.cased", "seed": "seed"}  # settings in the manifest of records from other sections
 NOT_SETTINGS = {"name", "runs", "loggers", "tuning", "vocabulary.vocabulary_size", "records.vocabulary_size"}
 TIMINGS = ("seconds", "tokens_per_second")
 Flat = dict[str, Any]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Flat:
-    """Return nested values by dotted names; lists are values."""
+    """Flatten nested values to dotted names; lists are not flattened."""
     flat: Flat = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -28,7 +28,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Flat:
 
 
 def read_settings(result: Result) -> Flat:
-    """Return the settings in a manifest under the names that a configuration has."""
+    """Return the settings in a manifest, by their names in a configuration."""
     config = result.manifest.config if result.manifest else {}
     if result.stage not in PipelineConfig.model_fields or result.stage in config:
         return flatten(config)
@@ -38,7 +38,7 @@ def read_settings(result: Result) -> Flat:
 
 
 def read_scores(result: Result) -> Flat:
-    """Return the scores in the files of a whole result, and the counts of its manifest; without those of time.
+    """Return the scores in the files of a whole result, and the counters of its manifest, without timings.
 
     Raises:
         OSError, ValueError: a file that the manifest lists cannot be read.
@@ -57,7 +57,7 @@ def read_scores(result: Result) -> Flat:
 
 
 def list_changed(result: Result) -> Flat:
-    """Return the settings that are not those of an empty configuration, which an option `--set` would take."""
+    """Return the non-default settings, as an option `--set` takes them."""
     defaults = flatten(PipelineConfig().model_dump(mode="json"))
     settings = read_settings(result)
     known = {name: value for name, value in settings.items() if name.split(".")[0] in PipelineConfig.model_fields}
@@ -65,13 +65,13 @@ def list_changed(result: Result) -> Flat:
 
 
 def list_differences(first: Flat, second: Flat) -> list[tuple[str, Any, Any]]:
-    """Return (name, value of the first, value of the second) where these differ; None stands for one without."""
+    """Return (name, first value, second value) for values that differ; None if one lacks the name."""
     names = sorted(first.keys() | second.keys())
     return [(name, first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)]
 
 
 def as_yaml(value: Any) -> str:
-    """Write a value as `--set` takes it."""
+    """Format a value for `--set`."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

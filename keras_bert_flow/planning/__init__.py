@@ -1,1 +1,1 @@
-"""What a run would make and take, told from a sample of its inputs: `kbf run --plan`. Nothing here runs a stage."""
+"""Estimate the outputs and cost of a run from a sample of its inputs: `kbf run --plan`. Nothing here runs a stage."""

@@ -1,4 +1,4 @@
-"""Read a sample of a corpus, and tell how large all of it is, unpacked."""
+"""Read a sample of a corpus, and estimate the uncompressed size of the whole."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,18 +14,18 @@ from keras_bert_flow.text.corpus.parquet import list_chunks, open_table
 from keras_bert_flow.text.corpus.unpacking import PACKED_SUFFIXES, unpack
 
 SAMPLE_BYTES = 1_000_000
-MOST_FILES = 16  # of which something is read
-LEAST_FILES = 8  # among which the bytes are divided: a file gives no more than an eighth, where there are several
+MOST_FILES = 16  # maximum number of files sampled
+LEAST_FILES = 8  # with this many files sampled or more, each may provide at most 1/8 of the bytes
 PACKED_SAMPLE_BYTES = 2_000_000
 
 
 @dataclass(frozen=True)
 class CorpusSample:
-    """Documents of a corpus, each once.
+    """Sampled documents of a corpus, without duplicates.
 
     Attributes:
-        read_bytes: of the files up to the ends of these documents.
-        total_bytes: of all files, unpacked.
+        read_bytes: bytes of the files up to the ends of these documents.
+        total_bytes: uncompressed bytes of all files.
     """
 
     documents: tuple[Document, ...]
@@ -34,7 +34,7 @@ class CorpusSample:
 
 
 def read_sample(corpus: CorpusConfig, files: Sequence[str]) -> CorpusSample:
-    """Read the beginnings of files that lie evenly among all; without a document where the first ones are too long."""
+    """Read the beginnings of evenly spaced files; the sample is empty if their first documents are too long."""
     rule = ReadingRule(corpus.text_field, corpus.lines == "paragraphs", corpus.max_line_bytes)
     chosen = files[:: -(-len(files) // MOST_FILES)]
     documents: dict[str, Document] = {}
@@ -54,10 +54,10 @@ def read_sample(corpus: CorpusConfig, files: Sequence[str]) -> CorpusSample:
 
 
 def measure_bytes(corpus: CorpusConfig, files: Sequence[str]) -> float:
-    """Return the unpacked bytes of files, those of the column of text of Parquet files.
+    """Return the uncompressed size of files in bytes; for Parquet files, the size of the text column.
 
-    How much a packed file holds is told by the beginning of the largest one packed likewise; a damaged Parquet file
-    counts as it lies.
+    The compression ratio is estimated from the beginning of the largest file with the same compression. A damaged
+    Parquet file counts with its size on disk.
     """
     sizes = {path: Path(path).stat().st_size for path in files}
     total = 0.0
@@ -83,7 +83,7 @@ def _column_bytes(path: str, name: str) -> int:
 
 
 def _find_ratio(path: str, suffix: str) -> float:
-    """Return unpacked bytes per packed byte, up to where the file is damaged."""
+    """Return the number of uncompressed bytes per compressed byte, up to where the file is damaged."""
     unpacked = 0
     with open_packed(path) as packed, unpack(packed, suffix) as file:
         with suppress(*DAMAGED_ERRORS):

@@ -1,4 +1,4 @@
-"""Estimate records, steps and time of a run from the sizes of its inputs, naming what each number is derived from."""
+"""Estimate records, steps and time of a run from the sizes of its inputs, with the basis of each number."""
 
 import time
 from collections import Counter
@@ -26,19 +26,19 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
 
-MATRIX_WIDTH = 1024  # of the product that is timed
+MATRIX_WIDTH = 1024  # of the timed matrix product
 TIMED_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
 class CorpusEstimate:
-    """What a corpus makes, told by a sample.
+    """Estimated number of tokens in a corpus, from a sample.
 
     Attributes:
-        sample: the documents.
-        tokenized: the same as token ids.
-        tokens: of the whole corpus.
-        basis: what the numbers are derived from, in words.
+        sample: the sampled documents.
+        tokenized: the same documents as token ids.
+        tokens: estimated number of tokens in the whole corpus.
+        basis: description of what the numbers are derived from.
     """
 
     sample: CorpusSample
@@ -49,10 +49,10 @@ class CorpusEstimate:
 
 
 def estimate_corpus(config: PipelineConfig, files: Sequence[str], vocabulary: Path | None) -> CorpusEstimate | None:
-    """Encode a sample of a corpus; None where its first documents are too long to tell.
+    """Tokenize a sample of a corpus and estimate the total; None if its first documents are too long to sample.
 
     Args:
-        vocabulary: file of a tokenizer; None: a vocabulary is learnt from the sample.
+        vocabulary: tokenizer file; if None, a vocabulary is learnt from the sample.
     Raises:
         ValueError: the vocabulary has no room for the characters of the sample.
     """
@@ -70,7 +70,7 @@ def estimate_corpus(config: PipelineConfig, files: Sequence[str], vocabulary: Pa
 
 
 def count_records(config: PipelineConfig, estimate: CorpusEstimate) -> float:
-    """Return how many training records a corpus makes, from those of the sample."""
+    """Return the estimated number of training records from a corpus, scaled up from the sample."""
     records, tokenizer = config.records, estimate.tokenizer
     rule = InstanceRule(
         records.objective,
@@ -87,7 +87,7 @@ def count_records(config: PipelineConfig, estimate: CorpusEstimate) -> float:
 
 
 def estimate_pretraining(config: PipelineConfig, estimate: CorpusEstimate | None) -> list[str]:
-    """Return lines on the tokens, records, steps and time of each phase; `estimate` is None where nothing is known."""
+    """Return lines on the tokens, records, steps and time of each phase; `estimate` is None if unavailable."""
     lines, total = [], 0.0
     if estimate is not None:
         lines.append(f"Tokens: about {estimate.tokens:,.0f} ({estimate.basis}).")
@@ -106,7 +106,7 @@ def estimate_pretraining(config: PipelineConfig, estimate: CorpusEstimate | None
             sequences = count * count_sequences(records.sequence_length, length)
             share = training.total_steps * training.batch_size / max(1.0, sequences)
             passes = f" about {share:,.1f} passes over the records,"
-            if title != "Distillation" or config.has_own_teacher:  # its records are those of the phase before
+            if title != "Distillation" or config.has_own_teacher:  # else it uses the records of the previous phase
                 lines.append(f"Records: about {count:,.0f} of {records.sequence_length} tokens, from the same sample.")
         lines.append(
             f"{title}: {training.total_steps:,} steps of {training.batch_size} sequences,{passes} "
@@ -130,7 +130,7 @@ def _tokenize(document: Document, tokenizer: Tokenizer) -> TokenizedDocument | N
 
 
 def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:
-    """Return a line on the steps of fine-tuning; long texts may take several rows each."""
+    """Return lines on the steps of fine-tuning, counting one row per example; long texts may take several."""
     settings = config.finetuning
     runs, steps_per_epoch = len(settings.seeds), -(-examples // settings.batch_size)
     steps, most = steps_per_epoch * settings.epochs, steps_per_epoch * max(settings.epochs, settings.random_max_epochs)
@@ -144,7 +144,7 @@ def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:
 
 
 def measure_rate() -> float:
-    """Return floating-point operations per second of float32 matrix products in numpy on this processor."""
+    """Measure the FLOP/s of float32 matrix products in NumPy on this processor."""
     matrix = np.ones((MATRIX_WIDTH, MATRIX_WIDTH), np.float32)
     matrix @ matrix  # starts the threads
     started, products = time.perf_counter(), 0
@@ -165,7 +165,7 @@ def _estimate_time(operations: float, peak_flops: float | None) -> str:
 
 
 def _count_flops(config: PipelineConfig, is_teacher: bool = False) -> int:
-    """Count the operations of a sequence in training, or of a teacher, which is asked only."""
+    """Return the FLOPs of one sequence in training, or of the forward pass alone for a teacher."""
     model, records, vocabulary = config.model, config.records, config.vocabulary
     pieces = len(read_pieces(vocabulary.file)) if vocabulary.file else vocabulary.size
     length = config.pretraining.sequence_length or records.sequence_length

@@ -1,5 +1,5 @@
-"""Checks that are made before any work: whatever would end a stage or a whole run with a message of its user's.
+"""Checks before any work: every user error that would end a stage or a whole run.
 
-Here the rules are only called; each has one body, in the room that it belongs to. Nothing here writes a file or imports
-a backend.
+The rules are only called here; each is defined once, in the package that it belongs to. Nothing here writes a file or
+imports a backend.
 """

@@ -1,4 +1,4 @@
-"""Read the beginning of a corpus, to refuse one that cannot be used before it is read to its end."""
+"""Check the beginning of a corpus, to refuse an unusable one without reading all of it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,11 @@ from keras_bert_flow.text.corpus.unpacking import PACKED_SUFFIXES
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.pool import held_out_choice
 
-MOST_BYTES = 16_000_000  # of text that are read: a fraction of a second
+MOST_BYTES = 16_000_000  # of text to read, in a fraction of a second
 
 
 def check_columns(corpus: CorpusConfig, files: Sequence[str]) -> None:
-    """Raise ValueError unless each Parquet file has the column of text."""
+    """Raise ValueError unless each Parquet file has the text column."""
     for path in files:
         if path.endswith(PARQUET):
             with open_input(path) as file:
@@ -27,12 +27,12 @@ def check_columns(corpus: CorpusConfig, files: Sequence[str]) -> None:
 
 
 def check_text(config: PipelineConfig, files: Sequence[str], makes_records: bool) -> None:
-    """Check that a corpus has text, and documents enough to make records of.
+    """Check that a corpus has text, and enough documents to make records.
 
-    A corpus that is larger than `MOST_BYTES` is judged by its beginning, and passes where that does not tell.
+    A corpus larger than `MOST_BYTES` is judged by its beginning, and passes if that is inconclusive.
 
     Args:
-        files: all of the corpus, on this machine.
+        files: all files of the corpus, on this machine.
     Raises:
         ValueError: too much is rejected, there are too few documents, or a file is damaged.
     """
@@ -63,7 +63,7 @@ def check_text(config: PipelineConfig, files: Sequence[str], makes_records: bool
 def _read(
     corpus: CorpusConfig, files: Sequence[str], counts: Counter, rejecting: list[tuple[str, str, int]]
 ) -> Iterator[Document]:
-    """Yield documents, and note (reason, path, rejected bytes) of each file that was read to its end."""
+    """Yield documents, and append (reason, path, rejected bytes) to `rejecting` for each file read to its end."""
     rule = ReadingRule(corpus.text_field, corpus.lines == "paragraphs", corpus.max_line_bytes, corpus.strict)
     for path in files:
         before = rejected_bytes(counts)
@@ -76,8 +76,8 @@ def _read(
 
 
 def _check_beginning(corpus: CorpusConfig, files: Sequence[str], counts: Counter) -> None:
-    """Raise ValueError if more is rejected of the beginning than may be of all files together."""
-    if any(path.endswith((*PACKED_SUFFIXES, PARQUET)) for path in files):  # how much they hold is not known
+    """Raise ValueError if more bytes of the beginning are rejected than are allowed for all files together."""
+    if any(path.endswith((*PACKED_SUFFIXES, PARQUET)) for path in files):  # their uncompressed size is not known
         return
     allowed = corpus.max_rejected_share * sum(Path(path).stat().st_size for path in files)
     if sum(rejected_bytes(counts).values()) > allowed:

@@ -1,4 +1,4 @@
-"""Check what a distillation is given: student, teacher and records."""
+"""Check the inputs of a distillation: student, teacher and records."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from keras_bert_flow.training.pretraining.objective_fit import check_padding
 
 
 def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Path, output: Path) -> None:
-    """Check what `kbf distill` is given."""
+    """Check the inputs of `kbf distill`."""
     check_output(output)
     check_installed(config.loggers)
     if config.distillation is None:
@@ -40,7 +40,7 @@ def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Pat
 
 
 def check_distillation(config: PipelineConfig) -> None:
-    """Check that the student of a run, if it has one, can be built, and can learn from its teacher."""
+    """Check that the student of a run, if any, can be built and can be distilled from its teacher."""
     if config.distillation is None:
         return
     check_model(config.student)
@@ -57,7 +57,7 @@ def check_distillation(config: PipelineConfig) -> None:
 
 
 def check_teacher_directory(config: PipelineConfig, teacher: Path) -> None:
-    """Check that a model directory can teach the student of a configuration."""
+    """Check that a model directory can be the teacher of a configuration's student."""
     check_initial_model(teacher)
     found = dict(check_masked_lm(teacher))
     _check_student(config, find_family(found.pop("family")).shape(**found), found["vocabulary_size"])

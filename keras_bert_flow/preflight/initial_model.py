@@ -1,4 +1,4 @@
-"""Settle a configuration whose pre-training goes on from a model, with its shape and its tokenizer."""
+"""Resolve a configuration for continued pre-training: it takes the initial model's shape and tokenizer."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -17,12 +17,12 @@ from keras_bert_flow.training.pretraining.initial_shape import FREE
 
 
 def settle_initial_model(config: PipelineConfig) -> PipelineConfig:
-    """Return a configuration with the shape and the tokenizer of its `initial_model`, which is then on this disk.
+    """Return a configuration with the shape and tokenizer of its `initial_model`, which is downloaded if remote.
 
-    Settings of `model` and `vocabulary` that are as by default follow the model; others must agree with it.
+    Default settings of `model` and `vocabulary` follow the model; others must agree with it.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: the model cannot be fetched, is not whole, or a setting contradicts it.
+        FileNotFoundError, OSError, ValueError: the model cannot be fetched, is damaged, or a setting contradicts it.
     """
     if config.initial_model is None:
         return config
@@ -43,7 +43,7 @@ def settle_initial_model(config: PipelineConfig) -> PipelineConfig:
 
 
 def _describe_shape(found: dict[str, Any], model: ModelConfig) -> dict[str, Any]:
-    """Return the section `model` of what a directory holds; ValueError where a setting says something else."""
+    """Return the section `model` that describes a model directory; ValueError if a setting contradicts it."""
     names = {field.name for field in fields(find_family(found["family"]).shape)} - FREE - {"vocabulary_size"}
     known = {name: found[name] for name in ("family", *sorted(names)) if name in found}
     shape = {name: value for name, value in known.items() if name in ModelConfig.model_fields}

@@ -1,4 +1,4 @@
-"""Fetch what a run reads from other places besides its text."""
+"""Download the remote inputs of a run other than its text."""
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.local_paths import find_address
@@ -7,10 +7,10 @@ from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 
 
 def fetch_inputs(config: PipelineConfig) -> PipelineConfig:
-    """Return a configuration whose tables and teacher are on this disk.
+    """Download the tables and the teacher of a configuration, and return it with their local paths.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: as of `stores.fetching.fetch`.
+        FileNotFoundError, OSError, ValueError: as for `stores.fetching.fetch`.
     """
     config = fetch_tables(config)
     if config.distillation is None or not (own := config.distillation.teacher) or not find_address(own):

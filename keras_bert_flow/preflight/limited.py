@@ -1,14 +1,14 @@
-"""Stop a reader of a corpus at a number of bytes, also within a document."""
+"""Stop reading a corpus after a number of bytes, even within a document."""
 
 from collections import Counter
 
 
 class EnoughError(Exception):
-    """As much was read as may be."""
+    """The limit of bytes to read has been exceeded."""
 
 
 class LimitedCounts(Counter):
-    """Counts for `read_documents`, which raises EnoughError when more than `most_bytes` were read."""
+    """Counts for `read_documents` that raise EnoughError when more than `most_bytes` bytes have been read."""
 
     def __init__(self, most_bytes: int):
         super().__init__()

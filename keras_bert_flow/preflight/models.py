@@ -1,4 +1,4 @@
-"""Check model directories, and what is asked of them, before Keras is imported."""
+"""Check model directories, and requests for predictions, before Keras is imported."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +16,9 @@ from keras_bert_flow.records.verification import verify
 
 
 def check_model_directory(folder: Path) -> dict[str, Any]:
-    """Check that a model directory is whole and has a tokenizer, and return the arguments of its encoder.
+    """Check that a model directory is complete and has a tokenizer, and return the arguments of its encoder.
 
-    The weights are not decoded; where a manifest lists the files, their digests are compared with it.
+    The weights are not decoded; if a manifest lists the files, their digests are compared with it.
 
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
@@ -32,9 +32,9 @@ def check_model_directory(folder: Path) -> dict[str, Any]:
 
 
 def check_initial_model(folder: Path) -> dict[str, Any]:
-    """Check a model directory that training begins from or learns from: as `check_model_directory`, and no adapter.
+    """Check the initial or teacher model of a training, as `check_model_directory` does; adapters are refused.
 
-    The model of an adapter lies elsewhere and may change, and no content key knows it.
+    The base model of an adapter is stored elsewhere and may change, and no content key covers it.
     """
     check_whole(folder)
     return check_model_directory(folder)
@@ -43,11 +43,11 @@ def check_initial_model(folder: Path) -> dict[str, Any]:
 def check_asked_model(
     folder: Path, asked_as: str | None, options: Mapping[str, Any], files: Sequence[Path | None], output: Path | None
 ) -> None:
-    """Check what `kbf predict` is given.
+    """Check the inputs of `kbf predict`.
 
     Args:
-        files: to be read, None where there is none.
-        output: to be written, None where there is none.
+        files: files to read; None entries are ignored.
+        output: file to write, or None.
     """
     check_model_directory(folder)
     check_request(folder, asked_as, options)
@@ -60,7 +60,7 @@ def check_asked_model(
 
 
 def check_search(model: Path, lines: Path, index: Path | None, output: Path | None) -> None:
-    """Check what `kbf search` is given."""
+    """Check the inputs of `kbf search`."""
     check_asked_model(model, "sentence_embedding", {}, [lines], output)
     if index is not None:
         check_index(index)

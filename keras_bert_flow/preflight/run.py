@@ -1,4 +1,4 @@
-"""Check a whole run before its first stage begins."""
+"""Check a whole run before its first stage starts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,17 +31,17 @@ STAGES = ("vocabulary", "records", "pretraining", "finetuning", "evaluation")
 
 
 def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: Sequence[str] = ()) -> TaskFiles | None:
-    """Check everything that stages of a configuration are given, the cheapest first.
+    """Check all inputs of a configuration's stages, the cheapest checks first.
 
     Reading the tables of a task takes most of the time, about 4 s for a million rows: `benchmarks/preflight.py`.
 
     Args:
-        stages: those that are to run.
-        packages: needed besides those of the stages.
+        stages: the stages to run.
+        packages: packages needed besides those of the stages.
     Returns:
-        The task's files where a stage needs them, None of the built-in task.
+        The task's files if a stage needs them; None for the built-in task.
     Raises:
-        FileNotFoundError, OSError, ValueError: something that would end a stage, with the message of that stage.
+        FileNotFoundError, OSError, ValueError: an error that would end a stage, with the same message.
     """
     check_backend(config.backend)
     check_installed([*packages, *packages_of(config, stages)])
@@ -71,7 +71,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
 
 
 def check_runs(runs: str) -> None:
-    """Check that results can be made in the folder of a run, on this disk or elsewhere."""
+    """Check that results can be written to the folder of a run, local or remote."""
     if find_address(runs):
         check_writable(runs)
     else:

@@ -1,4 +1,4 @@
-"""Check what one stage of a run is given: paths, tables, vocabulary, packages, devices."""
+"""Check the inputs of single stages of a run: paths, tables, vocabulary, packages, devices."""
 
 import os
 import re
@@ -48,14 +48,14 @@ BEAM = "apache_beam"
 
 
 def check_corpus(config: PipelineConfig, makes_records: bool = False) -> list[str]:
-    """Check that the corpus on this machine is there and can be used, and return its files.
+    """Check that a local corpus exists and is usable, and return its files.
 
-    Text at other places is not looked at; that of the built-in corpus is not written yet.
+    Remote text is not checked, nor is the built-in corpus, which is not written yet.
 
     Args:
-        makes_records: there must be documents enough for them.
+        makes_records: also check that there are enough documents to make records.
     Raises:
-        FileNotFoundError, ValueError: it is not, or a package that reads it is missing.
+        FileNotFoundError, ValueError: the corpus is missing or unusable, or a package that reads it is missing.
     """
     corpus = config.corpus
     patterns = [pattern for pattern in corpus.input if pattern != BUILTIN and not is_remote(pattern)]
@@ -73,7 +73,7 @@ def check_corpus(config: PipelineConfig, makes_records: bool = False) -> list[st
 
 
 def check_names(*paths: str | Path) -> None:
-    """Raise ValueError unless Apache Beam, whose strings are UTF-8, can carry the paths."""
+    """Raise ValueError unless Apache Beam, whose strings are UTF-8, can encode the paths."""
     for path in paths:
         try:
             str(path).encode()
@@ -84,7 +84,7 @@ def check_names(*paths: str | Path) -> None:
 
 
 def check_pattern(output: str | Path) -> None:
-    """Raise ValueError if Apache Beam, which looks for the files it wrote by pattern, would not find them again."""
+    """Raise ValueError for a path that Apache Beam, which finds its output files by pattern, would not match."""
     if re.search(r"\[.+\]", os.path.abspath(output)):
         raise ValueError(
             "The output of Apache Beam must not have [...] in its path, which it takes for a pattern. "
@@ -93,7 +93,7 @@ def check_pattern(output: str | Path) -> None:
 
 
 def check_vocabulary_stage(config: PipelineConfig, output: str | Path) -> None:
-    """Check what `kbf vocab` is given."""
+    """Check the inputs of `kbf vocab`."""
     check_installed([BEAM])
     _check_output_of_beam(output)
     if config.vocabulary.file is None:
@@ -103,7 +103,7 @@ def check_vocabulary_stage(config: PipelineConfig, output: str | Path) -> None:
 
 
 def check_records_stage(config: PipelineConfig, vocabulary: Path, output: str | Path) -> None:
-    """Check what `kbf records` is given."""
+    """Check the inputs of `kbf records`."""
     check_installed([BEAM])
     _check_output_of_beam(output)
     check_names(vocabulary)
@@ -113,7 +113,7 @@ def check_records_stage(config: PipelineConfig, vocabulary: Path, output: str | 
 
 
 def _check_output_of_beam(output: str | Path) -> None:
-    """Check an output that is on a disk; one in an object store is for Beam to check."""
+    """Check a local output; Beam itself checks one in an object store."""
     if not is_remote(str(output)):
         check_output(output)
         check_names(output)
@@ -128,10 +128,10 @@ def check_importing(
     output: str | Path,
     others: Sequence[str],
 ) -> None:
-    """Check what `kbf records --import` is given.
+    """Check the inputs of `kbf records --import`.
 
     Args:
-        others: what goes with text alone: `--input`, and options of Apache Beam.
+        others: options that apply only to text: `--input`, and options of Apache Beam.
     """
     if not files:
         raise ValueError("`--held-out` must go with records. Received: no --import. Name the files to train on.")
@@ -143,7 +143,7 @@ def check_importing(
 
 
 def check_tokenizer(config: PipelineConfig, file: str | Path, makes_records: bool = False) -> None:
-    """Check the file of a tokenizer, and where it makes records that it can make those of every phase."""
+    """Check a tokenizer file, and if `makes_records`, that it suits the records of every phase."""
     verify(*list_tokenizer_files(file))
     tokenizer = read_tokenizer_file(file, config.vocabulary.cased)
     if makes_records:
@@ -153,7 +153,7 @@ def check_tokenizer(config: PipelineConfig, file: str | Path, makes_records: boo
 
 
 def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None, output: Path) -> None:
-    """Check what `kbf pretrain` is given."""
+    """Check the inputs of `kbf pretrain`."""
     check_output(output)
     check_installed(config.loggers)
     check_model(config)
@@ -173,7 +173,7 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
 
 
 def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) -> TaskData | None:
-    """Check what `kbf finetune` is given, and return the task as the model reads it; None of the built-in task."""
+    """Check the inputs of `kbf finetune`, and return the task's data for the model; None for the built-in task."""
     check_output(output)
     check_installed(config.loggers)
     settings = check_initial_model(model)
@@ -187,7 +187,7 @@ def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) ->
 def check_report_stage(
     config: PipelineConfig, finetuned: Path, pretrained: Path, records: Path, earlier: Sequence[Path], output: Path
 ) -> TaskFiles | None:
-    """Check what `kbf report` is given, and return the task's files; None of the built-in task."""
+    """Check the inputs of `kbf report`, and return the task's files; None for the built-in task."""
     check_output(output)
     check_minimal_pairs(config)
     made = [(finetuned, "finetuning"), (records, "records"), *((folder, "pretraining") for folder in earlier)]
@@ -200,7 +200,7 @@ def check_report_stage(
 def check_minimal_pairs(config: PipelineConfig) -> None:
     """Check the file of minimal pairs, if the configuration names one.
 
-    Without a vocabulary each word counts as one token: a sentence that does not fit the model then never does.
+    Without a vocabulary each word counts as one token, so a sentence is refused only if it cannot fit with any.
     """
     path, limit = config.evaluation.minimal_pairs, config.evaluation.minimal_pairs_limit
     if path is None:
@@ -214,7 +214,7 @@ def check_minimal_pairs(config: PipelineConfig) -> None:
 
 
 def check_scored_model(config: PipelineConfig) -> None:
-    """Check that what is pre-trained can score minimal pairs, if the configuration names some."""
+    """Check that the pre-trained model can score minimal pairs, if the configuration names some."""
     objective = config.phases[-1].records.objective
     if config.evaluation.minimal_pairs is not None and find_objective(objective).main_score != "masked_lm":
         raise ValueError(
@@ -236,27 +236,27 @@ def check_predictions(config: PipelineConfig) -> None:
 
 
 def check_sequences(config: PipelineConfig) -> None:
-    """Check that the records of each phase can be cut into the sequences that it trains on."""
+    """Check that the records of each phase can be divided into sequences of its training length."""
     for phase in config.phases:
         length = phase.records.sequence_length
         check_cutting(phase.records.objective, length, phase.pretraining.sequence_length or length)
 
 
 def check_model(config: PipelineConfig) -> None:
-    """Check that the backend is installed, that the network can be built, and that batches divide over its devices."""
+    """Check that the backend is installed, that the model can be built, and that batches divide over the devices."""
     check_backend(config.backend)
-    resolve_shape(config.model, config.vocabulary.size)  # raises where the sizes contradict each other
+    resolve_shape(config.model, config.vocabulary.size)  # raises if the sizes contradict each other
     check_devices(config, config.backend)
 
 
 def check_objectives(config: PipelineConfig) -> None:
-    """Check that the family of the encoder is pre-trained with the objective of each phase."""
+    """Check that the encoder family supports the pre-training objective of each phase."""
     for phase in config.phases:
         check_objective(phase.records.objective, config.model.family, phase.pretraining.bag_of_words)
 
 
 def check_finetuning(config: PipelineConfig) -> None:
-    """Check that pre-training makes what fine-tuning pools by, freezes and adapts."""
+    """Check that the pre-trained model has the parts that fine-tuning pools with, freezes and adapts."""
     model = config.model if config.distillation is None else config.student.model
     check_trained_part(config, resolve_shape(model, config.vocabulary.size))
     if config.finetuning.pooling == BAG_OF_WORDS and not config.pretraining.bag_of_words:
@@ -267,9 +267,9 @@ def check_finetuning(config: PipelineConfig) -> None:
 
 
 def check_label_words(config: PipelineConfig, vocabulary: Path) -> None:
-    """Check that the vocabulary has a word whole for each class, if fine-tuning starts from such words.
+    """Check that the label word of each class is a single piece of the vocabulary, if fine-tuning uses label words.
 
-    Known once there is a vocabulary, and so before pre-training rather than after it.
+    This can be checked as soon as there is a vocabulary, and so before pre-training rather than after it.
     """
     words = config.finetuning.label_words
     if words is not None:
@@ -277,12 +277,12 @@ def check_label_words(config: PipelineConfig, vocabulary: Path) -> None:
 
 
 def check_task(config: PipelineConfig) -> TaskFiles | None:
-    """Check every file of the task, and return what they hold; None of the built-in task."""
+    """Check every file of the task, and return their content; None for the built-in task."""
     return None if config.task.train == BUILTIN else check_task_files(config)
 
 
 def packages_of(config: PipelineConfig, stages: Sequence[str]) -> list[str]:
-    """Return the packages that stages need beyond those that are always installed."""
+    """Return the optional packages that stages need."""
     needs_text = "vocabulary" in stages or "records" in stages
     packages = [BEAM] if needs_text else []
     packages += [config.backend] if {"pretraining", "finetuning", "evaluation"} & {*stages} else []

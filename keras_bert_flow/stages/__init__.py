@@ -1,4 +1,4 @@
-"""The stages of a run, one a file: what each is made from, which settings count, and the command that makes it.
+"""The stages of a run, one per module: the inputs, the settings in the key, and the command of each.
 
-Read by commands, flows and reports. Without Keras and without Prefect.
+Used by commands, flows and reports, without Keras and without Prefect.
 """

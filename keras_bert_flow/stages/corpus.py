@@ -1,4 +1,4 @@
-"""The stage that writes the built-in corpus and task out as files."""
+"""The stage that writes the built-in corpus and task to files."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ CORPUS = Stage("corpus", "corpus", made_by="keras_bert_flow.builtin")
 
 
 def corpus_key() -> str:
-    """Key of the built-in corpus and task, written out."""
+    """Return the content key of the built-in corpus and task as files."""
     return CORPUS.make_key({}, {"packages": builtin_digest()})
 
 
 def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConfig:
-    """Put the files of the written-out built-in corpus and task in the places of the word `builtin`."""
+    """Replace the word `builtin` in a configuration by the files of the built-in corpus and task."""
     corpus, task = config.corpus, config.task
     if BUILTIN in corpus.input:
         files = tuple(str(corpus_folder / "corpus.txt") if item == BUILTIN else item for item in corpus.input)

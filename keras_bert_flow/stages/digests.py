@@ -1,7 +1,7 @@
-"""Digest what stages are made from: text, tables and published folders.
+"""Digest the inputs of stages: text, tables and published folders.
 
-Inputs from published folders are compared with their manifests as their digests are taken, so a key always names the
-bytes that are there.
+Inputs from published folders are compared with their manifests when they are digested, so a key always names the bytes
+on disk.
 """
 
 import hashlib
@@ -19,16 +19,18 @@ from keras_bert_flow.text.corpus.inputs import find_inputs, input_format, open_p
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
 from keras_bert_flow.text.tokenizers.files import list_tokenizer_files
 
-# Where the text lies, and a limit that decides only whether there is a result at all.
+# The location of the text, and a limit that only decides whether there is a result at all.
 _NOT_IN_KEYS = {"input", "max_rejected_share"}
 
 
 def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, str]:
-    """Digest each input file by content and format; where a file lies and how it is named changes nothing.
+    """Digest each input file by content and format, regardless of its location and name.
+
+    Skipped unreadable files have the digest `unreadable`.
 
     Raises:
-        ValueError: a file cannot be read, and such files are not to be skipped; those that are have no digest. Or a
-            file is not as the manifest of its folder says.
+        ValueError: a file cannot be read and `skip_bad_inputs` is off, or a file differs from the manifest of its
+            folder.
     """
     paths = find_inputs(corpus.input, storage)
     verify(*(path for path in paths if not is_remote(path)))
@@ -37,16 +39,16 @@ def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, 
 
 
 def task_digests(config: PipelineConfig) -> dict[str, str]:
-    """Digest what the task is learnt from and chosen by: files, or folders of files as RACE has them."""
+    """Digest the train and dev tables of the task: files, or folders of files as in RACE."""
     return {name: digest_table(Path(getattr(config.task, name))) for name in ("train", "dev")}
 
 
 def folder_digest(folder: Path) -> str:
-    """Digest the files of a published folder by its manifest, or those of a model that others made by reading them.
+    """Digest a folder: a published one by its manifest, a model made by others by reading its files.
 
     Raises:
         FileNotFoundError: the folder or a file of its manifest is missing.
-        ValueError: a file is not as the manifest says.
+        ValueError: a file differs from the manifest.
     """
     verify(folder)
     if (Path(folder) / MANIFEST).is_file():
@@ -55,10 +57,10 @@ def folder_digest(folder: Path) -> str:
 
 
 def folder_files(folder: Path) -> dict[str, str]:
-    """Return the sha256 of each file of a folder except informational ones, from its manifest where it has one.
+    """Return the sha256 of each file of a folder except informational ones, from its manifest if it has one.
 
-    Files in folders within count, such as `1_Pooling/config.json`, by which a model of sentence-transformers makes its
-    vectors; those in hidden ones, such as `.git` and `.cache`, do not.
+    Files in subfolders count, such as `1_Pooling/config.json`, which defines the pooling of a sentence-transformers
+    model; those in hidden folders, such as `.git` and `.cache`, do not.
     """
     folder = Path(folder)
     verify(folder)
@@ -66,7 +68,7 @@ def folder_files(folder: Path) -> dict[str, str]:
         return {file.name: file.key_digest for file in read_manifest(folder).files if not file.informational}
     if not folder.is_dir():
         raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is none. Check the path.")
-    elsewhere = list_digests(folder)  # where the manifest alone is here
+    elsewhere = list_digests(folder)  # if only the manifest has been fetched
     places = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} | elsewhere.keys()
     seen = [place for place in sorted(places) if not any(part.startswith(".") for part in place.parts[:-1])]
     return {
@@ -77,20 +79,20 @@ def folder_files(folder: Path) -> dict[str, str]:
 
 
 def digest_input_file(path: str | Path) -> str:
-    """Digest a file by its content."""
+    """Digest the content of an input file."""
     verify(path)
     return file_digest(path)
 
 
 def digest_tokenizer(path: str | Path, name: str) -> dict[str, str]:
-    """Digest the files of a tokenizer: this one, under a name, and the settings beside a `tokenizer.json`."""
+    """Digest the files of a tokenizer: the given one, under `name`, and the settings next to a `tokenizer.json`."""
     files = list_tokenizer_files(path)
     verify(*files)
     return {name if file == Path(path) else file.name: file_digest(file) for file in files}
 
 
 def digest_table(path: Path) -> str:
-    """Digest a table of a task: a file, or a folder of files as RACE has it."""
+    """Digest a table of a task: a file, or a folder of files as in RACE."""
     verify(path)
     if not path.is_dir():
         return file_digest(path)
@@ -100,7 +102,7 @@ def digest_table(path: Path) -> str:
 def _digest_input(path: str, corpus: CorpusConfig, storage: Storage) -> str:
     try:
         with open_packed(path, storage) as file, whole_file(path):
-            # typeshed asks for what `file_digest` does not call.
+            # typeshed requires methods that `file_digest` does not call.
             digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
     except ValueError:
         if corpus.skip_bad_inputs:
@@ -111,12 +113,12 @@ def _digest_input(path: str, corpus: CorpusConfig, storage: Storage) -> str:
 
 
 def list_corpus_settings(corpus: CorpusConfig) -> dict[str, Any]:
-    """Return the settings of the corpus that count."""
+    """Return the corpus settings that are part of keys."""
     return corpus.model_dump(exclude=_NOT_IN_KEYS)
 
 
 def drop_paths(settings: dict[str, Any]) -> dict[str, Any]:
-    """Drop where inputs lie; what they hold is digested apart."""
+    """Drop the paths of inputs, whose content is digested separately."""
     paths = {
         "corpus": _NOT_IN_KEYS,
         "task": {"train", "dev", "extra_dev"},

@@ -12,12 +12,12 @@ DISTILLATION = Stage("distillation", "distill", made_by="keras_bert_flow.trainin
 
 
 def distillation_key(config: PipelineConfig, records: Path, teacher: Path, earlier: Sequence = ()) -> str:
-    """Key of a distilled model.
+    """Return the content key of a distilled model.
 
     Args:
-        config: of the whole run.
-        teacher: its model directory.
-        earlier: other settings that the first steps were made with.
+        config: configuration of the whole run.
+        teacher: model directory of the teacher.
+        earlier: different settings that its first steps were made with.
     """
     student = config.student
     refuse_auto(pretraining=student.pretraining.precision)
@@ -30,5 +30,5 @@ def distillation_key(config: PipelineConfig, records: Path, teacher: Path, earli
 
 
 def distillation_inputs(records: Path, teacher: Path) -> dict[str, str]:
-    """Digest what a distillation is made from."""
+    """Digest the inputs of a distillation."""
     return {"records": folder_digest(records), "teacher": folder_digest(teacher)}

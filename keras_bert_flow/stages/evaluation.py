@@ -1,4 +1,4 @@
-"""The stage that measures models and writes the report."""
+"""The stage that evaluates models and writes the report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ EVALUATION = Stage("evaluation", "report", made_by="keras_bert_flow.evaluation.e
 
 
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:
-    """Key of a report; `phases` are the folders of pre-training whose scores it shows."""
+    """Return the content key of a report; `phases` are the pre-training folders whose scores it shows."""
     refuse_auto(pretraining=config.pretraining.precision, finetuning=config.finetuning.precision)
     left_out = {"runs", "beam", "distribution", "loggers", "matrix", "tuning"}
     settings = drop_paths(config.model_dump(exclude=left_out))
@@ -25,6 +25,6 @@ def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phase
 
 
 def evaluation_inputs(finetuned: Path, records: Path, phases: Sequence[Path]) -> dict[str, str]:
-    """Digest the folders that a report is made from."""
+    """Digest the inputs of an evaluation report."""
     pretrained = {f"pretrained-{number}": folder_digest(folder) for number, folder in enumerate(phases, 1)}
     return {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | pretrained

@@ -8,7 +8,7 @@ from keras_bert_flow.stages.digests import folder_digest
 from keras_bert_flow.stages.stage import Stage, refuse_auto
 
 PRETRAINING = Stage("pretraining", "pretrain", made_by="keras_bert_flow.training.pretraining.pretrain")
-# Settings of pre-training that change what is seen and kept of a run, but no weight and no score that comes out.
+# Settings of pre-training that change what is logged and kept, but not the resulting weights and scores.
 WATCHING = (
     "log_every_steps",
     "tensorboard",
@@ -22,7 +22,7 @@ WATCHING = (
 def pretraining_key(
     config: PipelineConfig, records: Path, initial_model: Path | None = None, earlier: Sequence = ()
 ) -> str:
-    """Key of a pre-trained model; `earlier` are other settings that its first steps were made with."""
+    """Return the content key of a pre-trained model; `earlier`: different settings that its first steps used."""
     refuse_auto(pretraining=config.pretraining.precision)
     settings = config.model_dump(include={"model", "seed", "backend"})
     settings["pretraining"] = config.pretraining.model_dump(exclude=find_unseen(config))
@@ -32,12 +32,12 @@ def pretraining_key(
 
 
 def find_unseen(config: PipelineConfig) -> set[str]:
-    """Return the settings of pre-training that do not count for a key."""
-    is_chosen = config.pretraining.publish == "best"  # when it was evaluated then changes which model comes out
+    """Return the settings of pre-training that are not part of the key."""
+    is_chosen = config.pretraining.publish == "best"  # then the evaluation interval affects which model is published
     return {*WATCHING} if is_chosen else {*WATCHING, "evaluate_every_steps"}
 
 
 def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, str]:
-    """Digest what a pre-training is made from."""
+    """Digest the inputs of a pre-training."""
     initial = {} if initial_model is None else {"initial_model": folder_digest(initial_model)}
     return {"records": folder_digest(records)} | initial

@@ -1,4 +1,4 @@
-"""The stage that makes masked records of a corpus."""
+"""The stage that makes masked records from a corpus."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,10 +35,10 @@ def records_key(
 def imported_key(
     config: Mapping[str, Any], parts: Mapping[str, Sequence[str]], vocabulary_file: str | Path
 ) -> tuple[str, dict[str, str]]:
-    """Return the key of records that others made, and the digests of their files.
+    """Return the content key of imported records, and the digests of their files.
 
     Args:
-        config: what is said of them.
+        config: settings given for them.
         parts: `train` and `held_out` → their files.
     """
     inputs = digest_tokenizer(vocabulary_file, "vocabulary")

@@ -1,4 +1,4 @@
-"""The stages in the order in which a run has them."""
+"""Registry of the stages, in execution order."""
 
 from keras_bert_flow.stages.corpus import CORPUS
 from keras_bert_flow.stages.distillation import DISTILLATION

@@ -1,4 +1,4 @@
-"""The form of a stage, and its content key."""
+"""A stage of a run, and its content key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from keras_bert_flow.import_closure import code_digests
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of a run, which publishes a folder under its content key.
+    """A stage of a run, which publishes a folder under its content key.
 
-    A key names settings, digests of inputs and the code of every module that the stage's own imports. What is not in a
-    key (worker options, progress, the number of Beam workers) may not change a byte of the result.
+    A key covers the settings, the digests of the inputs and the code of every module that the stage's module imports.
+    Anything not in the key (worker options, progress, the number of Beam workers) must not change a byte of the result.
 
     Attributes:
-        name: also of the folder in which its results lie.
-        command: of `kbf`.
-        made_by: module of the function that makes its result.
+        name: name of the stage, and of the folder with its results.
+        command: subcommand of `kbf`.
+        made_by: module of the function that makes the result.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Stage:
         return content_key(self.name, settings, inputs, self.digest_code())
 
     def digest_code(self) -> dict[str, str]:
-        """Digest each module that the stage is made with."""
+        """Digest each module that contributes to the stage's result."""
         return code_digests(self.made_by)
 
 
 def refuse_auto(**precisions: str) -> None:
-    """Let no key say `auto`, which means another arithmetic on another machine."""
+    """Raise ValueError for the precision `auto` in a key, since its meaning depends on the machine."""
     for section, precision in precisions.items():
         if precision == AUTO:
             raise ValueError(

@@ -1,1 +1,1 @@
-"""Read folders at other places, such as s3://, through a verified cache on this disk, and publish folders there."""
+"""Remote storage, such as s3://: read folders through a verified local cache, and publish folders there."""

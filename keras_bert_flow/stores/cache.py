@@ -1,6 +1,7 @@
-"""Keep folders of other places on this disk, up to a limit; those that no process uses go first.
+"""Local cache of remote folders, limited in size; only folders that no process uses are evicted, LRU first.
 
-Processes share the cache: one that uses a folder holds a lock on it, which the system frees when the process dies.
+Processes share the cache: a process that uses a folder holds a lock on it, which the system releases when the process
+dies.
 """
 
 import fcntl
@@ -10,15 +11,15 @@ import time
 from pathlib import Path
 from typing import IO
 
-CACHE, LIMIT = "KBF_CACHE", "KBF_CACHE_GB"  # in the environment
+CACHE, LIMIT = "KBF_CACHE", "KBF_CACHE_GB"  # environment variables
 DEFAULT_LIMIT_GB = 100
 GB = 10**9
-_IN_USE = ".in-use"  # file of a folder whose lock its users hold, and whose time says when it was last used
+_IN_USE = ".in-use"  # file in a folder: its users hold a lock on it, and its mtime is the time of last use
 _held: dict[Path, IO] = {}  # folder → its open lock file, while this process lasts
 
 
 def cache_root() -> Path:
-    """Return where this project's cache lies: `$KBF_CACHE`, or a folder among the user's caches."""
+    """Return the cache directory of this project: `$KBF_CACHE`, or a folder in the user's cache directory."""
     if given := os.environ.get(CACHE):
         return Path(os.path.realpath(given))
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -26,17 +27,17 @@ def cache_root() -> Path:
 
 
 def fetched_root() -> Path:
-    """Return where fetched folders lie, which are limited in size."""
+    """Return the directory of fetched folders, which is limited in size."""
     return cache_root() / "fetched"
 
 
 def outputs_root() -> Path:
-    """Return where results for other places are made, which stay until they are there."""
+    """Return the directory in which results for remote places are built, which stay until they are uploaded."""
     return cache_root() / "outputs"
 
 
 def cache_limit() -> int:
-    """Return how many bytes the cache may have: `$KBF_CACHE_GB`, by default 100.
+    """Return the maximum size of the cache in bytes, from `$KBF_CACHE_GB` in GB, by default 100.
 
     Raises:
         ValueError: it is not a positive number.
@@ -54,38 +55,38 @@ def cache_limit() -> int:
 
 
 def enter(folder: Path) -> None:
-    """Make a folder of the cache, if it is not there, and keep it while this process lasts."""
+    """Create a cache folder if it does not exist, and hold it until `leave` or the end of this process."""
     while folder not in _held or not _is_there(_held[folder], folder / _IN_USE):
         leave(folder)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             _held[folder] = open(folder / _IN_USE, "ab")  # noqa: SIM115 held until the process ends
-        except FileNotFoundError:  # removed by another process at this moment
+        except FileNotFoundError:  # just removed by another process
             continue
-        fcntl.flock(_held[folder], fcntl.LOCK_SH)  # who was removing it is then done
+        fcntl.flock(_held[folder], fcntl.LOCK_SH)  # waits for a process that is removing it
     os.utime(folder / _IN_USE)
 
 
 def leave(*folders: Path) -> None:
-    """Give folders back: they may be removed where their room is needed."""
+    """Release folders: they may be evicted when space is needed."""
     for folder in folders:
         if file := _held.pop(folder, None):
             file.close()
 
 
 def leave_all() -> None:
-    """Give back every folder that this process holds."""
+    """Release every folder that this process holds."""
     leave(*_held)
 
 
 def make_room(root: Path, needed: int, what: str) -> None:
-    """Remove the folders that were used longest ago until so many bytes more fit, and no folder that is in use.
+    """Evict the least recently used folders that are not in use until `needed` more bytes fit.
 
     Raises:
         OSError: they do not fit; the message says why.
     """
     limit = cache_limit()
-    if not needed:  # all is here, whatever the limit is by now
+    if not needed:  # everything is cached already, whatever the limit is now
         return
     root.mkdir(parents=True, exist_ok=True)
     sizes = {folder: _count_bytes(folder) for folder in root.iterdir() if folder.is_dir()}
@@ -108,7 +109,7 @@ def _count_bytes(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             total += path.lstat().st_size
-        except FileNotFoundError:  # another process brings or removes it
+        except FileNotFoundError:  # another process is downloading or removing it
             continue
     return total
 
@@ -121,7 +122,7 @@ def _last_used(folder: Path) -> float:
 
 
 def _remove_unused(folder: Path) -> bool:
-    """Remove a folder unless a process uses it; tell whether it is gone."""
+    """Remove a folder unless a process uses it; return whether it is gone."""
     try:
         file = open(folder / _IN_USE, "rb")  # noqa: SIM115 closed below
     except FileNotFoundError:
@@ -131,7 +132,7 @@ def _remove_unused(folder: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        (folder / _IN_USE).unlink(missing_ok=True)  # first: who waits for the lock then sees that it is gone
+        (folder / _IN_USE).unlink(missing_ok=True)  # first: a process that waits for the lock then sees that it is gone
         shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 

@@ -1,4 +1,4 @@
-"""Bring the files of a folder to this disk in the background, each under its name once its digest was compared."""
+"""Download the files of a folder in the background; each gets its name once its digest has been checked."""
 
 import hashlib
 import os
@@ -14,18 +14,18 @@ from keras_bert_flow.locks import locked
 from keras_bert_flow.records.manifest import FileSummary
 from keras_bert_flow.stores.store import Store
 
-STREAMS = 4  # files at a time: one connection does not fill a network
+STREAMS = 4  # concurrent downloads: one connection does not saturate a network
 CHUNK_BYTES = 8 << 20
-PART_SUFFIX = ".part"  # of a file that is not whole, from which a later process goes on
+PART_SUFFIX = ".part"  # of an incomplete file, which a later process resumes
 
 
 class Download:
-    """Files on their way from a store; see `arrivals.Carrier`.
+    """Background download of files from a store; an `arrivals.Carrier`.
 
     Args:
-        store: the folder they come from.
-        folder: where they are to lie, with their names there.
-        files: which; their digests are compared where they have one.
+        store: the remote folder.
+        folder: the local folder, in which the files have the same names.
+        files: the files to download; digests are checked for files that have one.
     """
 
     def __init__(self, store: Store, folder: Path, files: Sequence[FileSummary]):
@@ -34,23 +34,23 @@ class Download:
         self._coming: dict[Path, Future] = {path: Future() for path in self._files}
         self._next = iter(self._files)
         self._taking, self._stopped = threading.Lock(), threading.Event()
-        # They end with the process, wherever they are: what is not whole is gone on with.
+        # Daemons, which end with the process at any point: incomplete files are resumed later.
         self._threads = [threading.Thread(target=self._bring_all, daemon=True) for _ in range(STREAMS)]
 
     def start(self) -> None:
-        """Begin; readers of the files find this carrier from now on."""
+        """Start; from now on readers of the files find this carrier."""
         for path in self._files:
             expect(path, self)
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End, with the files that are here whole and the others to go on from."""
+        """Stop; downloaded files are complete, and the others can be resumed."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
         for path, coming in self._coming.items():
-            if coming.cancel():  # it has not come
+            if coming.cancel():  # it has not arrived
                 arrive(path)
 
     def digest(self, path: Path) -> str:
@@ -66,7 +66,7 @@ class Download:
         coming = self._coming[path]
         if not coming.done():
             return self._store.read(self._files[path].name, start, end)
-        coming.result()  # raises what kept it from coming
+        coming.result()  # raises the error of the download, if any
         with open(path, "rb") as file:
             return os.pread(file.fileno(), end - start, start)
 
@@ -79,11 +79,11 @@ class Download:
             try:
                 if self._bring(path):
                     self._coming[path].set_result(None)
-            except Exception as error:  # for whoever waits for the file or reads it
+            except Exception as error:  # re-raised to whoever waits for the file or reads it
                 self._coming[path].set_exception(error)
 
     def _bring(self, path: Path) -> bool:
-        """Fetch a file unless another process did, going on where one left it; tell whether it is here."""
+        """Download a file unless another process did, resuming a partial one; return whether it has arrived."""
         file, part = self._files[path], path.with_name(f".{path.name}{PART_SUFFIX}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_name(f".{path.name}.lock"), tell=lambda line: None):
@@ -98,7 +98,7 @@ class Download:
         return True
 
     def _fetch(self, file: FileSummary, part: Path) -> None:
-        """Fetch the rest of a file, or all of it once more where the rest does not make it whole."""
+        """Download the rest of a file, or all of it again if the resumed file has the wrong digest."""
         for is_last in (not part.exists(), True):
             with open(part, "ab") as target:
                 while (start := target.tell()) < file.file_bytes and not self._stopped.is_set():
@@ -122,5 +122,5 @@ class Download:
 
 
 def is_here(path: Path, file: FileSummary) -> bool:
-    """Tell whether a file was brought before: it then had its digest."""
+    """Return whether a file has been downloaded: it has its size, and its digest was checked at that time."""
     return path.is_file() and path.stat().st_size == file.file_bytes

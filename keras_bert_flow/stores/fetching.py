@@ -1,4 +1,4 @@
-"""Give what lies at another place a path on this disk: fetched once, compared with its manifest, kept in the cache."""
+"""Fetch remote folders to local paths: downloaded once, compared with their manifests, kept in the cache."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,26 +16,26 @@ from keras_bert_flow.stores.hub import fetch_from_hub, is_of_hub
 from keras_bert_flow.stores.store import Store
 
 KEY_LENGTH = 16
-FOLDERS_ABOVE = 3  # in which a manifest is looked for: `pretrained/seed-1/model` of what `kbf finetune` published
-CONTENT = "content"  # folder of a folder of the cache, with what was fetched and nothing else
-SOURCE = "source"  # file beside it with the address, for who looks into the cache
+FOLDERS_ABOVE = 3  # parents searched for a manifest: `pretrained/seed-1/model` in a result of `kbf finetune`
+CONTENT = "content"  # subfolder of a cache folder with the fetched files and nothing else
+SOURCE = "source"  # file next to it with the address, for people who look into the cache
 _downloads: list[Download] = []  # of this process
 
 
 def fetch(path: str | Path, wait: bool = True) -> Path:
-    """Return the path on this disk of a folder that may be elsewhere; one on this disk is returned as it is.
+    """Download a remote folder and return its local path; a local path is returned unchanged.
 
-    A folder with a manifest, or one within such a folder, is compared with it. It comes into the cache under the digest
-    of that manifest, so it is fetched once, and what a killed process left is gone on with. Of a folder that others
-    made, all files are fetched that are not hidden.
+    A folder with a manifest, or a subfolder of one, is compared with the manifest. It is cached under the digest of the
+    manifest, so it is downloaded once, and a later process resumes what a killed one left. From a folder without a
+    manifest of ours, all files that are not hidden are fetched.
 
     Args:
-        path: a folder, or a file of one: then the files beside it come too, records aside.
-        wait: return when all is here. If False, files of records may still be on their way (`arrivals`).
+        path: a folder, or a file of one; for a file, the other files of its folder are fetched too, except records.
+        wait: return when everything has arrived. If False, record files may still be downloading (`arrivals`).
     Raises:
         FileNotFoundError: nothing is there.
-        OSError: the place cannot be reached, or what is there does not fit in the cache.
-        ValueError: a file is not as its manifest says, or no package for such addresses is installed.
+        OSError: the place cannot be reached, or its content does not fit in the cache.
+        ValueError: a file differs from its manifest, or no package for such addresses is installed.
     """
     address = find_address(path)
     if address is None:
@@ -57,16 +57,18 @@ def fetch(path: str | Path, wait: bool = True) -> Path:
 
 
 def stop_downloads() -> None:
-    """End the downloads of this process, and give the folders back; a later one goes on with them."""
+    """Stop the downloads of this process, and release the cache folders; a later process resumes them."""
     while _downloads:
         _downloads.pop().stop()
     leave_all()
 
 
 def find_published(address: str) -> tuple[Store, PurePosixPath, Path, tuple[FileSummary, ...]] | None:
-    """Return the published folder that an address is or lies in, the place in it, the folder of the cache for it, in
-    which its manifest then is, and the files of that; None where there is no manifest.
+    """Find the published folder that an address names or lies in, and fetch its manifest.
 
+    Returns:
+        Its store, the path of the address in it, its cache folder, which then has the manifest, and the files in the
+        manifest; None if there is no manifest.
     Raises:
         OSError: the place cannot be reached.
         ValueError: the manifest is damaged.
@@ -77,7 +79,7 @@ def find_published(address: str) -> tuple[Store, PurePosixPath, Path, tuple[File
         store = Store(f"{scheme}://{'/'.join(parts[: len(parts) - above])}")
         try:
             content = store.read(MANIFEST)
-        except (FileNotFoundError, PermissionError):  # a store may say so of what is not there, or of folders above
+        except (FileNotFoundError, PermissionError):  # some stores raise the latter for missing files
             continue
         folder = _enter(store.address, content)
         write_atomically(folder / MANIFEST, content)
@@ -98,7 +100,7 @@ def _read_files(store: Store, folder: Path) -> tuple[FileSummary, ...]:
 
 
 def _fetch_unlisted(store: Store, address: str) -> Path:
-    """Fetch a folder that has no manifest, or a file of one."""
+    """Fetch a folder without a manifest, or a file of one."""
     listed = store.list()
     if "" in listed:  # a file
         parent, _, name = address.rpartition("/")
@@ -115,7 +117,7 @@ def _is_seen(name: str) -> bool:
 
 
 def _enter(address: str, content: bytes) -> Path:
-    """Make the folder of the cache for what an address holds."""
+    """Create the cache folder for the content of an address."""
     key = hashlib.sha256(address.encode() + b"\0" + content).hexdigest()[:KEY_LENGTH]
     place = fetched_root() / key
     enter(place)
@@ -125,10 +127,10 @@ def _enter(address: str, content: bytes) -> Path:
 
 
 def _bring(store: Store, folder: Path, files: Sequence[FileSummary], wait: bool) -> None:
-    """Have files come, except those that are coming already, and wait for those that are not records, or for all."""
+    """Start downloading files that are not under way, and wait for all, or for all but records."""
     missing = [file for file in files if not is_here(folder / file.name, file)]
     make_room(fetched_root(), sum(file.file_bytes for file in missing), store.address)
-    # What tells of the records first, then those that are evaluated on, of which there are few.
+    # The files that describe the records first, then the held-out records, of which there are few.
     files = sorted(files, key=lambda file: (_holds_records(file), not file.name.startswith("held_out")))
     download = Download(store, folder, [file for file in files if not _is_coming(folder / file.name)])
     _downloads.append(download)

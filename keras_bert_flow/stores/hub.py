@@ -1,6 +1,6 @@
-"""Bring models of the Hugging Face Hub to this disk: hf://org/name, or hf://org/name@revision.
+"""Download models from the Hugging Face Hub: hf://org/name, or hf://org/name@revision.
 
-`huggingface_hub` does so, with its own cache (HF_HOME), offline mode (HF_HUB_OFFLINE) and credentials (HF_TOKEN).
+This uses `huggingface_hub`, with its own cache (HF_HOME), offline mode (HF_HUB_OFFLINE) and credentials (HF_TOKEN).
 """
 
 import os
@@ -11,7 +11,7 @@ from keras_bert_flow.extras import check_installed
 from keras_bert_flow.terminal import abridge
 
 SCHEME = "hf://"
-# Of a repository with weights in several formats, one is fetched.
+# If a repository has weights in several formats, only one is fetched.
 FILES = (
     "config.json",
     "model*.safetensors",
@@ -31,17 +31,17 @@ FILES = (
 
 
 def is_of_hub(address: str) -> bool:
-    """Say whether an address is of the Hub."""
+    """Return whether an address is on the Hub."""
     return address.lower().startswith(SCHEME)
 
 
 def split_address(address: str) -> tuple[str, str | None]:
-    """Return the name of a model of the Hub, and the revision where one is named.
+    """Return the name of a model on the Hub, and its revision, if given.
 
     Args:
-        address: `org/name` or `org/name@revision`, with `hf://` before it or not.
+        address: `org/name` or `org/name@revision`, optionally prefixed by `hf://`.
     Raises:
-        ValueError: it is none of a model.
+        ValueError: it is not the address of a model.
     """
     name, _, revision = address[len(SCHEME) * is_of_hub(address) :].rstrip("/").partition("@")
     if not name or name.count("/") > 1:
@@ -50,11 +50,11 @@ def split_address(address: str) -> tuple[str, str | None]:
 
 
 def fetch_from_hub(address: str) -> Path:
-    """Return the folder of the Hub's cache that holds a model: fetched, or found where it is there already.
+    """Return the folder in the Hub's cache with a model, downloaded if it is not there yet.
 
     Raises:
-        FileNotFoundError: there is no such model or revision, or it is not in the cache where the Hub cannot be asked.
-        ValueError: the address is none of a model, it has no safetensors, or `huggingface_hub` is not installed.
+        FileNotFoundError: there is no such model or revision, or it is not cached and the Hub does not answer.
+        ValueError: it is not the address of a model, it has no safetensors, or `huggingface_hub` is not installed.
         OSError: the Hub cannot be reached, or refuses.
     """
     check_installed(["huggingface_hub"])
@@ -74,7 +74,7 @@ def fetch_from_hub(address: str) -> Path:
 
 @contextmanager
 def _explaining(address: str):
-    """Raise errors of the Hub as one line each."""
+    """Turn errors of the Hub into one-line errors."""
     from huggingface_hub import errors
 
     reasons = (
@@ -100,7 +100,7 @@ def _explaining(address: str):
 
 
 def explain_refusal(rule: str, address: str, error: Exception) -> OSError:
-    """Return an error of the Hub, or of the way to it, as one line."""
+    """Return an error of the Hub, or of the connection to it, as one line."""
     text = str(error).strip()
     first = abridge(text.splitlines()[0].rstrip(".") if text else type(error).__name__)
     return OSError(f"{rule}. Received: {address}: {first}. Try again.")

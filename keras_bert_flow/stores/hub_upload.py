@@ -1,4 +1,4 @@
-"""Send model directories to the Hugging Face Hub: in one commit, or not at all."""
+"""Upload model directories to the Hugging Face Hub, in a single commit."""
 
 import re
 import sys
@@ -12,14 +12,14 @@ from keras_bert_flow.stores.hub import FILES, explain_refusal, split_address
 
 MAIN = "main"
 CARD = "README.md"
-# Front matter: lines between the first two of three dashes.
+# Front matter: the text between the first two lines of three dashes.
 FRONT_MATTER = re.compile(rb"\A---\r?\n(.*?)^---\r?$", re.DOTALL | re.MULTILINE)
 LICENSE = re.compile(rb"^license:[^\r\n]*", re.MULTILINE)
 UNNAMED = "license: unknown"
 
 
 def list_model_files(folder: Path) -> list[Path]:
-    """Return the files of a model directory that are of the model, in order; what else is there stays at home."""
+    """Return the files of a model directory that belong to the model, in order; others are not uploaded."""
     return sorted({file for pattern in FILES for file in folder.glob(pattern) if file.is_file()})
 
 
@@ -28,7 +28,7 @@ def write_license(card: Path, license: str | None) -> bytes:
 
     Args:
         card: the file.
-        license: as the Hub names it, such as `apache-2.0`; None for what is there.
+        license: the Hub's identifier, such as `apache-2.0`; None keeps the card's own.
     Raises:
         FileNotFoundError: there is no card.
         ValueError: it has no front matter with a license, or names none and none is given.
@@ -55,11 +55,11 @@ def write_license(card: Path, license: str | None) -> bytes:
 
 
 def check_push(address: str) -> tuple[str, str]:
-    """Check, without asking the Hub, that a model can be sent there; return its name and revision.
+    """Check, without contacting the Hub, that a model can be uploaded; return its name and revision.
 
     Raises:
-        ValueError: the address is none of a model, there is no token, the Hub is not to be asked, or `huggingface_hub`
-            is not installed.
+        ValueError: it is not the address of a model, there is no token, the Hub is in offline mode, or
+            `huggingface_hub` is not installed.
     """
     check_installed(["huggingface_hub"])
     name, revision = split_address(address)
@@ -80,21 +80,21 @@ def check_push(address: str) -> tuple[str, str]:
 def push_to_hub(
     folder: str | Path, address: str, license: str | None = None, private: bool = False, message: str | None = None
 ) -> str:
-    """Send a model directory to the Hub, in one commit: all of it appears there, or nothing.
+    """Upload a model directory to the Hub in one commit: all of it appears there, or nothing.
 
-    Files of an earlier model that this one does not have, such as shards of its weights, are removed by that commit.
-    The repository is made where it is not there, and so is a branch.
+    The commit removes files of an earlier model that this one does not have, such as shards of its weights. The
+    repository and the branch are created if they do not exist.
 
     Args:
-        folder: a model directory, checked before.
-        address: `org/name` or `org/name@branch`, with `hf://` before it or not.
-        license: as the Hub names it; by default that of the model card.
-        private: whether a repository that is made is for its owner alone.
-        message: of the commit.
+        folder: a model directory, already checked.
+        address: `org/name` or `org/name@branch`, optionally prefixed by `hf://`.
+        license: the Hub's identifier; by default the model card's license.
+        private: whether a newly created repository is private.
+        message: commit message.
     Returns:
-        `hf://org/name@commit`, by which it is loaded.
+        `hf://org/name@commit`, the address to load it from.
     Raises:
-        FileNotFoundError, ValueError: as `check_push` and `write_license`.
+        FileNotFoundError, ValueError: as for `check_push` and `write_license`.
         OSError: the Hub cannot be reached, or refuses.
     """
     folder = Path(folder)
@@ -127,7 +127,7 @@ def _is_of_model(path: str) -> bool:
 
 @contextmanager
 def _explaining(address: str) -> Iterator[None]:
-    """Raise what the Hub answers as one line."""
+    """Turn errors of the Hub into one-line errors."""
     from huggingface_hub import errors
 
     try:
@@ -138,5 +138,5 @@ def _explaining(address: str) -> Iterator[None]:
         ) from None
     except errors.HFValidationError:
         raise ValueError(f"A model must be sent to org/name or org/name@revision. Received: {address}.") from None
-    except Exception as error:  # also of the library by which it speaks HTTP, which is not the same in all its releases
+    except Exception as error:  # also errors of its HTTP library, which differs between its releases
         raise explain_refusal("A model must be taken by the Hub", address, error) from error

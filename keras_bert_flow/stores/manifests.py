@@ -1,4 +1,4 @@
-"""Look at published folders by their manifests, without the data: what a run is made from, and what is finished."""
+"""Read only the manifests of published folders, not the data: for the digests of inputs and for finished results."""
 
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
@@ -13,7 +13,7 @@ from keras_bert_flow.stores.store import Store
 
 
 class Listed:
-    """A file of a manifest that nobody brings: its digest is known; see `arrivals.Carrier`."""
+    """A file in a manifest that is not downloaded: only its digest is known; an `arrivals.Carrier`."""
 
     def __init__(self, address: str, file: FileSummary):
         self._address, self._file = address, file
@@ -34,13 +34,14 @@ class Listed:
 
 
 def fetch_manifest(path: str | Path) -> Path:
-    """Return a folder on this disk that has the digest of one that is published, or lies in one that is.
+    """Return a local stand-in with the digest of a published folder, or of a subfolder of one.
 
-    One on this disk is returned as it is. Of one elsewhere the manifest comes, and the files in it are known by their
-    digests: `stages.digests` makes keys of them, and nothing can read them. One that others made comes whole.
+    A local path is returned unchanged. For a remote folder, only the manifest is fetched, and its files are known by
+    their digests: `stages.digests` makes keys from them, but nothing can read them. A folder without a manifest of ours
+    is fetched as a whole.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: as of `fetching.fetch`.
+        FileNotFoundError, OSError, ValueError: as for `fetching.fetch`.
     """
     address = find_address(path)
     if address is None:
@@ -58,8 +59,10 @@ def fetch_manifest(path: str | Path) -> Path:
 
 
 def is_finished(path: str | Path, key: str) -> bool:
-    """Tell whether a folder holds the result of a key: on this disk with the digests of its manifest, elsewhere with
-    the sizes; what is read of it is compared with its digests then.
+    """Return whether a folder holds the finished result of a key.
+
+    Local files are compared with the digests in the manifest. Remote ones are compared by size; their digests are
+    checked when they are fetched.
 
     Raises:
         OSError: the place cannot be reached.

@@ -1,4 +1,4 @@
-"""Keep a copy of a folder that is being worked in, from which the work goes on elsewhere."""
+"""Mirror a work folder to a remote place, from which another machine can resume the work."""
 
 import logging
 import threading
@@ -8,37 +8,37 @@ from pathlib import Path
 from keras_bert_flow.stores.store import Store
 
 SYNC_SECONDS = 15.0
-SMALL_BYTES = 8 << 20  # read whole before it is uploaded: it may grow meanwhile
-_GROWING = ".jsonl"  # logs, which must be there before a checkpoint whose steps they tell of
+SMALL_BYTES = 8 << 20  # files up to this size are read before uploading, as they may grow meanwhile
+_GROWING = ".jsonl"  # logs, which must be uploaded before a checkpoint whose steps they describe
 
 _logger = logging.getLogger(__name__)
 
 
 class Mirror:
-    """Copies of the files of a folder at another place, brought up to date in the background.
+    """Remote copy of the files of a folder, synchronised in the background.
 
-    Files are uploaded in the order in which they were written: a file that says that others are whole comes after
-    them, as it did here. A kill at any moment leaves what a kill would have left here, a little earlier.
+    Files are uploaded in the order in which they were written: a file that marks others as complete comes after them,
+    as it did locally. A kill at any moment leaves a copy of the state of the local folder at a slightly earlier time.
 
     Args:
-        work: the folder; it may not be there yet. Hidden files are not copied.
-        store: where the copies go.
+        work: the folder; it need not exist yet. Hidden files are not copied.
+        store: the destination of the copies.
     """
 
     def __init__(self, work: Path, store: Store):
         self._work, self._store = work, store
-        self._uploaded: dict[str, tuple[int, int]] = {}  # name → size and time of what is there
+        self._uploaded: dict[str, tuple[int, int]] = {}  # name → size and time of the uploaded version
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def start(self) -> None:
-        """Begin; what is there from before is removed unless it is here as well."""
+        """Start; remote files from earlier are removed unless they also exist locally."""
         with suppress(FileNotFoundError):
             self._uploaded = dict.fromkeys(self._store.list(), (0, 0))
         self._thread.start()
 
     def stop(self) -> None:
-        """End, with everything up to date.
+        """Stop, after a final synchronisation.
 
         Raises:
             OSError: the place cannot be reached.
@@ -48,8 +48,8 @@ class Mirror:
         self.sync()
 
     def sync(self) -> None:
-        """Upload what is new, then remove what is gone here."""
-        if not self._work.is_dir():  # not begun, or published: what is there stays
+        """Upload new and changed files, then remove files that no longer exist locally."""
+        if not self._work.is_dir():  # not started, or published: the remote files stay
             return
         listed = self._list()
         for name, version in listed:
@@ -74,7 +74,7 @@ class Mirror:
                 _logger.warning("%s The next copy is made in %.0f seconds.", error, SYNC_SECONDS)
 
     def _list(self) -> list[tuple[str, tuple[int, int]]]:
-        """Return the files, those written first before others, each with its size and time."""
+        """Return the files in the order of writing, logs first, each with its size and time."""
         found = []
         for path in self._work.rglob("*"):
             name = path.relative_to(self._work)

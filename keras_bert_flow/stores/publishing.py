@@ -1,6 +1,6 @@
-"""Make a result on this disk and publish it at another place: whole, marked by its manifest, which comes last.
+"""Build a result locally and publish it at a remote place; the manifest is uploaded last and marks it as complete.
 
-While it is made, its checkpoints are copied to `.work` of that place, so that another machine can go on with it.
+Meanwhile its checkpoints are copied to `.work` at that place, so that another machine can resume the work.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.stores.mirror import Mirror
 from keras_bert_flow.stores.store import Store
 
-WORK = ".work"  # folder of an output that is being made
-SHARED_SCHEMES = ("s3", "gs")  # of places that both Beam and fsspec write to
-OWNER = "owner"  # file of it that says which of its folders is the newest
-# In the environment, by which a process knows that there are others: those of TensorFlow and jax, and those of torchrun
+WORK = ".work"  # subfolder of an output that is being built
+SHARED_SCHEMES = ("s3", "gs")  # schemes that both Beam and fsspec can write to
+OWNER = "owner"  # file in it that names the newest of its folders
+# Environment variables that show that there are several processes: TensorFlow's and JAX's, and below torchrun's
 LAUNCHED = ("TF_CONFIG", "KERAS_DISTRIBUTION_JOB_ADDRESSES")
 PROCESSES, PROCESSES_HERE, NUMBER = "WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK"
 KEY_LENGTH = 16
@@ -31,18 +31,18 @@ KEY_LENGTH = 16
 
 @contextmanager
 def made_at(output: str | Path, together: bool = False) -> Iterator[Path]:
-    """Yield the folder on this disk that a result is to be made as, and publish it when the block ends.
+    """Yield the local folder in which to make a result, and publish it when the block ends.
 
-    For an output on this disk, that is the output. Elsewhere, what another machine began is fetched first, and a result
-    that is there already is fetched for the block to look at.
+    For a local output, that is the output itself. For a remote one, work begun on another machine is downloaded first,
+    and an existing result is downloaded for the block to check.
 
     Args:
-        output: the folder, here or elsewhere.
-        together: whether several processes may make it, of which the first alone publishes in its block, when all have
-            entered theirs, as `training.processes` has it. Elsewhere they must be of one machine, and torchrun's.
+        output: the folder, local or remote.
+        together: whether several processes may make it; only the first publishes in its block, after all have entered
+            theirs, as in `training.processes`. For a remote output they must be torchrun's, on one machine.
     Raises:
         FileExistsError: another file or result is there.
-        OSError: the place cannot be reached or written, or another process has taken the work over.
+        OSError: the place cannot be reached or written, or another process has taken over the work.
     """
     address = find_address(output)
     if address is None:
@@ -60,17 +60,17 @@ def made_at(output: str | Path, together: bool = False) -> Iterator[Path]:
             f"The output must be new. Received: {address}, which holds {min(names)}. Choose another place."
         )
     if not _is_first(address, together):
-        yield _find_place(store) / Path(address).name  # which the first process brings, sends and removes
+        yield _find_place(store) / Path(address).name  # the first process downloads, uploads and removes it
         return
     yield from _make(store, Path(address).name)
 
 
 def check_writable(address: str) -> None:
-    """Check that files can be written below an address; nothing stays there.
+    """Check that files can be written below an address, leaving nothing behind.
 
     Raises:
         OSError: the place cannot be reached or written.
-        ValueError: the scheme is not one of those that results are published at, or its package is not installed.
+        ValueError: results cannot be published at the scheme, or its package is not installed.
     """
     check_result_place(address)
     if address.partition("://")[0] not in SHARED_SCHEMES:
@@ -92,12 +92,12 @@ def _show_finished(address: str) -> Iterator[Path]:
 
 
 def _make(store: Store, name: str) -> Iterator[Path]:
-    """Yield the folder to make, with a mirror of the work on it, and publish what came out."""
+    """Yield the folder to build, mirror its work folder, and publish the result."""
     place = _find_place(store)
     place.mkdir(parents=True, exist_ok=True)
     output = place / name
     with locked(place / ".lock"):
-        if MANIFEST in _list_names(store):  # another process of this machine was waited for
+        if MANIFEST in _list_names(store):  # another process of this machine has finished it
             shutil.rmtree(place)
             yield from _show_finished(store.address)
             return
@@ -111,10 +111,10 @@ def _make(store: Store, name: str) -> Iterator[Path]:
         mirror.start()
         try:
             yield output
-        except BaseException:  # also of a signal: what there is to go on from is brought there first
+        except BaseException:  # also on a signal: the state to resume from is uploaded first
             with suppress(OSError):
                 mirror.stop()
-                if not _is_begun(output):  # refused before that
+                if not _is_begun(output):  # refused before any work
                     _remove_work(store, _list_names(store))
                     shutil.rmtree(place)
             raise
@@ -129,10 +129,10 @@ def _make(store: Store, name: str) -> Iterator[Path]:
 
 
 def _take_over(store: Store, place: Path, output: Path) -> str:
-    """Make the newest state of the work ours, on this disk and elsewhere, and return the name that it is signed with.
+    """Take over the newest state of the work, local and remote, and return the owner name it is now signed with.
 
-    A process of this machine goes on under the name of the last one. One of another machine has a name, and copies, of
-    its own, so that an earlier one that is still alive cannot mix its files with these.
+    On the same machine, a process continues under the previous process's name. On another machine, it gets its own name
+    and copies, so that an earlier process that is still alive cannot mix its files with these.
     """
     signature, work = place / OWNER, work_folder(output)
     last, found = signature.read_text() if signature.is_file() else None, _read_owner(store)
@@ -153,20 +153,20 @@ def _take_over(store: Store, place: Path, output: Path) -> str:
 
 
 def _is_begun(output: Path) -> bool:
-    """Tell whether there is something on this disk to go on from, or a result that is not published yet."""
+    """Return whether this disk has work to resume, or a result that is not published yet."""
     return output.exists() or work_folder(output).exists()
 
 
 def _find_place(store: Store) -> Path:
-    """Return the folder of this machine in which what is for a store is made."""
+    """Return the local folder in which a result for a store is built."""
     return outputs_root() / hashlib.sha256(store.address.encode()).hexdigest()[:KEY_LENGTH]
 
 
 def _is_first(address: str, together: bool) -> bool:
-    """Tell whether this process is the one that publishes.
+    """Return whether this process is the one that publishes.
 
     Raises:
-        ValueError: it is one of several that may not make a result together, or do not all see this disk.
+        ValueError: it is one of several processes that may not make a result together, or do not all see this disk.
     """
     processes, here = (int(os.environ.get(name, "1")) for name in (PROCESSES, PROCESSES_HERE))
     if any(name in os.environ for name in LAUNCHED) or processes > (here if together else 1):
@@ -184,14 +184,14 @@ def _publish(store: Store, output: Path) -> None:
         store.upload(output / file.name, file.name)
     kept = {file.name for file in manifest.files}
     for name in _list_names(store):
-        if name not in kept and not name.startswith(f"{WORK}/"):  # of an earlier try, killed at this point
+        if name not in kept and not name.startswith(f"{WORK}/"):  # left by an earlier attempt that was killed here
             store.remove(name)
     store.write(MANIFEST, (output / MANIFEST).read_bytes())
     _remove_work(store, _list_names(store))
 
 
 def _remove_work(store: Store, names: set[str], kept: str | None = None) -> None:
-    """Remove what there is to go on from, but for what is signed with one name."""
+    """Remove the mirrored work, except that of the owner `kept`."""
     for name in sorted(names):
         if name.startswith(f"{WORK}/") and (kept is None or name.split("/")[1] not in (OWNER, kept)):
             store.remove(name)

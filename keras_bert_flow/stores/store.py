@@ -1,4 +1,4 @@
-"""Read and write the files of a folder at another place, through `fsspec`; what fails for a moment is tried again."""
+"""Read and write the files of a remote folder through `fsspec`, with retries on transient errors."""
 
 import logging
 import time
@@ -10,24 +10,24 @@ from typing import Any
 from keras_bert_flow.extras import check_installed
 from keras_bert_flow.terminal import abridge, escape_controls
 
-ATTEMPTS = 4  # each of several tries by the store's own library
+ATTEMPTS = 4  # each includes several retries by the store's own library
 FIRST_WAIT_SECONDS = 0.5  # doubled each time
 # scheme → package that fsspec needs for it
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hdfs": "pyarrow"}
-UPLOADS_ARE_ATOMIC = ("s3", "s3a", "gs", "gcs")  # an object is there once its last byte came
+UPLOADS_ARE_ATOMIC = ("s3", "s3a", "gs", "gcs")  # an object appears once its last byte is uploaded
 UNFINISHED_SUFFIX = ".unfinished"
 _FINAL = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
-# Of botocore, aiohttp and the system, where no connection is made; each library has tried several times by then
+# Errors of botocore, aiohttp and the system when no connection is made, after several attempts by each library
 _UNREACHED = ("EndpointConnectionError", "ConnectTimeoutError", "ClientConnectorError", "ClientConnectorDNSError")
-_answered: set[str] = set()  # schemes whose store has answered this process: it is there, and may come back
+_answered: set[str] = set()  # schemes whose store has answered this process: it exists, so errors may be transient
 
 _logger = logging.getLogger(__name__)
 
 
 class Store:
-    """The files below an address, by their names relative to it.
+    """The files below an address, by relative name.
 
-    Credentials are found where the store's own library looks for them: in the environment and in its own files.
+    The store's own library finds the credentials: in the environment and in its own files.
 
     Args:
         address: scheme://place.
@@ -42,7 +42,7 @@ class Store:
             check_installed([PACKAGES[scheme]])
         import fsspec
 
-        for library in ("fsspec", "s3fs", "gcsfs"):  # they log a traceback of what is tried again
+        for library in ("fsspec", "s3fs", "gcsfs"):  # they log tracebacks of errors that are retried
             logging.getLogger(library).setLevel(logging.CRITICAL)
         if scheme not in fsspec.available_protocols():
             raise ValueError(
@@ -54,9 +54,9 @@ class Store:
         self._files, self._root = fsspec.core.url_to_fs(self.address, **options)
 
     def list(self) -> dict[str, tuple[int, str]]:
-        """Return the size of each file and what changes with its content, such as an ETag or a time.
+        """Return the size of each file, and a version that changes with its content, such as an ETag or a time.
 
-        A file at the address itself has the name "". Files whose names would lead out of a folder are left out.
+        A file at the address itself has the name "". Files whose names would lead out of the folder are left out.
 
         Raises:
             FileNotFoundError: nothing is there.
@@ -73,10 +73,10 @@ class Store:
         return names
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Return the content of a file, or a part of it.
+        """Return the content of a file, or a byte range of it.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: it does not exist.
             OSError: it cannot be read.
         """
         content = self._attempt(name, self._files.cat_file, self._path(name), start=start, end=end)
@@ -88,11 +88,11 @@ class Store:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small file in one piece: readers see the old bytes or the new ones."""
+        """Write a small file atomically: readers see the old bytes or the new ones."""
         self._attempt(name, self._files.pipe_file, self._path(name), content)
 
     def upload(self, path: Path, name: str) -> None:
-        """Copy a file of this disk, which is under its name there when it is whole."""
+        """Upload a local file, which gets its remote name once it is complete."""
         if self._is_atomic:
             self._attempt(name, self._files.put_file, str(path), self._path(name))
             return
@@ -102,12 +102,12 @@ class Store:
         self._attempt(name, self._files.mv, self._path(unfinished), self._path(name))
 
     def download(self, name: str, path: Path) -> None:
-        """Copy a file to this disk."""
+        """Download a file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._attempt(name, self._files.get_file, self._path(name), str(path))
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         with suppress(FileNotFoundError):
             self._attempt(name, self._files.rm_file, self._path(name))
 
@@ -115,7 +115,7 @@ class Store:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _attempt(self, name: str, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call what may fail for a moment, at most `ATTEMPTS` times; once where no store has answered at all."""
+        """Call an operation with retries, at most `ATTEMPTS` times; once if no store of the scheme has answered yet."""
         place = f"{self.address}/{name}".rstrip("/")
         for attempt in range(ATTEMPTS):
             try:
@@ -125,7 +125,7 @@ class Store:
             except FileNotFoundError:
                 _answered.add(self._scheme)
                 raise FileNotFoundError(f"A path must exist. Received: {place}, missing. Check it.") from None
-            except Exception as error:  # each store's library has errors of its own
+            except Exception as error:  # each store's library raises its own errors
                 reason = abridge(escape_controls(" ".join(f"{type(error).__name__}: {error}".split())))
                 is_final = isinstance(error, _FINAL) or "Credential" in type(error).__name__
                 is_final |= self._scheme not in _answered and type(error).__name__ in _UNREACHED

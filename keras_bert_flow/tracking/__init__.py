@@ -1,5 +1,5 @@
-"""Experiment loggers: what hands the log of a run to MLflow or Weights & Biases, in a process of its own.
+"""Experiment tracking: send the log of a run to MLflow or Weights & Biases, in a separate process.
 
-No result depends on what is here, and no stage imports it: a run starts `python -m keras_bert_flow.tracking`. Without
-Keras.
+No result depends on this package, and no stage imports it: a run starts `python -m keras_bert_flow.tracking`. It does
+not import Keras.
 """

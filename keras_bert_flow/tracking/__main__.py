@@ -1,7 +1,7 @@
-"""Log a run at one server: `python -m keras_bert_flow.tracking mlflow`, as a training starts it.
+"""Log a run to one tracking server: `python -m keras_bert_flow.tracking mlflow`, started by the training.
 
-Standard input has the facts of the run in a line, and when it has ended another with how. Where it ends without, the
-training was killed. Nothing is printed but one warning, on standard error.
+The first line of standard input describes the run, and the second how it ended. If the input ends without the second,
+the training was killed. At most one warning is printed, on standard error.
 """
 
 import json
@@ -21,20 +21,20 @@ from keras_bert_flow.tracking.logger import FINISHED, STOPPED, RunFacts
 
 LOGGERS = {"mlflow": "MlflowRun", "wandb": "WandbRun"}  # the class in `<name>_run.py`
 TITLES = {"mlflow": "MLflow", "wandb": "Weights & Biases"}
-# How long the training, which waits, may be kept after its end; and where it was stopped or the server is down already.
+# How long the training waits for the logger after its end; and if it was stopped or the server has already failed.
 END_SECONDS, HURRIED_SECONDS = 30.0, 5.0
-# MLflow waits many minutes for a server that is down, unless it is told otherwise.
+# By default MLflow waits many minutes for a server that is down.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 
 
 class Messages:
-    """Lines of a pipe, of which a reader with a buffer of its own would hide one from `select`."""
+    """Line reader for a pipe; the buffer of an ordinary reader could hide a line from `select`."""
 
     def __init__(self, descriptor: int):
         self._descriptor, self._read = descriptor, b""
 
     def read_line(self, seconds: float | None = None) -> bytes | None:
-        """Return a line; b"" at the end of the pipe, None where so many seconds have passed."""
+        """Return a line; b"" at the end of the pipe, None after a timeout of `seconds`."""
         while b"\n" not in self._read:
             if not select.select([self._descriptor], [], [], seconds)[0]:
                 return None
@@ -47,13 +47,13 @@ class Messages:
 
 
 def main(name: str) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training, whose end is ours
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training, whose end also ends this process
         signal.signal(number, signal.SIG_IGN)
     messages = Messages(sys.stdin.fileno())
     given = json.loads(messages.read_line() or b"")
     facts = RunFacts(**given | {path: Path(given[path]) for path in ("log", "state")})
     warnings = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
-    for descriptor in (1, 2):  # what the packages say of themselves
+    for descriptor in (1, 2):  # silences output of the packages
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     for variable, value in PATIENCE.items():
         os.environ.setdefault(variable, value)
@@ -91,7 +91,7 @@ def main(name: str) -> None:
     except Exception as error:
         warn(f"{type(error).__name__}: {error}")
         sys.exit(1)
-    # The logger of a training that was killed may not have ended when the training goes on.
+    # The logger of a killed training may still be running when the training is resumed.
     with locked(facts.state / f".{name}.lock", tell=lambda line: None):
         is_done = follow(make_logger, facts, wait, warn)
     sys.exit(not is_done)

@@ -1,4 +1,4 @@
-"""Follow the log of a run to its end, and hand each line to a logger once, whatever becomes of its server."""
+"""Follow the log of a run to its end, and pass each line to a logger once, even if its server fails meanwhile."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ RETRY_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended: its status, and the metrics of what it published."""
+    """How a run ended: its status, and the metrics of the published model."""
 
     status: str
     metrics: Mapping[str, Any]
@@ -27,12 +27,12 @@ def follow(
 ) -> bool:
     """Log until the run has ended; return whether everything was logged.
 
-    Lines up to the last step that the server has are left out: a run that goes on from a checkpoint makes them again.
+    Lines up to the last step on the server are left out, since a run resumed from a checkpoint writes them again.
 
     Args:
         make_logger: called again after a failure.
-        wait: waits so many seconds for the end of the run, and returns it when it has come.
-        warn: takes what went wrong the first time.
+        wait: waits the given number of seconds for the end of the run; returns it, or None if the run goes on.
+        warn: called with the first error.
     """
     tail, waiting = LogTail(facts.log), []
     logger: Logger | None = None
@@ -60,5 +60,5 @@ def follow(
             has_failed, pause = True, RETRY_SECONDS
             if end is not None:
                 return False
-            logger = None  # opened anew, it learns what the server has
+            logger = None  # reopening queries the last step on the server
     return True

@@ -1,4 +1,4 @@
-"""Read the lines that are added to a log while it grows."""
+"""Read the lines appended to a growing log."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class LogTail:
-    """The lines of a log that have not been read yet; one that is half written comes when it is whole.
+    """Reads the new lines of a log; a partially written line is returned once it is complete.
 
     Args:
-        path: of `log.jsonl`, which may not be there yet.
+        path: path of `log.jsonl`, which need not exist yet.
     """
 
     def __init__(self, path: Path):

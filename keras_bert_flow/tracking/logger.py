@@ -1,4 +1,4 @@
-"""The interface of a logger: one run at a server, which begins, gets lines of the log, and ends."""
+"""The interface of a logger: one run on a tracking server, which is opened, gets lines of the log, and is closed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ FINAL = "final_"  # before the name of a metric of the published model
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a logger is told of a run.
+    """Description of a run for a logger.
 
     Attributes:
-        id: made once, and kept while the run lasts, restarts included.
-        name: as people call it, such as `bert/pretraining`.
-        stage: such as `pretraining`.
+        id: created once and kept for the whole run, including restarts.
+        name: display name, such as `bert/pretraining`.
+        stage: name of the stage, such as `pretraining`.
         key: content key of the result.
         parameters: settings, by dotted name; values are JSON.
         log: the file `log.jsonl`.
-        state: a folder for what must be remembered over restarts.
+        state: a folder for state that persists across restarts.
     """
 
     id: str
@@ -33,24 +33,24 @@ class RunFacts:
 
 
 class Logger(Protocol):
-    """A run at a server; any method may raise what the server's package raises."""
+    """A run on a tracking server; any method may raise the errors of the server's package."""
 
     def open(self, facts: RunFacts) -> int:
-        """Begin the run, or go on with the one that has its id; return the last step that it has, -1 for none."""
+        """Start the run, or resume the one with its id; return its last logged step, or -1."""
 
     def log(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Add the numbers of lines of the log, in the order of their steps."""
+        """Log the numbers in lines of the log, in the order of their steps."""
 
     def close(self, status: str, metrics: Mapping[str, Any]) -> None:
-        """End the run: `finished`, `stopped` to go on later, or `failed`.
+        """End the run as `finished`, `stopped` (to be resumed later), or `failed`.
 
         Args:
-            metrics: of the published model; none unless it is finished.
+            metrics: metrics of the published model; empty unless the run is finished.
         """
 
 
 def find_numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a logger can draw: the numbers of a line or of final metrics, without the step."""
+    """Return the values that a logger can plot: the numbers of a line or of final metrics, without the step."""
     return {
         name: float(value)
         for name, value in values.items()

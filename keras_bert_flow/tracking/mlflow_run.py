@@ -1,4 +1,4 @@
-"""A run at MLflow. Where it is and the experiment are set by MLflow's own environment variables."""
+"""A run on an MLflow server; MLflow's own environment variables set the server and the experiment."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from keras_bert_flow.tracking.logger import FAILED, FINAL, FINISHED, STOPPED, Ru
 ID_TAG = "keras_bert_flow.run"
 STATUSES = {FINISHED: "FINISHED", STOPPED: "KILLED", FAILED: "FAILED"}
 ALWAYS_LOGGED = "elapsed_seconds"  # in every line of a log
-MAX_METRICS, MAX_PARAMS, MAX_CHARACTERS = 1000, 100, 6000  # of a request; of a parameter's value
+MAX_METRICS, MAX_PARAMS, MAX_CHARACTERS = 1000, 100, 6000  # per request, the last per parameter value
 
 
 class MlflowRun:
-    """The run whose tag `keras_bert_flow.run` is the id; the server says which steps it has."""
+    """The MLflow run whose tag `keras_bert_flow.run` is the id; the server knows which steps have been logged."""
 
     def open(self, facts: RunFacts) -> int:
         self._client = MlflowClient()
@@ -59,14 +59,14 @@ class MlflowRun:
         if experiment is None:
             try:
                 return self._client.create_experiment(name)
-            except MlflowException:  # another run has just made it
+            except MlflowException:  # another run has just created it
                 experiment = self._client.get_experiment_by_name(name)
                 if experiment is None:
                     raise
         return experiment.experiment_id
 
     def _add_parameters(self, parameters: Mapping[str, Any], known: Mapping[str, str]) -> None:
-        """Log parameters, and as tags those that have another value than the run began with: none can be changed."""
+        """Log parameters, and as tags those changed since the run started, since MLflow cannot overwrite parameters."""
         values = {name: _write(value) for name, value in parameters.items()}
         new = [Param(name, value) for name, value in values.items() if name not in known]
         for start in range(0, len(new), MAX_PARAMS):
@@ -77,7 +77,7 @@ class MlflowRun:
 
 
 def _pack(lines: Sequence[Mapping[str, Any]]) -> Iterator[list[Metric]]:
-    """Put as many whole lines into a request as it may have."""
+    """Group the metrics of whole lines into requests of at most `MAX_METRICS`."""
     packed: list[Metric] = []
     for line in lines:
         metrics = [Metric(name, value, _now(), line["step"]) for name, value in find_numbers(line).items()]

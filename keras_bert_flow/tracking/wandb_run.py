@@ -1,4 +1,4 @@
-"""A run at Weights & Biases. Mode, project, server and folder are set by its own environment variables."""
+"""A run on Weights & Biases; its own environment variables set the mode, project, server and folder."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +10,11 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.tracking.logger import FINAL, FINISHED, RunFacts, find_numbers
 
 START_SECONDS = 30.0
-LAST_STEP = "wandb-step"  # file; without a server nobody else knows which steps an earlier process logged
+LAST_STEP = "wandb-step"  # file with the last logged step, which is known nowhere else in offline mode
 
 
 class WandbRun:
-    """The run of the id. One without a server has a folder for each process of it, all of one id."""
+    """The Weights & Biases run with the id; in offline mode each process has its own folder with the same id."""
 
     def open(self, facts: RunFacts) -> int:
         settings = wandb.Settings(

@@ -1,4 +1,4 @@
-"""Search over settings: which values are drawn, and the study that remembers them. How a trial is run lives in flows.
+"""Hyperparameter search: the search space, and the study that stores the trials; `flows` runs the trials.
 
 Without Keras and without Prefect.
 """

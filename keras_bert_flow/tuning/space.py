@@ -1,4 +1,4 @@
-"""The space of a search: read from options, checked by the configuration's own rules, and drawn from."""
+"""The search space: parsed from options, checked by the configuration's own rules, and sampled."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,17 +10,17 @@ from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.tuning import Dimension, TuningConfig
 from keras_bert_flow.yaml_documents import parse_yaml
 
-INNER_SHARE = 0.618  # of a range: a value that no integer setting takes
-# Where results lie and who watches; a search sets them itself, or they measure nothing.
+INNER_SHARE = 0.618  # of a range: gives a fractional value, which no integer setting accepts
+# Settings of storage and monitoring, which the search sets itself or which do not affect the objective.
 NOT_SEARCHED = ("tuning", "runs", "name", "loggers", "beam", "distribution", "backend", "evaluation")
 SEARCHES = ("finetuning.grid", "finetuning.label_counts", "finetuning.compare_random")
 
 
 def read_dimension(option: str) -> tuple[str, dict[str, Any]]:
-    """Read `setting=low..high`, `setting=low..high:log` or `setting=a,b,c`.
+    """Parse `setting=low..high`, `setting=low..high:log` or `setting=a,b,c`.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: `option` has none of these forms.
     """
     name, _, text = option.partition("=")
     bounds, colon, scale = text.partition(":")
@@ -39,10 +39,10 @@ def read_dimension(option: str) -> tuple[str, dict[str, Any]]:
 
 
 def read_tuning(tuning: TuningConfig | None, options: Sequence[str], trials: int | None) -> TuningConfig:
-    """Return the section `tuning` with what options of the command put in its place.
+    """Return the section `tuning`, overridden by command-line options.
 
     Raises:
-        ValueError: there is no space, or a range or a number is none.
+        ValueError: there is no search space, or a range or number is invalid.
     """
     values = (tuning or TuningConfig()).model_dump(exclude_unset=True)
     values["space"] = dict(values.get("space", {}))
@@ -59,13 +59,13 @@ def read_tuning(tuning: TuningConfig | None, options: Sequence[str], trials: int
 
 
 def check_space(tuning: TuningConfig, objective: str, load: Callable[[Sequence[str]], Any]) -> None:
-    """Check that the configuration takes what may be drawn: each setting at its bounds, within them, and each choice.
+    """Check that the configuration accepts the search space: each setting at and within its bounds, and each choice.
 
     Args:
-        objective: what is measured.
-        load: loads the configuration with `setting=value` overrides, and raises ValueError for a wrong one.
+        objective: the objective of the search.
+        load: loads the configuration with `setting=value` overrides, and raises ValueError for an invalid one.
     Raises:
-        ValueError: a setting is unknown, takes no such value, or changes nothing that is measured.
+        ValueError: a setting is unknown, does not accept a value, or does not affect the objective.
     """
     for name, dimension in tuning.space.items():
         is_of_task = name.split(".")[0] in ("task", "finetuning")
@@ -79,12 +79,12 @@ def check_space(tuning: TuningConfig, objective: str, load: Callable[[Sequence[s
 
 
 def draw(trial: optuna.Trial, space: Mapping[str, Dimension]) -> dict[str, Any]:
-    """Draw a value for each setting; a choice that Optuna cannot store, such as a list, is drawn as its JSON."""
+    """Sample a value for each setting; a choice that Optuna cannot store, such as a list, is stored as JSON."""
     return {name: _draw(trial, name, dimension) for name, dimension in space.items()}
 
 
 def write_overrides(values: Mapping[str, Any]) -> list[str]:
-    """Write drawn values as `--set` takes them."""
+    """Format sampled values for `--set`."""
     return [write_override(name, value) for name, value in values.items()]
 
 
@@ -94,7 +94,7 @@ def write_override(name: str, value: Any) -> str:
 
 
 def read_params(params: Mapping[str, Any], space: Mapping[str, Dimension]) -> dict[str, Any]:
-    """Return the values behind the parameters of a stored trial, in the order of the space."""
+    """Return the values of a stored trial's parameters, in the order of the space."""
     return {name: _find_choice(params[name], space[name]) for name in space if name in params}
 
 

@@ -1,4 +1,4 @@
-"""The study of a search, kept in a file so that it goes on after a kill with the trial that was running."""
+"""The Optuna study of a search, stored in a file so that a killed search resumes with the trial that was running."""
 
 import hashlib
 import os
@@ -16,12 +16,12 @@ from keras_bert_flow.config.tuning import TuningConfig
 from keras_bert_flow.tuning.space import draw, read_params
 
 STUDY_FILE, STUDY = "study.journal", "search"
-FAILURE = "failure"  # attribute of a trial that ended so
+FAILURE = "failure"  # attribute of a failed trial
 DIRECTIONS = {"dev_score": StudyDirection.MAXIMIZE, "held_out_loss": StudyDirection.MINIMIZE}
 
 
 class _HeldLock:
-    """No lock of the file's own, since one that a kill leaves would be waited for; the folder is locked by its user."""
+    """A lock that does nothing: the caller locks the folder, and a lock file left by a kill would block the search."""
 
     def acquire(self) -> bool:
         return True
@@ -31,13 +31,13 @@ class _HeldLock:
 
 
 class Search:
-    """A study of Optuna and the trials that it still needs; one process at a time.
+    """An Optuna study and its trials, for one process at a time.
 
-    What is drawn depends on the seed and the trials that have ended, not on how often the search was stopped.
+    The sampled values depend on the seed and the ended trials, not on how often the search was interrupted.
 
     Args:
-        folder: of the study.
-        tuning: the search.
+        folder: folder of the study.
+        tuning: settings of the search.
         objective: `dev_score` or `held_out_loss`.
     """
 
@@ -45,7 +45,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.path, self._tuning = folder / STUDY_FILE, tuning
         _cut_unfinished_line(self.path)
-        # the class that a lock is to have is private to Optuna
+        # Optuna's base class of locks is private
         storage = JournalStorage(JournalFileBackend(str(self.path), lock_obj=_HeldLock()))  # type: ignore[arg-type]
         pruner = optuna.pruners.MedianPruner(n_startup_trials=tuning.startup_trials)
         self._study = optuna.create_study(
@@ -61,11 +61,11 @@ class Search:
                 self._study.enqueue_trial(stale.params)
 
     def list_ended(self) -> list[FrozenTrial]:
-        """Return the trials that have ended: complete, pruned or failed, but not those that were killed."""
+        """Return the trials that have ended: complete, pruned or failed, but not killed."""
         return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
     def begin_trial(self) -> tuple[optuna.Trial, dict[str, Any]]:
-        """Return a trial and its values: those of one that was killed, or newly drawn ones."""
+        """Return a trial and its values: those of a killed trial, or newly sampled ones."""
         place = len(self.list_ended())
         digest = hashlib.sha256(f"{self._tuning.seed}:{place}".encode()).digest()
         seed = int.from_bytes(digest[:4], "big")
@@ -80,12 +80,12 @@ class Search:
         self._study.tell(trial, state=TrialState.PRUNED)
 
     def fail(self, trial: optuna.Trial, failure: str) -> None:
-        """Note what ended a trial, as a pruned one, from which the sampler learns; it passes over failed ones."""
+        """Record a failure as a pruned trial, from which the sampler learns; it would ignore a failed trial."""
         trial.set_user_attr(FAILURE, failure)
         self._study.tell(trial, state=TrialState.PRUNED)
 
     def rank(self) -> list[tuple[int, float, Mapping[str, Any]]]:
-        """Return (place in order of their end, value, settings) of the complete trials, the best first."""
+        """Return (number among the ended trials, value, settings) of the complete trials, best first."""
         sign = -1 if self._study.direction == StudyDirection.MAXIMIZE else 1
         rows = [
             (place, trial.value, read_params(trial.params, self._tuning.space))
@@ -96,7 +96,7 @@ class Search:
 
 
 def _cut_unfinished_line(path: Path) -> None:
-    """Cut off a line that a kill left half written, to which the next one would be added."""
+    """Truncate a line left half-written by a kill, to which the next line would be appended."""
     if path.is_file():
         content = path.read_bytes()
         os.truncate(path, content.rfind(b"\n") + 1)

@@ -1,4 +1,4 @@
-"""Weight formats, a file each: named tensors in files, read and written with NumPy alone.
+"""Weight file formats, one per module: named tensors in files, read and written with NumPy alone.
 
-A codec knows nothing of encoders: what a tensor is called in a format, `tables/` says.
+A codec knows nothing of encoders: the tensor names of each format are in `tables/`.
 """

@@ -1,7 +1,7 @@
-"""Read and write `*.weights.h5`, the files of `keras.Model.save_weights`: a variable `i` of a layer is the HDF5 dataset
-`path/of/layer/vars/i`.
+"""Read and write `*.weights.h5`, the files of `keras.Model.save_weights`.
 
-Source of the layout: keras 3.15, saving/saving_lib.py, `H5IOStore`.
+Variable `i` of a layer is the HDF5 dataset `path/of/layer/vars/i`. Source of the layout: keras 3.15,
+saving/saving_lib.py, `H5IOStore`.
 """
 
 import math
@@ -18,14 +18,14 @@ from keras_bert_flow.conversion.codecs.tensors import TensorMapping, widen_bfloa
 from keras_bert_flow.terminal import abridge
 
 VARIABLES = "vars"
-OLD_LAYERS, LAYERS = "_layer_checkpoint_dependencies/", "layers/"  # of Keras 2.13, and since
+OLD_LAYERS, LAYERS = "_layer_checkpoint_dependencies/", "layers/"  # Keras 2.13, and later versions
 MAX_DATASETS = 100_000
 
 
 class KerasWeights(TensorMapping):
-    """The variables of a file, floating-point ones without those of the optimizer, each read when it is asked for.
+    """The floating-point variables of a file, without the optimizer's, read lazily.
 
-    Numbers are as they are in the file, bfloat16 as float32. Names have no `vars/`: `layers/dense/0`.
+    Dtypes are those of the file, with bfloat16 as float32. Names have no `vars/`: `layers/dense/0`.
     """
 
     def __init__(self, path: Path, places: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]):
@@ -41,11 +41,11 @@ class KerasWeights(TensorMapping):
 
 
 def open_weights(path: Path) -> KerasWeights:
-    """Open a file, after checking that all of its floating-point variables are in it.
+    """Open a file, after checking that all of its floating-point variables are stored in it.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no HDF5 file, is not whole, or keeps variables in other files or compressed.
+        ValueError: it is no HDF5 file, is incomplete, or stores variables compressed or in other files.
     """
     if not path.is_file():
         raise FileNotFoundError(f"Weights must be a file. Received: {path}, which is none. Check the path.")
@@ -55,14 +55,14 @@ def open_weights(path: Path) -> KerasWeights:
             dataset = file[place]
             name = _name(place)
             if name is None or not (_is_bfloat16(dataset) or dataset.dtype.kind == "f"):
-                continue  # of the optimizer, or a seed
+                continue  # a variable of the optimizer, or a seed
             _check_dataset(dataset, place, path)
             places[name], shapes[name] = place, tuple(dataset.shape)
     return KerasWeights(path, places, shapes)
 
 
 def write_weights(path: Path, variables: Mapping[str, np.ndarray]) -> None:
-    """Write variables in the dtypes that they have, by names as `KerasWeights` has them."""
+    """Write variables in their own dtypes; names are as in `KerasWeights`."""
     with h5py.File(path, "w") as file:
         for name, value in variables.items():
             layer, _, number = name.rpartition("/")
@@ -76,13 +76,13 @@ def _opened(path: Path) -> Iterator[h5py.File]:
     try:
         with h5py.File(path, "r") as file:
             yield file
-    except (OSError, RuntimeError, KeyError) as error:  # h5py raises each for damaged files
+    except (OSError, RuntimeError, KeyError) as error:  # h5py raises any of these for damaged files
         reason = abridge(" ".join(str(error).split()))
         raise ValueError(f"{path}: not a whole HDF5 file ({reason}). Copy or save it again.") from None
 
 
 def _list_datasets(file: h5py.File, path: Path) -> list[str]:
-    """Return the paths of all datasets, each once; links are not followed."""
+    """Return the paths of all datasets, each once, without following links."""
     places: list[str] = []
 
     def collect(place, item):
@@ -96,7 +96,7 @@ def _list_datasets(file: h5py.File, path: Path) -> list[str]:
 
 
 def _name(place: str) -> str | None:
-    """Return the name of a variable of a layer; None for that of an optimizer."""
+    """Return the name of a layer's variable; None for an optimizer's."""
     place = place.replace(OLD_LAYERS, LAYERS)
     layer, _, number = place.rpartition(f"/{VARIABLES}/")
     return f"{layer}/{number}" if layer.startswith(LAYERS) else None
@@ -107,7 +107,7 @@ def _is_bfloat16(dataset: h5py.Dataset) -> bool:
 
 
 def _check_dataset(dataset: h5py.Dataset, place: str, path: Path) -> None:
-    """Raise ValueError unless the numbers are in the file, as many bytes as the shape says."""
+    """Raise ValueError unless the data is stored in the file and its byte size matches the shape."""
     needed = dataset.dtype.itemsize * math.prod(dataset.shape)
     stored = dataset.id.get_storage_size()
     if dataset.is_virtual or dataset.external or not needed == stored <= os.path.getsize(path):

@@ -1,6 +1,6 @@
-"""Read and write safetensors files. Everything in a header is checked before any tensor is read.
+"""Read and write safetensors files; the whole header is checked before any tensor is read.
 
-A large model is in several, and `model.safetensors.index.json` says which tensor is in which. Source of the format:
+A large model is sharded, and `model.safetensors.index.json` maps tensors to files. Source of the format:
 https://github.com/huggingface/safetensors, README.md, "Format"; of the index: huggingface_hub, serialization/_base.py.
 """
 
@@ -35,7 +35,7 @@ _INTEGERS: dict[str, np.dtype] = {
 }
 _DTYPES: dict[str, np.dtype] = _FLOATS | _INTEGERS | {"BOOL": np.dtype("?")}
 READABLE = tuple(_DTYPES)
-# Bits of an element; those that numpy has no type for may be in a file, but are not read.
+# Bits per element; dtypes that NumPy lacks may occur in a file, but are not read.
 _BITS = {name: 8 * dtype.itemsize for name, dtype in _DTYPES.items()} | {
     "F4": 4,
     "F6_E2M3": 6,
@@ -58,10 +58,10 @@ class _Place(NamedTuple):
 
 
 class StoredTensors(TensorMapping):
-    """The tensors of a file, or of several, each read when it is asked for, in its own dtype; bfloat16 as float32.
+    """The tensors of one file or of several shards, read lazily in their own dtypes; bfloat16 as float32.
 
     Attributes:
-        path: the file, or the index of several.
+        path: the file, or the index of the shards.
         shapes: name → shape.
     """
 
@@ -77,7 +77,7 @@ class StoredTensors(TensorMapping):
         return array.reshape(place.shape)
 
     def rename(self, new_name: Callable[[str], str]) -> "StoredTensors":
-        """Return the same tensors under other names; ValueError if two get one name."""
+        """Return the same tensors under other names; ValueError if two get the same name."""
         places: dict[str, _Place] = {}
         for name, place in self._places.items():
             if new_name(name) in places:
@@ -105,13 +105,13 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], dtype: str = FL
     """Write tensors as float32, or rounded to float16 or bfloat16."""
     kind = find_dtype(dtype)
     arrays = {name: np.ascontiguousarray(array, dtype=kind) for name, array in tensors.items()}
-    # transformers refuses a file that does not say for which framework it is.
+    # transformers refuses a file whose metadata does not name a framework.
     save_file(arrays, path, metadata={"format": "pt"})
     follow_umask(path)
 
 
 def find_dtype(name: str) -> np.dtype:
-    """Return the dtype of a name; numpy has no bfloat16 of its own."""
+    """Return the NumPy dtype with a name; bfloat16 comes from ml_dtypes, as NumPy lacks it."""
     if name == BFLOAT16:
         import ml_dtypes
 
@@ -120,8 +120,7 @@ def find_dtype(name: str) -> np.dtype:
 
 
 def open_model_tensors(folder: Path, dtypes: tuple[str, ...] = tuple(_FLOATS)) -> StoredTensors:
-    """Open the floating-point tensors of a model directory, or those of other dtypes; such as `position_ids` are left
-    out.
+    """Open the tensors of some dtypes of a model directory; by default floating-point ones, which omits `position_ids`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -144,7 +143,7 @@ def open_model_tensors(folder: Path, dtypes: tuple[str, ...] = tuple(_FLOATS)) -
 
 
 def _advise(folder: Path) -> str:
-    """Return what to do about a folder without safetensors."""
+    """Return advice about a folder without safetensors, for an error message."""
     if (folder / PICKLE).is_file():
         return (
             f"No pickle is read. Where {PICKLE} can be trusted, transformers turns it into safetensors: "
@@ -155,7 +154,7 @@ def _advise(folder: Path) -> str:
 
 
 def _list_shards(index: Path) -> list[str]:
-    """Return the names of the files of an index, in order; ValueError unless they are files beside it."""
+    """Return the file names in an index, in order; ValueError unless they name files in the same folder."""
     try:
         content = read_json(index)
         names = content["weight_map"].values()
@@ -174,16 +173,16 @@ def _list_shards(index: Path) -> list[str]:
 
 
 def open_floats(path: Path) -> StoredTensors:
-    """Open the floating-point tensors of a file; errors as of `open_tensors`."""
+    """Open the floating-point tensors of a file; errors as for `open_tensors`."""
     return open_tensors(path, tuple(_FLOATS))
 
 
 def open_tensors(path: Path, dtypes: tuple[str, ...] = READABLE) -> StoredTensors:
-    """Open the tensors of some dtypes, after checking that the header fits the size of the file.
+    """Open the tensors of some dtypes, after checking the header against the size of the file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no safetensors file, or is not whole.
+        ValueError: it is no safetensors file, or is incomplete.
     """
     try:
         places = _read_header(path)
@@ -199,7 +198,7 @@ def _is_finite(dtype: str, values: np.ndarray) -> bool:
 
 
 def _read_header(path: Path) -> dict[str, _Place]:
-    """Return the places of all tensors; ValueError unless they fill the file without a gap or an overlap."""
+    """Return the locations of all tensors; ValueError unless they fill the file without gaps or overlaps."""
     with open(path, "rb") as file:
         file_bytes = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
@@ -223,7 +222,7 @@ def _read_header(path: Path) -> dict[str, _Place]:
 
 
 def _check_entries(entries: Mapping[str, object]) -> Iterator[tuple[str, tuple[int, int, str, tuple[int, ...]]]]:
-    """Yield name, first and last byte, dtype and shape of each tensor, checked."""
+    """Check each tensor's entry, and yield its name, start and end offset, dtype and shape."""
     for name, entry in entries.items():
         shown = abridge(ascii(name))
         if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
@@ -240,7 +239,7 @@ def _check_entries(entries: Mapping[str, object]) -> Iterator[tuple[str, tuple[i
 
 
 def _are_counts(values: object) -> bool:
-    # Python's integers do not overflow, but a product of a million of them takes long.
+    # Python's integers do not overflow, but a product of a million of them is slow.
     return (
         isinstance(values, list)
         and len(values) <= 32

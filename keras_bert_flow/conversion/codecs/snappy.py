@@ -1,4 +1,4 @@
-"""Decompress Snappy, which TensorFlow's index files may be compressed with.
+"""Decompress Snappy, which TensorFlow may use in checkpoint index files.
 
 Source of the format: https://github.com/google/snappy, format_description.txt.
 """
@@ -6,17 +6,17 @@ Source of the format: https://github.com/google/snappy, format_description.txt.
 from keras_bert_flow.records.wire_format import read_varint
 
 LITERAL = 0
-_SHORT_LITERAL = 60  # longer ones have their length in 1 to 4 bytes
+_SHORT_LITERAL = 60  # longer ones store their length in 1 to 4 bytes
 _OFFSET_BYTES = {2: 2, 3: 4}
 
 
 def decompress(data: bytes, most: int) -> bytes:
-    """Return what was compressed.
+    """Return the decompressed data.
 
     Args:
-        most: bytes that it may be.
+        most: maximum number of bytes of the result.
     Raises:
-        ValueError: it is no Snappy, or longer.
+        ValueError: the data is not Snappy, or the result is longer.
     """
     length, place = read_varint(data, 0)
     if length > most:
@@ -52,7 +52,7 @@ def decompress(data: bytes, most: int) -> bytes:
 
 
 def _copy(found: bytearray, offset: int, count: int) -> None:
-    """Repeat what lies so far back, which may overlap what it makes."""
+    """Append a copy of `count` bytes from `offset` bytes back; the copy may overlap its source."""
     if not 0 < offset <= len(found):
         raise ValueError("a compressed block copies what is not there")
     pattern = found[-offset:][:count]

@@ -1,8 +1,8 @@
-"""Read and write TensorFlow's tables of sorted keys, the format of a checkpoint's index: that of LevelDB.
+"""Read and write TensorFlow's sorted tables, the format of a checkpoint's index: LevelDB's table format.
 
-A file is a sequence of blocks, then one of the last key and the place of each, and a footer that says where that is. A
-block has entries, which share the beginnings of their keys, offsets of those that share none, and a checksum. Source:
-tensorflow/core/lib/io/table_format.txt and block_builder.cc.
+A file is a sequence of data blocks, an index block with the last key and the location of each, and a footer that
+locates the index block. A block has entries with prefix-compressed keys, the offsets of those stored in full, and a
+checksum. Source: tensorflow/core/lib/io/table_format.txt and block_builder.cc.
 """
 
 import os
@@ -18,7 +18,7 @@ MAX_BYTES = 64 << 20  # a BERT of 24 layers with the slots of its optimizer has 
 MAX_KEY_BYTES = 64 << 10
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 _FOOTER_BYTES = 48
-_TRAILER = struct.Struct("<BI")  # of a block: how it is compressed, and its checksum with that
+_TRAILER = struct.Struct("<BI")  # of a block: compression type, and checksum of the block and that byte
 _PLAIN, _SNAPPY = 0, 1
 _BLOCK_BYTES = 4096
 _RESTART_EVERY = 16
@@ -30,7 +30,7 @@ def read_table(path: Path) -> dict[bytes, bytes]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no such table, or is damaged; a clause without the name of the file.
+        ValueError: it is no such table, or is damaged; the message is a clause without the file name.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -43,7 +43,7 @@ def read_table(path: Path) -> dict[bytes, bytes]:
     _, place = _read_place(footer, 0)
     (start, length), _ = _read_place(footer, place)
     found: dict[bytes, bytes] = {}
-    left, last = MAX_BYTES, b""  # what blocks may be once they are decompressed
+    left, last = MAX_BYTES, b""  # bytes left for decompressed blocks
     for _, value in _read_entries(_read_block(data, start, length, left)):
         (start, length), _ = _read_place(value, 0)
         block = _read_block(data, start, length, left)
@@ -70,7 +70,7 @@ def write_table(path: Path, entries: Mapping[bytes, bytes]) -> None:
 
 
 def _append_block(written: bytearray, entries: Mapping[bytes, bytes]) -> bytes:
-    """Append a block, and return its place."""
+    """Append a block, and return its encoded location."""
     block, restarts, before = bytearray(), [], b""
     for number, (key, value) in enumerate(entries.items()):
         if number % _RESTART_EVERY == 0:
@@ -124,7 +124,7 @@ def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_place(data: bytes, place: int) -> tuple[tuple[int, int], int]:
-    """Return start and length of a block, and where they end."""
+    """Decode a block's start and length; return them and the offset after them."""
     start, place = read_varint(data, place)
     length, place = read_varint(data, place)
     return (start, length), place

@@ -1,7 +1,7 @@
-"""Read and write TensorFlow's checkpoints, `PREFIX.index` and `PREFIX.data-00000-of-00001`, without TensorFlow.
+"""Read and write TensorFlow checkpoints, `PREFIX.index` and `PREFIX.data-00000-of-00001`, without TensorFlow.
 
-The index is a table of sorted keys: a header under the empty one, and for each tensor its type, shape, shard, place and
-checksum, as Protocol Buffers. A variable that was partitioned has an entry that names its parts, and one for each part.
+The index is a sorted table of Protocol Buffers: a header under the empty key, and for each tensor its type, shape,
+shard, offset and checksum. A partitioned variable has one entry that lists its slices, and one entry per slice.
 Source: tensorflow/core/protobuf/tensor_bundle.proto and core/util/tensor_bundle/tensor_bundle.cc.
 """
 
@@ -30,7 +30,7 @@ from keras_bert_flow.terminal import abridge
 
 INDEX_SUFFIX = ".index"
 MAX_SHARDS = 100_000  # five digits
-MAX_RANK = 254  # of a tensor, in TensorFlow
+MAX_RANK = 254  # maximum rank of a tensor in TensorFlow
 _HEADER = b""
 _BFLOAT16 = 14
 _DTYPES: dict[int, np.dtype] = {  # DataType of tensorflow/core/framework/types.proto
@@ -44,7 +44,7 @@ _DTYPES: dict[int, np.dtype] = {  # DataType of tensorflow/core/framework/types.
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items() if number != _BFLOAT16}
 _CHECKSUM = struct.Struct("<I")
 
-Extents = tuple[tuple[int, int], ...]  # start and length of each axis; a whole one may be (0, -1)
+Extents = tuple[tuple[int, int], ...]  # start and length of each axis; (0, -1) denotes a whole axis
 
 
 class _Entry(NamedTuple):
@@ -58,7 +58,7 @@ class _Entry(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a tensor is: in one part, or in several along an axis."""
+    """Location of a tensor: one entry, or several slices along an axis."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -67,9 +67,9 @@ class _Place(NamedTuple):
 
 
 class TensorBundle(TensorMapping):
-    """The tensors of a checkpoint, each read and checked when it is asked for, in its own dtype; bfloat16 as float32.
+    """The tensors of a checkpoint, read and checked lazily, in their own dtypes; bfloat16 as float32.
 
-    Those of other dtypes than numbers, such as the texts that TensorFlow 2 keeps beside, are left out.
+    Non-numeric tensors, such as the strings that TensorFlow 2 also stores, are left out.
 
     Attributes:
         path: the index.
@@ -102,14 +102,14 @@ class TensorBundle(TensorMapping):
 
 
 def open_bundle(prefix: str | Path) -> TensorBundle:
-    """Open a checkpoint, after checking that its index fits the size of its files.
+    """Open a checkpoint, after checking its index against the sizes of its files.
 
     Args:
         prefix: the path without `.index`.
     Raises:
         FileNotFoundError: a file is missing.
         OSError: a file cannot be read.
-        ValueError: it is no checkpoint, or is not whole.
+        ValueError: it is no checkpoint, or is incomplete.
     """
     path = Path(f"{prefix}{INDEX_SUFFIX}")
     if not path.is_file():
@@ -134,12 +134,12 @@ def open_bundle(prefix: str | Path) -> TensorBundle:
 
 
 def write_bundle(prefix: str | Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write a checkpoint of one shard, which TensorFlow 1 and 2 read.
+    """Write a checkpoint of one shard, readable by TensorFlow 1 and 2.
 
     Args:
         tensors: float32, float64, float16, int32 or int64.
     """
-    version = write_field(1, VARINT, write_varint(1))  # of the producer
+    version = write_field(1, VARINT, write_varint(1))  # producer version
     entries = {_HEADER: write_field(1, VARINT, write_varint(1)) + write_field(3, BYTES, version)}
     place = 0
     with open(name_shard(prefix, 0, 1), "wb") as file:
@@ -153,7 +153,7 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def name_shard(prefix: str | Path, number: int, of: int) -> Path:
-    """Return the path of a file of data."""
+    """Return the path of a data file."""
     return Path(f"{prefix}.data-{number:05d}-of-{of:05d}")
 
 
@@ -195,7 +195,7 @@ def _read_slice(message: bytes) -> Extents:
 
 
 def _read_message(data: bytes) -> dict[int, list[bytes]]:
-    """Return the values of each field, as they are written."""
+    """Return the encoded values of each field."""
     found: dict[int, list[bytes]] = {}
     for number, _, start, end in read_fields(data, 0, len(data)):
         found.setdefault(number, []).append(data[start:end])
@@ -203,15 +203,15 @@ def _read_message(data: bytes) -> dict[int, list[bytes]]:
 
 
 def _read_integer(fields: Mapping[int, list[bytes]], number: int) -> int:
-    """Return the last value of a field, 0 where it is left out."""
+    """Return the last value of a field, or 0 if it is absent."""
     return int(read_varints(fields[number][-1])[-1]) if number in fields else 0
 
 
 def _find_places(entries: Mapping[bytes, _Entry], sizes: list[int]) -> dict[str, _Place]:
-    """Return where each tensor is, having checked that it is there."""
+    """Return the location of each tensor, after checking that it exists."""
     places = {}
     for key, entry in entries.items():
-        if key.startswith(b"\0") or entry.dtype not in _DTYPES:  # a part of another tensor, or no number
+        if key.startswith(b"\0") or entry.dtype not in _DTYPES:  # a slice of another tensor, or not numeric
             continue
         name = key.decode(errors="backslashreplace")
         place = _join_parts(key, entry, entries) if entry.slices else _Place(entry.dtype, entry.shape, (entry,))
@@ -224,7 +224,7 @@ def _find_places(entries: Mapping[bytes, _Entry], sizes: list[int]) -> dict[str,
 
 
 def _join_parts(key: bytes, entry: _Entry, entries: Mapping[bytes, _Entry]) -> _Place | None:
-    """Return where the parts of a tensor are; None unless they follow each other along one axis to the whole."""
+    """Return the locations of a tensor's slices; None unless they tile the tensor along one axis."""
     if any(len(extents) != len(entry.shape) for extents in entry.slices):
         return None
     cut = {

@@ -1,4 +1,4 @@
-"""Base class of the tensors of a file."""
+"""Base class of lazily read tensors."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class TensorMapping(Mapping[str, np.ndarray]):
-    """Tensors by name, each read when it is asked for; their names and shapes are known without.
+    """Mapping of names to tensors that are read lazily; names and shapes are known without reading.
 
     Args:
         shapes: name → shape.
@@ -23,7 +23,7 @@ class TensorMapping(Mapping[str, np.ndarray]):
         """Read a tensor."""
 
     def __contains__(self, name: object) -> bool:
-        return name in self.shapes  # by default a mapping would read the tensor
+        return name in self.shapes  # the default of `Mapping` would read the tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -33,5 +33,5 @@ class TensorMapping(Mapping[str, np.ndarray]):
 
 
 def widen_bfloat16(upper_halves: np.ndarray) -> np.ndarray:
-    """Return bfloat16, given as uint16, as float32, of which it is the upper half; numpy has no such type."""
+    """Convert bfloat16, given as uint16, to float32, whose upper half it is; NumPy has no bfloat16."""
     return (upper_halves.astype(np.uint32) << 16).view(np.float32)

@@ -1,1 +1,1 @@
-"""Directories of models in each format, a file each: how one is known, read into a `Checkpoint`, and written."""
+"""Model formats, one per module: detecting a model of the format, reading it into a `Checkpoint`, writing it."""

@@ -1,4 +1,4 @@
-"""Adapters as `peft` writes them: read merged into the models that they are of."""
+"""LoRA adapters in `peft`'s format, read merged into their base models."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ BARE = "Model"  # architecture without a head
 
 
 class Adapter(Format):
-    """Adapters of LoRA, which are read and not written: training makes them."""
+    """LoRA adapters; this format is only read, since training writes adapters."""
 
     title = "an adapter"
 
@@ -45,10 +45,10 @@ class Adapter(Format):
         return is_adapter(path)
 
     def read(self, path: Path, cased: bool | None, told: str | Path | None = None) -> Checkpoint:
-        """Read an adapter and its model as the whole model that they make.
+        """Read an adapter merged into its base model.
 
         Args:
-            told: the model, where it is not the one that `adapter_config.json` names.
+            told: the base model, if it is not the one that `adapter_config.json` names.
         """
         tensors: Any  # `AdaptedTensors`, as the folder is an adapter's
         base, settings = find_base(path, told), read_adapter_config(path)
@@ -92,7 +92,7 @@ class Adapter(Format):
 def _describe_head(
     config: dict[str, Any], task_type: str | None, table: FamilyTable, tensors: AdaptedTensors
 ) -> dict[str, Any]:
-    """Return `config.json` of an adapter without one: that of its model, with the head that the adapter brings."""
+    """Return a `config.json` for an adapter without one: its base model's, with the head of the adapter."""
     architectures = {theirs: ours for ours, theirs in TASK_TYPES.items()}
     heads = {find_root(name) for name in tensors.whole} - list_roots(table)
     if task_type not in architectures or not (heads or architectures[task_type] == BARE):
@@ -106,7 +106,7 @@ def _describe_head(
 
 
 def _describe_merge(settings: Mapping[str, Any], base: Path, table: FamilyTable, tensors: AdaptedTensors) -> list[str]:
-    """Say what was merged, a clause each."""
+    """Return remarks on what was merged, one clause each."""
     block = re.compile(re.escape(table.block_name).replace(r"\{\}", r"\d+"))
     layers = {block.sub("", name).removesuffix(".weight") for name in tensors.merged}
     rank, alpha = settings["r"], settings["lora_alpha"]

@@ -1,4 +1,4 @@
-"""Base class of formats."""
+"""Base class of model formats."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -7,11 +7,11 @@ from keras_bert_flow.conversion.checkpoint import Checkpoint
 
 
 class Format(ABC):
-    """A format in which models travel.
+    """Base class of formats in which models are stored.
 
     Attributes:
-        title: what to call it in a message.
-        dtypes: of the numbers that it can hold, the usual first.
+        title: its name in messages.
+        dtypes: dtypes that it can hold, the usual one first.
     """
 
     title: str
@@ -19,14 +19,14 @@ class Format(ABC):
 
     @abstractmethod
     def recognise(self, path: Path) -> bool:
-        """Say whether a path is of this format, by the names of its files."""
+        """Return whether a path is of this format, judging by its file names."""
 
     @abstractmethod
     def read(self, path: Path, cased: bool | None) -> Checkpoint:
-        """Read all but the tensors, which are read when they are asked for.
+        """Read a model; its tensors are read lazily.
 
         Args:
-            cased: whether the vocabulary keeps case, where the format does not say so.
+            cased: whether the vocabulary keeps case, if the format does not say so.
         Raises:
             FileNotFoundError: a file is missing.
             ValueError: a file is damaged or does not fit the others.
@@ -34,7 +34,7 @@ class Format(ABC):
 
     @abstractmethod
     def write(self, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[str, ...]:
-        """Write a model to a folder that is there, and return what was changed or left out, a clause each.
+        """Write a model to an existing folder, and return what was changed or left out, one clause each.
 
         Raises:
             ValueError: the format cannot hold it.

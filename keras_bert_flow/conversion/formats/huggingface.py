@@ -1,4 +1,4 @@
-"""Hugging Face's directories: `config.json`, safetensors and the files of a tokenizer."""
+"""Hugging Face model directories: `config.json`, safetensors and tokenizer files."""
 
 import shutil
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ COMPANIONS = ("task.json", "modules.json", "sentence_bert_config.json", "1_Pooli
 
 
 class HuggingFace(Format):
-    """Model directories as `transformers` has them, and this package."""
+    """Model directories as written by `transformers` and this package."""
 
     title = "Hugging Face"
     dtypes = ("float32", "bfloat16", "float16")
@@ -61,7 +61,7 @@ class HuggingFace(Format):
         )
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Pass: whatever was read can be written."""
+        """Accept every model: whatever was read can be written."""
 
     def write(self, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[str, ...]:
         config = dict(checkpoint.config)
@@ -72,7 +72,7 @@ class HuggingFace(Format):
         tokenizer = dict(checkpoint.tokenizer)
         is_missing = VOCABULARY_FILE in tokenizer and FAST_TOKENIZER not in tokenizer
         if is_missing:
-            vocabulary: Any = tokenizer[VOCABULARY_FILE]  # a path: no format makes one
+            vocabulary: Any = tokenizer[VOCABULARY_FILE]  # a path: no format generates a vocabulary file
             pieces = read_vocabulary(vocabulary)
             tokenizer[FAST_TOKENIZER] = encode_fast_tokenizer(pieces, checkpoint.keeps_case())
         copy_files(tokenizer | dict(checkpoint.companions), folder)
@@ -80,7 +80,7 @@ class HuggingFace(Format):
 
 
 def name_tensors(config: dict[str, Any], checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """Return the tensors by the names that `transformers` gives them: with a prefix where there is a head."""
+    """Return the tensors by their names in `transformers`: with a prefix if the model has a head."""
     table = find_table_of(config, CONFIG)
     architecture = (config.get("architectures") or [""])[0].removeprefix(table.class_prefix)
     roots = list_roots(table, architecture)
@@ -89,20 +89,20 @@ def name_tensors(config: dict[str, Any], checkpoint: Checkpoint) -> dict[str, np
 
 
 def list_roots(table: FamilyTable, architecture: str = "") -> set[str]:
-    """Return the first parts of the names of an encoder's tensors, by which they are told from those of a head."""
-    # A dense layer that an architecture counts to its head has no prefix there: `pre_classifier` of DistilBERT.
+    """Return the first name components of an encoder's tensors, which tell them apart from a head's."""
+    # A dense layer that an architecture counts as part of its head has no prefix: `pre_classifier` of DistilBERT.
     pooler = {} if POOLER in table.heads.get(architecture, {}) else table.pooler
     parts = (*table.embeddings.values(), *pooler.values())
     return {find_root(tensors.name) for tensors in parts} | {find_root(table.block_name)}
 
 
 def find_root(name: str) -> str:
-    """Return the first part of the name of a tensor."""
+    """Return the first component of a tensor's name."""
     return name.partition(".")[0]
 
 
 def copy_files(files: Mapping[str, Path | bytes], folder: Path) -> None:
-    """Write files by their names."""
+    """Write files, given as paths or bytes by name, to a folder."""
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         if isinstance(content, bytes):
@@ -112,7 +112,7 @@ def copy_files(files: Mapping[str, Path | bytes], folder: Path) -> None:
 
 
 def _list_copies(config: Mapping[str, Any], table: FamilyTable) -> dict[str, str]:
-    """Return the names under which checkpoints may have the embeddings, and a bias, again: copy → original."""
+    """Return names of duplicates of the embeddings, and of a bias, that a checkpoint may hold: copy → original."""
     if config.get(TIED_FIELD) is False:
         return {}
     head, own = (table.name_heads(names, "")["mlm"] for names in (MASKED_LM_HEAD, MASKED_LM_TABLE))

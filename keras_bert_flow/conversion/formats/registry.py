@@ -1,11 +1,11 @@
-"""Find a format by its name, or by the files of a path."""
+"""Registry of model formats: find one by name, or detect it from the files of a path."""
 
 from pathlib import Path
 
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.conversion.formats.format import Format
 
-# name → class, loaded when it is asked for
+# name → class, loaded lazily
 FORMATS = {
     "huggingface": "keras_bert_flow.conversion.formats.huggingface:HuggingFace",
     "tensorflow": "keras_bert_flow.conversion.formats.tensorflow:TensorFlow",
@@ -15,7 +15,7 @@ FORMATS = {
 
 
 def find_format(name: str) -> Format:
-    """Return the format of a name.
+    """Return the format with a name.
 
     Raises:
         ValueError: there is no such format.
@@ -26,11 +26,11 @@ def find_format(name: str) -> Format:
 
 
 def recognise(path: Path) -> str:
-    """Return the name of the format that a path is of.
+    """Return the name of the format of a path.
 
     Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: it is of none, or of several.
+        FileNotFoundError: the path does not exist.
+        ValueError: it matches no format, or several.
     """
     found = [name for name in FORMATS if find_format(name).recognise(path)]
     if not found and not path.exists():

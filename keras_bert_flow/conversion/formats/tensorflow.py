@@ -1,6 +1,6 @@
-"""Checkpoints as google-research/bert released them: `bert_config.json`, a tensor bundle, `vocab.txt`.
+"""Checkpoints in the layout of google-research/bert: `bert_config.json`, a tensor bundle, `vocab.txt`.
 
-TensorFlow is not needed to read and write them.
+Reading and writing them does not need TensorFlow.
 """
 
 from pathlib import Path
@@ -85,7 +85,7 @@ class TensorFlow(Format):
 
 
 def _find_prefix(path: Path) -> Path:
-    """Return a prefix that is there, in a folder or as it was given; ValueError unless there is one."""
+    """Return the checkpoint prefix, as given or found in a folder; ValueError unless there is exactly one."""
     if not path.is_dir():
         return path
     found = sorted(path.glob(f"*{INDEX_SUFFIX}"))

@@ -1,4 +1,4 @@
-"""What Hugging Face calls the settings and tensors of each family of encoders, a file each; known without Keras.
+"""Hugging Face's names for the settings and tensors of each encoder family, one per module; without Keras.
 
 No table reads or writes a file.
 """

@@ -1,4 +1,4 @@
-"""ALBERT, as `transformers` has it.
+"""ALBERT's names in `transformers`.
 
 Source: transformers 5, models/albert/configuration_albert.py and modeling_albert.py.
 """
@@ -15,7 +15,7 @@ TABLE = FamilyTable(
         Setting("embedding_dim", "embedding_size"),
         Setting("num_layers", "num_hidden_layers"),
         Setting("num_groups", "num_hidden_groups", 1),
-        Setting("sharing", "layer_sharing", "all"),  # ours: there, layers share whole blocks or nothing
+        Setting("sharing", "layer_sharing", "all"),  # our field: there, layers share whole blocks or nothing
         Setting("num_heads", "num_attention_heads"),
         Setting("hidden_dim", "hidden_size"),
         Setting("intermediate_dim", "intermediate_size"),

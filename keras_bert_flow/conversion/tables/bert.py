@@ -1,4 +1,4 @@
-"""BERT, as `transformers` has it.
+"""BERT's names in `transformers`.
 
 Source: transformers 5, models/bert/configuration_bert.py and modeling_bert.py.
 """
@@ -23,7 +23,7 @@ TABLE = FamilyTable(
         Setting("initializer_range", "initializer_range", 0.02),
     ),
     fixed={"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)},
-    # None of it varies here; it is written because readers older than transformers 5 look for it.
+    # These never vary here; they are written for readers older than transformers 5, which look for them.
     written={
         "position_embedding_type": "absolute",
         "is_decoder": False,

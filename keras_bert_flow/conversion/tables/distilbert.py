@@ -1,4 +1,4 @@
-"""DistilBERT, as `transformers` has it.
+"""DistilBERT's names in `transformers`.
 
 Source: transformers 5, models/distilbert/configuration_distilbert.py and modeling_distilbert.py.
 """

@@ -1,4 +1,4 @@
-"""ELECTRA, as `transformers` has it: the tensors of BERT's encoder, and heads of its own.
+"""ELECTRA's names in `transformers`: the tensors of BERT's encoder, and heads of its own.
 
 Its masked LM is the generator.
 

@@ -1,4 +1,4 @@
-"""BERT, as google-research/bert has it in its checkpoints.
+"""BERT's names in the checkpoints of google-research/bert.
 
 Source: google-research/bert, modeling.py, run_pretraining.py, run_classifier.py and run_squad.py.
 """
@@ -6,7 +6,7 @@ Source: google-research/bert, modeling.py, run_pretraining.py, run_classifier.py
 import re
 
 PREFIX = "bert/"
-# Hugging Face's name → google-research's, where it follows no rule. None of these kernels is transposed.
+# Hugging Face's name → google-research's, where no rule derives it. None of these kernels is transposed.
 _HEADS = {
     "cls.predictions.bias": "cls/predictions/output_bias",
     "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
@@ -20,21 +20,21 @@ _THEIR_HEADS = {theirs: ours for ours, theirs in _HEADS.items()}
 _TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 _NORM = {"weight": "gamma", "bias": "beta"}
 _THEIR_NORM = {theirs: ours for ours, theirs in _NORM.items()}
-# Head that google-research's programs train → class of `transformers`; the first that is there counts.
+# Head trained by google-research's programs → class of `transformers`; the first one present counts.
 ARCHITECTURES = {
     "cls.seq_relationship.weight": "BertForPreTraining",
     "cls.predictions.bias": "BertForMaskedLM",
     "classifier.weight": "BertForSequenceClassification",
     "qa_outputs.weight": "BertForQuestionAnswering",
 }
-# What a training program keeps beside the weights: the step, the moments of Adam, and those of LAMB and others.
+# What a training program stores besides the weights: the step, and the moments of Adam, LAMB and others.
 _BESIDE = re.compile(
     r".*/(adam|lamb)_[mv](_\d+)?|.*/(Adam|Momentum)(_\d+)?|(beta[12]_power|loss_scale|good_steps|global_step).*"
 )
 
 
 def name_there(name: str) -> tuple[str, bool]:
-    """Return google-research's name of a tensor of Hugging Face's, and whether it is transposed there.
+    """Return google-research's name for a Hugging Face tensor, and whether it is transposed there.
 
     Args:
         name: without the prefix `bert.`.
@@ -53,8 +53,9 @@ def name_there(name: str) -> tuple[str, bool]:
 
 
 def name_here(name: str) -> tuple[str, bool] | None:
-    """Return Hugging Face's name of a tensor of google-research's, without the prefix `bert.`, and whether it is
-    transposed there; None of what is no weight: moments of the optimizer and the step.
+    """Return Hugging Face's name for a google-research tensor, without `bert.`, and whether it is transposed there.
+
+    Returns None for what is not a weight: optimizer moments and the step.
     """
     if name in _THEIR_HEADS:
         return _THEIR_HEADS[name], False

@@ -1,4 +1,4 @@
-"""The families of KerasHub: names of classes, settings and variables, and what its classes compute.
+"""KerasHub's model families: names of classes, settings and variables, and what its classes compute.
 
 Source: keras_hub 0.32, src/models/<family>/<family>_{backbone,masked_lm,text_classifier,text_embedder}.py, and
 src/layers/modeling/{transformer_encoder,masked_lm_head,token_and_position_embedding}.py.
@@ -15,7 +15,7 @@ from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, MASKED_LM_HEAD
 
 MODEL_WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 MASKED_LM, CLASSIFIER, EMBEDDER = "MaskedLM", "TextClassifier", "TextEmbedder"
-HEAD_EPSILON = 1e-5  # of each masked-LM head, whatever the encoder has
+HEAD_EPSILON = 1e-5  # of every masked-LM head, whatever the encoder's
 WORD_PIECE, BYTE_PAIRS, SENTENCE_PIECE = "WordPiece", "byte-level BPE", "SentencePiece"
 _BLOCK_LAYERS = {
     "attention/query_key_value": "_self_attention_layer/{query,key,value}_dense",
@@ -25,7 +25,7 @@ _BLOCK_LAYERS = {
     "output": "_feedforward_output_dense",
     "output_layer_norm": "_feedforward_layer_norm",
 }
-# The kernel and bias of these have an axis for heads.
+# The kernels and biases of these layers have an axis for heads.
 _ATTENTION_SIZES = {
     "attention/query_key_value": (("hidden_dim", "num_heads", "head_dim"), ("num_heads", "head_dim")),
     "attention/output": (("num_heads", "head_dim", "hidden_dim"), ("hidden_dim",)),
@@ -64,14 +64,14 @@ _SETTINGS = {
 
 
 class Place(NamedTuple):
-    """Where a tensor of Hugging Face's is.
+    """Location of a Hugging Face tensor in a KerasHub preset.
 
     Attributes:
         file: `MODEL_WEIGHTS` or `TASK_WEIGHTS`.
-        name: of the variable in it.
-        shape: of the tensor.
-        shape_there: of the variable.
-        is_kernel: whether the tensor is transposed before it gets that shape.
+        name: name of the variable in the file.
+        shape: shape of the tensor.
+        shape_there: shape of the variable.
+        is_kernel: whether the tensor is transposed before it is reshaped.
     """
 
     file: str
@@ -83,22 +83,22 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class HubFamily:
-    """What KerasHub calls a family, and what its classes compute.
+    """KerasHub's names for a family, and what its classes compute.
 
     Attributes:
-        prefix: of the classes: `Bert`, which `Backbone` follows.
-        module: under `keras_hub.src.models`.
+        prefix: prefix of the classes, such as `Bert` in `BertBackbone`.
+        module: module under `keras_hub.src.models`.
         settings: fields of the shape → arguments of the backbone.
-        embeddings: our layers → KerasHub's in the backbone; those of the pooler and of `WIDENING` are numbered in the
-            order of the model.
-        has_pooler: whether the backbone has one.
+        embeddings: our layers → KerasHub's in the backbone; the layers of the pooler and of `WIDENING` are numbered in
+            the order of the model.
+        has_pooler: whether the backbone has a pooler.
         hidden_act, layer_norm_epsilon: of the encoder; its class takes no others.
-        mlm_hidden_act: of the masked-LM head.
+        mlm_hidden_act: activation of the masked-LM head.
         heads: class → our layers → KerasHub's in the task.
-        options: further arguments of the backbone, with the one value that is known here.
-        tokenizer: its kind.
-        folds_positions: whether positions are counted from the first token, and their vectors are the sum of those of
-            positions and of the one segment.
+        options: further arguments of the backbone, with the only value supported here.
+        tokenizer: kind of tokenizer.
+        folds_positions: whether positions are counted from the first token, and position embeddings include the
+            embedding of the only segment.
         classifier_rate: learning rate of a classifier that is compiled without one; 5e-5 in other tasks.
     """
 
@@ -162,12 +162,12 @@ HUB_FAMILIES = {
 def list_places(
     table: FamilyTable, shape: EncoderShape, architecture: str, task: str | None, num_classes: int = 0
 ) -> dict[str, Place]:
-    """Return where each tensor of a model is, by Hugging Face's names without a prefix.
+    """Return the location of each tensor of a model, by Hugging Face's names without a prefix.
 
     Args:
         architecture: class of `transformers`, without the family.
         task: class of KerasHub, one of `HubFamily.heads`; None without a head.
-        num_classes: of a classifier.
+        num_classes: number of classes of a classifier.
     """
     hub = HUB_FAMILIES[table.family]
     parts = {**table.embeddings, **{f"{BLOCK}{layer}": tensors for layer, tensors in table.block.items()}}
@@ -191,7 +191,7 @@ def list_places(
 
 
 def _list_encoder(hub: HubFamily, table: FamilyTable, shape: EncoderShape) -> Iterator[tuple[str, str, str]]:
-    """Yield our layers of the backbone, Hugging Face's and KerasHub's; those of a block as `BLOCK` + layer."""
+    """Yield our, Hugging Face's and KerasHub's name of each backbone layer; a block's layers as `BLOCK` + layer."""
     names = table.name_encoder(shape.num_blocks)
     for layer, place in hub.embeddings.items():
         if layer != WIDENING or shape.widens_embeddings:
@@ -206,13 +206,13 @@ def _list_encoder(hub: HubFamily, table: FamilyTable, shape: EncoderShape) -> It
 
 
 def _list_variables(layer: str, tensors: Tensors) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """Return the suffix of each tensor of a layer, its sizes, and those of the variable."""
+    """Return the suffix of each tensor of a layer, its sizes, and the sizes of the variable."""
     kernel, bias = tensors.weight, tensors.bias
     if layer.removeprefix(BLOCK) in _ATTENTION_SIZES:
         kernel, bias = _ATTENTION_SIZES[layer.removeprefix(BLOCK)]
     elif len(kernel) == 2 and bias:
         kernel = kernel[::-1]
     elif kernel[:1] == ("num_position_rows",):
-        kernel = ("max_positions", *kernel[1:])  # it has none before the first token
+        kernel = ("max_positions", *kernel[1:])  # without the positions before the first token
     variables = [("weight", tensors.weight, kernel), ("bias", tensors.bias, bias)]
     return [variable for variable in variables if variable[1]]

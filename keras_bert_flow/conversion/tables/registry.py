@@ -1,4 +1,4 @@
-"""Find the table of a family of encoders."""
+"""Registry of the tables of encoder families."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.terminal import abridge
 
-# family, `model_type` of Hugging Face → table, loaded when it is asked for
+# family, Hugging Face's `model_type` → table, loaded lazily
 TABLES = {
     "albert": "keras_bert_flow.conversion.tables.albert:TABLE",
     "bert": "keras_bert_flow.conversion.tables.bert:TABLE",
@@ -31,7 +31,7 @@ def find_table_of(config: Mapping[str, Any], source: str) -> FamilyTable:
     Raises:
         ValueError: there is no such family.
     """
-    if "registered_name" in config:  # as Keras describes each object
+    if "registered_name" in config:  # an object serialised by Keras
         raise ValueError(
             f"{source}: a model directory must be as Hugging Face has it. Received: a preset of KerasHub. Make one of "
             f"it: kbf convert {Path(source).parent} NEW."

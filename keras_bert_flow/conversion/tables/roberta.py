@@ -1,4 +1,4 @@
-"""RoBERTa, as `transformers` has it: the tensors of BERT's encoder, and heads of its own.
+"""RoBERTa's names in `transformers`: the tensors of BERT's encoder, and heads of its own.
 
 Source: transformers 5, models/roberta/configuration_roberta.py and modeling_roberta.py.
 """
@@ -27,7 +27,7 @@ TABLE = replace(
             "cls.predictions": "lm_head",
             "cls.predictions.decoder": "lm_head.decoder",
         },
-        # Its dense layer, with a tanh as that of the pooler, is part of the head.
+        # The dense layer with a tanh, like the pooler's, is part of the head.
         "ForSequenceClassification": {POOLER: "classifier.dense", "classifier": "classifier.out_proj"},
     },
     count_extra_positions=lambda settings: settings["pad_token_id"] + 1,

@@ -1,4 +1,4 @@
-"""The form of a table: what Hugging Face calls the settings and tensors of a family."""
+"""Base of the tables: Hugging Face's names for the settings and tensors of a family."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ class Tensors:
 
     Attributes:
         name: without `.weight` and `.bias`; braces hold the names of query, key and value, which are one layer here.
-        weight: sizes of the weight there, as fields of the shape of an encoder.
-        bias: sizes of the bias; empty where there is none.
+        weight: shape of the weight there, as fields of `EncoderShape`.
+        bias: shape of the bias; empty if there is none.
     """
 
     name: str
@@ -34,17 +34,17 @@ def norm(name: str, size: str) -> Tensors:
 
 
 def rows(name: str, count: str, size: str) -> Tensors:
-    """Return the tensor of an embedding."""
+    """Return the tensor of an embedding table."""
     return Tensors(name, (count, size))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A field of the shape of an encoder and the field of `config.json` that holds it.
+    """A field of `EncoderShape` and the field of `config.json` that holds it.
 
     Attributes:
-        default: Hugging Face's; None where a checkpoint must say it. A text where the field holds one.
-        least: least value of a whole number.
+        default: Hugging Face's default; None if a checkpoint must give the value. A string if the field holds one.
+        least: minimum of an integer field.
     """
 
     ours: str
@@ -55,22 +55,22 @@ class Setting:
 
 @dataclass(frozen=True)
 class FamilyTable:
-    """What Hugging Face calls a family.
+    """Hugging Face's names for the settings and tensors of a family.
 
     Attributes:
         family: our name, which is `model_type` there.
-        class_prefix: of the classes of `transformers`: `Bert`, which `ForMaskedLM` follows.
-        prefix: of the tensors of the encoder where there is a head beside it.
-        settings: of `config.json`, in its order.
-        fixed: fields that must have one of some values, of which the first is the default.
-        written: further fields of `config.json`, the same for each model.
+        class_prefix: prefix of the classes of `transformers`, such as `Bert` in `BertForMaskedLM`.
+        prefix: prefix of the encoder's tensors in a model with a head.
+        settings: fields of `config.json`, in its order.
+        fixed: fields with a fixed set of allowed values, of which the first is the default.
+        written: further fields of `config.json`, the same for every model.
         embeddings, pooler: our layers and variables → tensors.
         block: the same within a block.
-        block_name: of a block, with braces for its number.
-        heads: architecture → names of layers that are others here than in BERT: BERT's → this family's. Those of the
-            architecture `""` hold for each.
-        activation, classifier_dropout: fields of `config.json` that say them.
-        count_extra_positions: rows of the position embeddings beyond `max_positions`, from the arguments of a backbone.
+        block_name: name prefix of a block, with braces for its number.
+        heads: architecture → names of layers that differ from BERT's: BERT's → this family's. Those under the
+            architecture `""` hold for all.
+        activation, classifier_dropout: names of these fields in `config.json`.
+        count_extra_positions: number of position embeddings beyond `max_positions`, from the arguments of a backbone.
     """
 
     family: str
@@ -99,8 +99,9 @@ class FamilyTable:
         return others | blocks
 
     def list_sizes(self, shape: EncoderShape) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield the tensors of an encoder without its pooler, and their sizes, one by one: a damaged `config.json` may
-        speak of a thousand million layers.
+        """Yield the tensors of an encoder without its pooler, and their sizes.
+
+        This is a generator because a damaged `config.json` may claim a billion layers.
         """
         absent = () if shape.widens_embeddings else (WIDENING,)
         yield from size_tensors({ours: tensors for ours, tensors in self.embeddings.items() if ours not in absent})
@@ -108,8 +109,9 @@ class FamilyTable:
             yield from size_tensors(self.block, self.block_name.format(index))
 
     def list_copies(self, shape: EncoderShape) -> Iterator[tuple[str, str]]:
-        """Yield the names, of a layer of the lowest block and of the same in another, of what all blocks share here:
-        there, each block has it.
+        """Yield name pairs for layers that all blocks share here: in the lowest block, and in another block.
+
+        In `transformers`, each block has a copy.
         """
         for ours, tensors in self.block.items():
             if ours.partition("/")[0] in shape.shared_parts:
@@ -118,27 +120,27 @@ class FamilyTable:
                         yield self.block_name.format(0) + name, self.block_name.format(index) + name
 
     def name_heads(self, heads: Mapping[str, str], architecture: str) -> dict[str, str]:
-        """Return what the layers of heads are called in this family, from what they are called in BERT.
+        """Translate the names of head layers from BERT's to this family's.
 
         Args:
-            architecture: as `SavedAs` has it.
+            architecture: as in `SavedAs`.
         """
         others = {**self.heads.get("", {}), **self.heads.get(architecture, {})}
         pooler = {POOLER: others[POOLER]} if POOLER in others else {}
         return pooler | {ours: others.get(theirs, theirs) for ours, theirs in heads.items()}
 
     def name_pooler(self, architecture: str) -> str:
-        """Return what the pooler is called in an architecture, which may count it to its head."""
+        """Return the name of the pooler in an architecture, which may count it as part of its head."""
         return self.heads.get(architecture, {}).get(POOLER, self.pooler[POOLER].name)
 
     def normalise_name(self, name: str) -> str:
-        """Bring the spellings of old and prefixed checkpoints to one: no prefix, and layer norms as of today."""
+        """Normalise tensor names of old and prefixed checkpoints: no prefix, and current layer-norm names."""
         name = name.removeprefix(self.prefix)
         return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def size_tensors(parts: Mapping[str, Tensors], prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each tensor of some layers and its sizes."""
+    """Yield the name and shape of each tensor of some layers."""
     for tensors in parts.values():
         for name in split_fused(prefix + tensors.name):
             yield f"{name}.weight", tensors.weight
@@ -147,7 +149,7 @@ def size_tensors(parts: Mapping[str, Tensors], prefix: str = "") -> Iterator[tup
 
 
 def split_fused(name: str) -> list[str]:
-    """Return the layers that a name stands for: `a.b` and `a.c` for `a.{b,c}`."""
+    """Expand the braces of a name: `a.{b,c}` gives `a.b` and `a.c`."""
     before, brace, rest = name.partition("{")
     parts, _, after = rest.partition("}")
     return [before + part + after for part in parts.split(",")] if brace else [name]

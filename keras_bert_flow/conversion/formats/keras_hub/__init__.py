@@ -1,3 +1,4 @@
-"""Presets of KerasHub, read and written without KerasHub and Keras: a file each for the objects in their JSON files,
-the tokenizer, the weights, the settings that are read, and the models that fit.
+"""KerasHub presets, read and written without KerasHub and Keras.
+
+One module each for serialised objects, the tokenizer, the weights, reading settings, and choosing KerasHub's class.
 """

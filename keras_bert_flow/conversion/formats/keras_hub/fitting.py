@@ -1,4 +1,4 @@
-"""Say whether KerasHub has a class that computes a model, and which."""
+"""Find the KerasHub class that computes a model, if there is one."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -29,14 +29,14 @@ SEGMENTS = "embeddings/segment_embedding"
 
 
 class Fit(NamedTuple):
-    """How a model is kept in a preset.
+    """How a model is stored in a preset.
 
     Attributes:
-        task: class with the head, one of `HubFamily.heads`; None without.
-        num_classes: of a classifier.
-        places: of all tensors that KerasHub has.
-        absent: those of a pooler, where the model has none.
-        aside: tensors of the model for which it has no place, and which need none: see `weights.ASIDE`.
+        task: class with the head, one of `HubFamily.heads`; None without a head.
+        num_classes: number of classes of a classifier.
+        places: location of every tensor that KerasHub has.
+        absent: tensors of a pooler that the model lacks.
+        aside: tensors of the model that KerasHub lacks and does not need: see `weights.ASIDE`.
     """
 
     hub: HubFamily
@@ -50,7 +50,7 @@ class Fit(NamedTuple):
 
 
 def fit(checkpoint: Checkpoint) -> Fit:
-    """Find the class of KerasHub for a model.
+    """Find the KerasHub class for a model.
 
     Raises:
         ValueError: there is none, or it computes something else, such as another GELU.
@@ -112,7 +112,7 @@ def _check_shape(hub: HubFamily, shape: EncoderShape, config: Mapping[str, Any])
 
 
 def _check_arithmetic(hub: HubFamily, shape: EncoderShape, task: str | None) -> None:
-    """Raise ValueError unless a class of KerasHub has the GELUs and the epsilon of a model."""
+    """Raise ValueError unless KerasHub's class has the GELUs and the epsilon of the model."""
     there: dict[str, Any] = {"gelu": GELU_NAMES[hub.hidden_act]}
     here: dict[str, Any] = {"gelu": GELU_NAMES[shape.hidden_act]}
     if task == MASKED_LM:
@@ -126,7 +126,7 @@ def _check_arithmetic(hub: HubFamily, shape: EncoderShape, task: str | None) -> 
         return
     changed = {name for name in there if there[name] != here[name]}
     if task == MASKED_LM and "gelu" in changed and shape.mlm_hidden_act is None:
-        # The head follows the encoder until it has a GELU of its own.
+        # The head uses the encoder's GELU unless it has its own.
         changed = changed - {"mlm-gelu"} | ({"mlm-gelu"} if there["mlm-gelu"] != there["gelu"] else set())
     options = " ".join(f"--{name} {value}" for name, value in there.items() if name in changed)
     raise ValueError(
@@ -142,7 +142,7 @@ def _list(values: Mapping[str, Any]) -> str:
 def _compare(
     checkpoint: Checkpoint, hub: HubFamily, table: FamilyTable, task: str | None, places: dict[str, Place]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return `absent` and `aside`; ValueError unless each tensor has a place and each place a tensor."""
+    """Return `Fit.absent` and `Fit.aside`; ValueError unless all other tensors and places correspond."""
     shapes = checkpoint.tensors.shapes
     pooler = [f"{tensors.name}.{part}" for tensors in table.pooler.values() for part in ("weight", "bias")]
     beside = [f"{table.embeddings[SEGMENTS].name}.weight", *pooler] if hub.folds_positions else []

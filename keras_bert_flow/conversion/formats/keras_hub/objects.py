@@ -1,4 +1,4 @@
-"""The JSON files of a KerasHub preset, each of which is an object that Keras has serialised."""
+"""The JSON files of a KerasHub preset: objects serialised by Keras."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +10,8 @@ from keras_bert_flow.terminal import abridge
 
 BACKBONE, TOKENIZER = "Backbone", "Tokenizer"
 PREPROCESSORS = {task: f"{task}Preprocessor" for task in (MASKED_LM, CLASSIFIER, EMBEDDER)}
-PACKAGES = ("keras_hub", "keras_nlp")  # of the registered names; the second until 2024
-OLD_NAMES = {"Classifier": CLASSIFIER}  # as keras-nlp called it
+PACKAGES = ("keras_hub", "keras_nlp")  # packages of the registered names; the second until 2024
+OLD_NAMES = {"Classifier": CLASSIFIER}  # names in keras-nlp
 _FILES = {
     BACKBONE: "backbone",
     TOKENIZER: "tokenizer",
@@ -25,10 +25,10 @@ class HubObject(NamedTuple):
     """A serialised object.
 
     Attributes:
-        family: ours.
-        kind: its class without the family: `Backbone`.
-        config: its arguments.
-        source: its file, for messages.
+        family: our name of the family.
+        kind: the class name without the family: `Backbone`.
+        config: the constructor arguments.
+        source: the file, for messages.
     """
 
     family: str
@@ -38,10 +38,10 @@ class HubObject(NamedTuple):
 
 
 def serialise(hub: HubFamily, kind: str, config: dict[str, Any], dtype: str = "float32") -> dict[str, Any]:
-    """Return an object as `keras.saving.serialize_keras_object` describes it.
+    """Serialise an object as `keras.saving.serialize_keras_object` does.
 
     Args:
-        dtype: of a backbone, a tokenizer or a preprocessor; a task takes that of its backbone.
+        dtype: dtype of a backbone, a tokenizer or a preprocessor; a task has its backbone's.
     """
     task = kind.removesuffix("Preprocessor")
     file = f"{hub.module}_{_FILES[task]}{'_preprocessor' if task != kind else ''}"
@@ -62,7 +62,7 @@ def read_object(path: Path) -> HubObject:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is damaged, or of a class that no model here is.
+        ValueError: it is damaged, or of a class without a counterpart here.
     """
     content = read_json(path)
     name, registered, config = (content.get(key) for key in ("class_name", "registered_name", "config"))
@@ -85,7 +85,7 @@ def read_object(path: Path) -> HubObject:
 
 
 def read_number(found: HubObject, name: str, kind: type = int) -> Any:
-    """Return a size, or with `kind=float` a rate; ValueError if it is none."""
+    """Return a size, or with `kind=float` a rate; ValueError if it is not valid."""
     value = found.config.get(name)
     is_size = type(value) is int and 0 < value < MAX_NUMBER
     is_rate = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1

@@ -1,4 +1,4 @@
-"""Presets of KerasHub, the successor of keras-nlp, as a format."""
+"""Model format: presets of KerasHub, the successor of keras-nlp."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from keras_bert_flow.conversion.tables.keras_hub import CLASSIFIER, EMBEDDER, MA
 from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
 
 PREPROCESSOR, SHARDED = "preprocessor.json", "model.weights.json"
-LAYOUT = "0.32.0"  # of keras_hub, whose files these are
+LAYOUT = "0.32.0"  # version of keras_hub whose file layout this is
 MASKING = {
     "mask_selection_rate": 0.15,
     "mask_selection_length": 96,
@@ -31,7 +31,7 @@ MASKING = {
 
 
 class KerasHub(Format):
-    """Presets of KerasHub."""
+    """KerasHub presets."""
 
     title = "KerasHub"
     dtypes = ("float32", "bfloat16", "float16")
@@ -77,14 +77,14 @@ class KerasHub(Format):
 
 @contextmanager
 def _staged(files: Mapping[str, Path | bytes]) -> Iterator[Path]:
-    """Give a folder that has the files of a checkpoint, wherever they come from."""
+    """Yield a folder with the files of a checkpoint, given as paths or bytes."""
     with tempfile.TemporaryDirectory() as folder:
         copy_files(files, Path(folder))
         yield Path(folder)
 
 
 def _make_sentence_files(hidden_dim: int, max_tokens: int, **pooling: Any) -> dict[str, bytes]:
-    """Return the files of `sentence_transformers`; none without a pooling."""
+    """Return the files for `sentence_transformers`; none without a pooling."""
     if not pooling:
         return {}
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +94,7 @@ def _make_sentence_files(hidden_dim: int, max_tokens: int, **pooling: Any) -> di
 
 
 def _choose_length(found: Fit, source: Path) -> int:
-    """Return where the preprocessor cuts texts, tokens, at most as many as the model has positions."""
+    """Return the preprocessor's maximum length in tokens, at most the model's number of positions."""
     task = read_json(source / TASK) if (source / TASK).is_file() else {}
     settings = read_json(source / SETTINGS) if (source / SETTINGS).is_file() else {}
     lengths = (read_max_tokens(source), task.get("sequence_length"), settings.get("model_max_length"))

@@ -1,4 +1,4 @@
-"""Read the settings of a KerasHub preset as those of Hugging Face's `config.json`."""
+"""Read the settings of a KerasHub preset as fields of Hugging Face's `config.json`."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,24 +36,24 @@ from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.terminal import abridge
 
 CONFIG, TASK, METADATA = "config.json", "task.json", "metadata.json"
-# Of `metadata.json`, which KerasHub writes and does not read: what its own settings have no place for, such as labels.
+# Key in `metadata.json`, which KerasHub does not read, for what its own settings cannot hold, such as labels.
 TRANSFORMERS = "transformers_config"
 ARCHITECTURES = {None: "Model", EMBEDDER: "Model", MASKED_LM: "ForMaskedLM", CLASSIFIER: "ForSequenceClassification"}
 _ACTIVATIONS = ("linear", "softmax", "sigmoid", None)
 
 
 class HubModel(NamedTuple):
-    """What the JSON files of a preset say.
+    """Settings from the JSON files of a preset.
 
     Attributes:
         architecture: class of `transformers`, without the family.
-        task: class of KerasHub with the head, one of `HubFamily.heads`; None without.
-        num_classes: of a classifier, else 0.
+        task: class of KerasHub with the head, one of `HubFamily.heads`; None without a head.
+        num_classes: number of classes of a classifier, else 0.
         config: fields of Hugging Face's `config.json`.
-        is_ours: whether the preset is as it was written here.
-        pooling: of an embedder, as `sentence_files` has it.
-        max_tokens: where the preprocessor cuts texts.
-        remarks: what changes on the way, a clause each.
+        is_ours: whether the preset was written by this package.
+        pooling: pooling of an embedder, as in `sentence_files`.
+        max_tokens: maximum length in tokens of the preprocessor.
+        remarks: what is changed by reading, one clause each.
     """
 
     table: FamilyTable
@@ -73,7 +73,7 @@ def read_model(folder: Path) -> HubModel:
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is damaged, or describes what no model here computes.
+        ValueError: a file is damaged, or describes a model that this package does not compute.
     """
     backbone = read_object(folder / CONFIG)
     if backbone.kind != BACKBONE:
@@ -89,7 +89,7 @@ def read_model(folder: Path) -> HubModel:
     architecture = ARCHITECTURES[kind]
     shape = _make_shape(folder, backbone, hub, kind, stored)
     config = make_hf_config(shape.describe() | {"family": backbone.family}, architecture)
-    lacking = ("attention_dropout_rate", "initializer_range")  # which KerasHub has not
+    lacking = ("attention_dropout_rate", "initializer_range")  # settings that KerasHub lacks
     free = {setting.theirs for setting in table.settings if setting.ours in lacking}
     config |= {name: value for name, value in stored.items() if name not in config or name in free}
     remarks, num_classes = [], 0
@@ -98,7 +98,7 @@ def read_model(folder: Path) -> HubModel:
         remarks += _describe_classifier(task, shape, table, config, num_classes)
     own = [f"{name}={config[name]}" for name in (MLM_ACTIVATION, MLM_EPSILON) if name in config]
     remarks += [f"{' and '.join(own)} for the masked LM, which transformers passes over"] if own else []
-    read_shape(config, str(folder / METADATA))  # whose fields may be of any type
+    read_shape(config, str(folder / METADATA))  # checks the fields of `metadata.json`, which may have any type
     return HubModel(
         table,
         shape,
@@ -137,7 +137,7 @@ def _make_shape(
 
 
 def _read_stored(folder: Path, family: str) -> dict[str, Any]:
-    """Return the settings that were put aside when the preset was written here; empty of another."""
+    """Return the settings that this package stored in the preset; empty if it did not write the preset."""
     path = folder / METADATA
     stored = read_json(path).get(TRANSFORMERS, {}) if path.is_file() else {}
     if stored and (not isinstance(stored, dict) or stored.get("model_type") != family):
@@ -148,7 +148,7 @@ def _read_stored(folder: Path, family: str) -> dict[str, Any]:
 def _describe_classifier(
     task: HubObject, shape: EncoderShape, table: FamilyTable, config: dict[str, Any], num_classes: int
 ) -> list[str]:
-    """Put the fields of a classifier into `config`, and return remarks."""
+    """Add the fields of a classifier to `config`, and return remarks."""
     activation = task.config.get("activation")
     if activation not in _ACTIVATIONS:
         raise ValueError(
@@ -163,7 +163,7 @@ def _describe_classifier(
     if "id2label" not in config:
         config |= make_label_fields(number_labels(num_classes))
     names = config["id2label"]
-    read_labels(config, task.source)  # which checks that they are names by number
+    read_labels(config, task.source)  # checks that `id2label` maps numbers to names
     if len(names) != num_classes:
         raise ValueError(
             f"{task.source}: must have as many classes as labels. Received: num_classes={num_classes}, {len(names)} "

@@ -27,16 +27,16 @@ from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_
 ASSETS = Path("assets") / "tokenizer"
 WORD_PIECES, BYTE_PAIR_IDS, MERGES = "vocabulary.txt", "vocabulary.json", "merges.txt"
 UNKNOWN = "[UNK]"
-RELEASED_PAD_ID = 1  # of each RoBERTa that was released
+RELEASED_PAD_ID = 1  # of all released RoBERTa models
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 _WORD_PIECE_RULES = {"split": True, "suffix_indicator": CONTINUATION, "oov_token": UNKNOWN, "special_tokens": None}
 
 
 def write_tokenizer(hub: HubFamily, source: Path, folder: Path) -> dict[str, Any] | None:
-    """Write the tokenizer of a model directory to a preset, and return its object; None where it cannot be written.
+    """Write a tokenizer to a preset, and return its serialised object; None if it is missing or KerasHub lacks it.
 
     Args:
-        source: a folder with the files of the tokenizer as Hugging Face has them.
+        source: a folder with tokenizer files in Hugging Face's layout.
     """
     file = find_tokenizer_file(source)
     if not file.is_file():
@@ -67,11 +67,11 @@ def write_tokenizer(hub: HubFamily, source: Path, folder: Path) -> dict[str, Any
 
 
 def read_tokenizer(folder: Path, vocabulary_size: int, max_positions: int) -> tuple[dict[str, bytes | Path], list[str]]:
-    """Return the files of a tokenizer as Hugging Face has them, none where there is no tokenizer, and remarks.
+    """Return the tokenizer files in Hugging Face's layout, none if the preset has no tokenizer, and remarks.
 
     Raises:
         FileNotFoundError: a file of it is missing.
-        ValueError: it is damaged, or splits texts in another way.
+        ValueError: it is damaged, or has settings that Hugging Face's tokenizer does not have.
     """
     path = folder / FAST_TOKENIZER
     if not path.is_file():
@@ -87,7 +87,7 @@ def read_tokenizer(folder: Path, vocabulary_size: int, max_positions: int) -> tu
 
 
 def find_pad_id(folder: Path) -> int:
-    """Return the number of the padding token of a RoBERTa, by which its positions are counted."""
+    """Return the id of RoBERTa's padding token, which determines the offset of its positions."""
     path = folder / ASSETS / BYTE_PAIR_IDS
     pad_id = read_json(path).get("<pad>") if path.is_file() else None
     return pad_id if type(pad_id) is int and pad_id >= 0 else RELEASED_PAD_ID
@@ -114,7 +114,7 @@ def _read_word_pieces(
 
 
 def _read_byte_pairs(config: Mapping[str, Any], path: Path, assets: Path) -> bytes:
-    """Return the content of the `tokenizer.json` of RoBERTa."""
+    """Return the content of RoBERTa's `tokenizer.json`."""
     if config.get("add_prefix_space", False) is not False:
         raise ValueError(f"{path}: `add_prefix_space` must be false. Received: {config['add_prefix_space']!r}.")
     ids, merges = read_json(assets / BYTE_PAIR_IDS), assets / MERGES
@@ -127,7 +127,7 @@ def _read_byte_pairs(config: Mapping[str, Any], path: Path, assets: Path) -> byt
         tokenizer.post_processor = processors.RobertaProcessing(
             ("</s>", ids["</s>"]), ("<s>", ids["<s>"]), trim_offsets=True, add_prefix_space=False
         )
-    except Exception as error:  # the library raises no other class
+    except Exception as error:  # the library raises bare `Exception`
         raise ValueError(f"{assets}: no byte-level BPE of RoBERTa ({abridge(repr(error))}). Copy it again.") from None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -137,7 +137,7 @@ def _read_byte_pairs(config: Mapping[str, Any], path: Path, assets: Path) -> byt
 
 
 def _take_byte_pairs(content: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the model of a `tokenizer.json` of RoBERTa; None of another kind, which KerasHub's class lacks."""
+    """Return the model in RoBERTa's `tokenizer.json`; None for other kinds, which KerasHub's class lacks."""
     model, splitter = content.get("model"), content.get("pre_tokenizer")
     is_known = (
         isinstance(model, dict)

@@ -1,4 +1,4 @@
-"""The weights of a KerasHub preset, by the names that Hugging Face gives them."""
+"""Read and write the weights of a KerasHub preset, by Hugging Face's tensor names."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -24,14 +24,14 @@ from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.terminal import abridge
 
-# What KerasHub has no place for: of a RoBERTa the rows of positions before the first token, the segment, the pooler.
+# File of tensors that KerasHub lacks: for RoBERTa, the positions before the first token, the segment, the pooler.
 ASIDE = "transformers.safetensors"
-FOLDED = "folded"  # the positions as KerasHub has them; other ones have been trained since
+FOLDED = "folded"  # the position embeddings as written for KerasHub; if the preset's differ, it has been trained since
 LEARNING_RATE = 5e-5
 
 
 def write_model_weights(fit: Fit, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[int, tuple[str, ...]]:
-    """Write the weights of a preset, and return how many numbers its backbone has, and remarks."""
+    """Write the weights of a preset, and return the number of parameters of its backbone, and remarks."""
     kind = find_dtype(dtype)
     variables: dict[str, dict[str, np.ndarray]] = {MODEL_WEIGHTS: {}, TASK_WEIGHTS: {}}
     for name, place in fit.places.items():
@@ -45,7 +45,7 @@ def write_model_weights(fit: Fit, checkpoint: Checkpoint, folder: Path, dtype: s
         variables[place.file][place.name] = value
     write_weights(folder / MODEL_WEIGHTS, variables[MODEL_WEIGHTS])
     if variables[TASK_WEIGHTS]:
-        # Keras warns where a compiled task finds no optimizer in the file.
+        # Keras warns if a compiled task finds no optimizer in the file.
         rate = fit.hub.classifier_rate if fit.task == CLASSIFIER else LEARNING_RATE
         optimizer = {"optimizer/0": np.array(0, np.int32), "optimizer/1": np.array(rate, np.float32)}
         write_weights(folder / TASK_WEIGHTS, variables[TASK_WEIGHTS] | optimizer)
@@ -62,11 +62,11 @@ def read_model_weights(model: HubModel, folder: Path) -> tuple[Tensors, tuple[st
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is damaged, or has other variables than the settings say.
+        ValueError: a file is damaged, or its variables do not match the settings.
     """
     hub = HUB_FAMILIES[model.table.family]
     weights = {MODEL_WEIGHTS: open_weights(folder / MODEL_WEIGHTS)}
-    if model.shape.num_blocks > len(weights[MODEL_WEIGHTS]):  # a damaged file may speak of a thousand million layers
+    if model.shape.num_blocks > len(weights[MODEL_WEIGHTS]):  # a damaged file may claim a billion layers
         raise ValueError(
             f"{folder / MODEL_WEIGHTS}: must have the layers that config.json says. Received: "
             f"{model.shape.num_blocks:,} layers, {len(weights[MODEL_WEIGHTS]):,} variables. Copy it again."
@@ -121,14 +121,14 @@ def _restore(weights: KerasWeights, place: Place) -> np.ndarray:
 
 
 def _name_rows(table: FamilyTable) -> tuple[str, str]:
-    """Return the tensors of the positions and of the segments."""
+    """Return the tensor names of the position and segment embeddings."""
     names = (table.embeddings[layer].name for layer in ("embeddings/position_embedding", SEGMENTS))
     positions, segments = (f"{name}.weight" for name in names)
     return positions, segments
 
 
 def _put_aside(fit: Fit, checkpoint: Checkpoint, folder: Path, dtype: str) -> np.ndarray:
-    """Write what KerasHub's RoBERTa has no place for, and return its vectors of positions."""
+    """Write the tensors that KerasHub's RoBERTa lacks, and return its position embeddings, with the segment added."""
     positions, segments = _name_rows(fit.table)
     tensors = {name: checkpoint.tensors[name].astype(find_dtype(dtype)) for name in (positions, *fit.aside)}
     rows = tensors[positions][fit.shape.position_offset :].astype(np.float32)
@@ -139,7 +139,7 @@ def _put_aside(fit: Fit, checkpoint: Checkpoint, folder: Path, dtype: str) -> np
 
 
 def _take_aside(model: HubModel, folder: Path, read_rows: Maker) -> tuple[dict[str, Maker], dict[str, tuple]]:
-    """Return what was put aside, or where nothing was, or something else was trained since, what stands for it."""
+    """Return the tensors of `ASIDE`, or substitutes if there are none or the preset has been trained since."""
     positions, segments = _name_rows(model.table)
     offset, shape = model.shape.position_offset, model.shape
     if model.is_ours and (folder / ASIDE).is_file():
