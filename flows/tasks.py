@@ -69,43 +69,43 @@ def name_asset(stage: str, key: str) -> str:
 
 @stage_task("write-corpus", **RETRIED)
 def write_corpus(stage: StageRun) -> str:
-    """Write out the built-in corpus and task."""
+    """Write the built-in corpus and task."""
     return follow(stage)
 
 
 @stage_task("learn-vocabulary", **RETRIED)
 def learn_vocabulary(stage: StageRun) -> str:
-    """Count the words of the corpus and learn its WordPiece vocabulary."""
+    """Learn a WordPiece vocabulary from the corpus."""
     return follow(stage)
 
 
 @stage_task("write-records", **RETRIED)
 def write_records(stage: StageRun) -> str:
-    """Turn documents into masked sentence pairs."""
+    """Build masked pre-training records from the corpus."""
     return follow(stage)
 
 
 @stage_task("pretrain-model")
 def pretrain_model(stage: StageRun) -> str:
-    """Train the model on the records."""
+    """Pre-train the model on the records."""
     return follow(stage)
 
 
 @stage_task("distill-model")
 def distill_model(stage: StageRun) -> str:
-    """Train a smaller model on what the pre-trained one guesses."""
+    """Distil a smaller model from the pre-trained one."""
     return follow(stage)
 
 
 @stage_task("finetune-model")
 def finetune_model(stage: StageRun) -> str:
-    """Fine-tune the model on its task, once per seed."""
+    """Fine-tune the model on the task, once per seed."""
     return follow(stage)
 
 
 @stage_task("evaluate-model")
 def evaluate_model(stage: StageRun) -> str:
-    """Measure the models and write the report."""
+    """Evaluate the models and write the report."""
     return follow(stage)
 
 

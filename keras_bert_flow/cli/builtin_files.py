@@ -1,4 +1,4 @@
-"""Write out the built-in corpus and task for a command whose configuration says `builtin`."""
+"""Write the built-in corpus and task for a command whose configuration says `builtin`."""
 
 from pathlib import Path
 
