@@ -1,4 +1,4 @@
-"""Examination of corpora, vocabularies and records: what they hold, against what their rules lead one to expect.
+"""Examination of corpora, vocabularies and records: what they contain, compared with what their rules imply.
 
-Nothing here changes a file.
+No file is changed.
 """

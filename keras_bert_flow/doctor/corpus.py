@@ -1,4 +1,4 @@
-"""Examine a corpus: how much text there is, how it is cut, and what is wrong with it."""
+"""Examine a corpus: how much text there is, how it is split, and what is wrong with it."""
 
 import os
 import re
@@ -18,22 +18,22 @@ HISTOGRAMS = {
     "sentences_per_document": "sentences of a document",
     "words_per_sentence": "words of a sentence",
 }
-LONG_SENTENCE_WORDS = 128  # with its word pieces more than a usual instance holds
+LONG_SENTENCE_WORDS = 128  # in word pieces, more than fit into a usual instance
 LONG_LINE_BYTES = 100_000
 TOLD_BYTES = 100_000
 _ONE_MORE_DOCUMENT = "Put blank lines between documents, or give more text: a random next sentence needs another one."
-# Controls other than tab and line ends, and U+FFFD, which decoders put where they could not read.
+# Control characters other than tab and line ends, and U+FFFD, which decoders put in place of invalid bytes.
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
 
 
 class CorpusCounts:
-    """What is counted while a corpus streams by; memory is bounded, the longest document aside."""
+    """Streaming counts of a corpus; memory is bounded, except for the longest document."""
 
     def __init__(self, cased: bool, tokenizer: Tokenizer | None = None):
         self._cased = cased
         self._tokenizer = tokenizer
         self.totals: Counter = Counter()
-        self.sentences, self.words = Lengths(), Lengths()  # a document, a sentence
+        self.sentences, self.words = Lengths(), Lengths()  # per document, per sentence
         self.lines, self.documents = Repeats(), Repeats()
         self.longest_line_bytes = 0
 
@@ -75,22 +75,22 @@ def examine_corpus(
     tokenizer: Tokenizer | None = None,
     advance: Callable[[float], None] | None = None,
 ) -> Diagnosis:
-    """Read all of a corpus once.
+    """Read a whole corpus once.
 
     Args:
         path: a file, a folder or a glob.
-        corpus: how its lines are read; its `input` and `strict` do not count.
-        cased: how words are counted where there is no tokenizer.
+        corpus: how its lines are read; its `input` and `strict` are ignored.
+        cased: how words are counted without a tokenizer.
         tokenizer: also count tokens and unknown ones.
-        advance: takes how many more bytes were read, unpacked, after each document.
+        advance: called after documents with the number of further bytes read, decompressed.
     Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: a file is of a kind that no corpus has.
+        FileNotFoundError: the path does not exist.
+        ValueError: a file has a format that no corpus has.
     """
     paths = find_inputs([path])
     counts = CorpusCounts(tokenizer.cased if tokenizer else cased, tokenizer)
     split_lines = corpus.lines == "paragraphs"
-    # Lines are wanted as they stand, too: so they are split into sentences here, not by the reader.
+    # The original lines are needed, too, so they are split into sentences here, not by the reader.
     rule = ReadingRule(corpus.text_field, split_lines=False, max_line_bytes=corpus.max_line_bytes)
     unreadable, empty = [], []
     for name in paths:
@@ -115,7 +115,7 @@ def examine_corpus(
 
 
 def _tell(advance: Callable[[float], None], bytes_read: int, told: int) -> int:
-    """Tell of bytes when there are some more, and return those that were told of."""
+    """Report bytes once there are enough more, and return the number reported so far."""
     if bytes_read - told < TOLD_BYTES:
         return told
     advance(bytes_read - told)

@@ -1,4 +1,4 @@
-"""Find out what a path holds and examine it."""
+"""Detect what a path contains, and examine it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,14 +32,14 @@ def diagnose(
     Args:
         path: where it is.
         corpus: how the lines of a corpus are read.
-        vocabulary_file: for the tokens of a corpus, or for records in whose folder there is none.
-        cased: the vocabulary keeps case; None: as its folder says, else a guess for a vocabulary, else uncased.
+        vocabulary_file: for the tokens of a corpus, or for records whose folder has none.
+        cased: the vocabulary keeps case. None: for a vocabulary as in its folder, or else guessed; otherwise uncased.
         sample: most records to read.
-        advance: takes how many more bytes of a corpus were read, now and then.
+        advance: called now and then with the number of further bytes read from a corpus.
     Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: it is none of these, the vocabulary given is unusable, or a corpus or vocabulary is not as the
-            manifest of its folder says.
+        FileNotFoundError: the path does not exist.
+        ValueError: it is none of these, the given vocabulary is unusable, or a corpus or vocabulary differs from the
+            manifest of its folder.
     """
     kind, place = find_kind(path)
     if kind == "records":
@@ -55,7 +55,7 @@ def find_kind(path: str) -> tuple[str, str]:
     """Return (`corpus`, `vocabulary` or `records`, the file, folder or glob to examine).
 
     Raises:
-        ValueError: a folder or file that is none of these.
+        ValueError: the folder or file is none of these.
     """
     place = Path(path)
     if place.is_dir():
@@ -68,7 +68,7 @@ def find_kind(path: str) -> tuple[str, str]:
 
 
 def read_case(folder: Path) -> bool | None:
-    """Return whether the files beside a vocabulary call it cased; None where they say nothing."""
+    """Return whether the files next to a vocabulary declare it cased; None if they do not say."""
     for name, section, key, is_cased in (
         (MANIFEST, "config", "cased", True),
         ("tokenizer_config.json", None, "do_lower_case", False),
@@ -102,7 +102,7 @@ def _find_kind_of_folder(folder: Path) -> tuple[str, str]:
 
 
 def _looks_like_vocabulary(path: Path) -> bool:
-    """Tell whether most special pieces stand on lines of their own near the beginning."""
+    """Return whether most special pieces are on lines of their own near the beginning."""
     with open(path, "rb") as file:
         lines = {line.rstrip(b"\r") for line in file.read(_LOOKED_AT_BYTES).split(b"\n")}
     return sum(piece.encode() in lines for piece in SPECIAL_PIECES) >= 3

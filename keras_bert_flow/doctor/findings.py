@@ -1,4 +1,4 @@
-"""Say what an examination found: a verdict, a value and a remedy for each thing looked at, as text or as JSON."""
+"""Findings of an examination: a verdict, a value and a remedy for each property, as text or as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ class Finding:
     """One line of the diagnosis.
 
     Attributes:
-        verdict: `ok`, `warning` (works, and costs something) or `error` (do not go on with it).
-        what: name of the thing looked at.
-        value: what was seen, for a person.
-        remedy: what to do; empty where the verdict is `ok`.
+        verdict: `ok`, `warning` (works, at a cost) or `error` (do not use it).
+        what: name of the property examined.
+        value: what was found, as text.
+        remedy: what to do; empty if the verdict is `ok`.
     """
 
     verdict: Verdict
@@ -31,12 +31,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything that was found in one place.
+    """All findings about one path.
 
     Attributes:
-        path: where.
+        path: the path examined.
         kind: `corpus`, `vocabulary` or `records`.
-        findings: in the order in which to read them.
+        findings: in reading order.
         numbers: the same for programs, JSON-like; a histogram is a list of [lowest, highest, count].
         histograms: names of the numbers to draw, with their titles.
     """
@@ -53,29 +53,29 @@ class Diagnosis:
 
 
 def judge(what: str, verdict: Verdict | bool, value: str, remedy: str) -> Finding:
-    """Make a finding, without its remedy where all is well; True stands for `ok`, False for `error`."""
+    """Make a finding, without its remedy if the verdict is `ok`; True means `ok`, False `error`."""
     if isinstance(verdict, bool):
         verdict = "ok" if verdict else "error"
     return Finding(verdict, what, value, "" if verdict == "ok" else remedy)
 
 
 def grade(number: float, warning_over: float, error_over: float = float("inf")) -> Verdict:
-    """Turn a number of which less is better into a verdict."""
+    """Convert a number to a verdict; lower is better."""
     return "error" if number > error_over else "warning" if number > warning_over else "ok"
 
 
 def share(part: float, whole: float) -> float:
-    """Divide, with 0 for a part of nothing."""
+    """Divide, with 0 as the result if the whole is 0."""
     return part / whole if whole else 0.0
 
 
 def percent(value: float) -> str:
-    """Write a share with two decimals; only nothing at all is 0."""
+    """Format a share with two decimals; only exactly 0 is shown as 0."""
     return "under 0.01 %" if 0 < value < 0.0001 else f"{100 * value:.2f} %"
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    """Write a line for each finding, its remedy below it, and the histograms."""
+    """Format a line for each finding, its remedy below it, and the histograms."""
     width = max(len(finding.what) for finding in diagnosis.findings)
     lines = [f"{diagnosis.kind}: {diagnosis.path}", ""]
     for finding in diagnosis.findings:
@@ -90,7 +90,7 @@ def as_text(diagnosis: Diagnosis) -> str:
 
 
 def as_json(diagnosis: Diagnosis) -> str:
-    """Write one JSON object: path, kind, verdict, findings and numbers."""
+    """Format one JSON object: path, kind, verdict, findings and numbers."""
     values = {
         "path": diagnosis.path,
         "kind": diagnosis.kind,
@@ -102,7 +102,7 @@ def as_json(diagnosis: Diagnosis) -> str:
 
 
 def draw_histogram(rows: Sequence[Sequence[int]]) -> list[str]:
-    """Draw rows of [lowest, highest, count] with a bar each."""
+    """Draw rows of [lowest, highest, count], with a bar each."""
     most = max((count for _, _, count in rows), default=0)
     lines = []
     for low, high, count in rows:

@@ -1,7 +1,7 @@
-"""Take in pre-training records that others made, such as google-research/bert or TensorFlow's Model Garden.
+"""Import pre-training records made by other tools, such as google-research/bert or TensorFlow's Model Garden.
 
-Their features are named as ours (`records.schema`), or as Model Garden's `--use_v2_feature_names` has them. Each file
-becomes a file of a folder as `kbf records` publishes one, and what is in them is held against what is said of them.
+Their features are named as ours (`records.schema`), or as by Model Garden's `--use_v2_feature_names`. Each file becomes
+a file of a folder like those that `kbf records` publishes, and its records are checked against their description.
 """
 
 import glob
@@ -30,7 +30,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 TRAIN, HELD_OUT = "train", "held_out"
 SAMPLE = 100_000  # records that are examined, evenly spread
 _LABEL = "next_sentence_labels"
-_OTHER_NAMES = {"input_word_ids": "input_ids", "input_type_ids": "segment_ids"}  # of Model Garden's version 2
+_OTHER_NAMES = {"input_word_ids": "input_ids", "input_type_ids": "segment_ids"}  # Model Garden's version 2
 _GZIP = b"\x1f\x8b"
 _SAY = "Say how they were made: --objective, --mask-unit, --set records.masked_fraction=0.2; or take others."
 
@@ -45,18 +45,18 @@ def import_records(
     output: str | Path,
     held_out: Sequence[str] = (),
 ) -> Path:
-    """Publish a folder of records that others made; at once where it is already there.
+    """Publish a folder of records made by other tools; skipped if it exists.
 
     Args:
         files: TFRecord files or globs to train on, without compression.
-        records: of which `objective`, `masked_fraction` and `mask_unit` say how they were made.
+        records: of which `objective`, `masked_fraction` and `mask_unit` describe how they were made.
         vocabulary_file: the vocab.txt, or tokenizer.json, that they were made with.
-        cased: the former keeps case.
+        cased: the vocabulary keeps case.
         output: the folder.
         held_out: files or globs to evaluate on.
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is damaged, or its records are not as they are said to be; the message says what is wrong.
+        ValueError: a file is damaged, or its records do not match their description; the message says what is wrong.
     """
     parts, tokenizer, config = check_import(files, records, vocabulary_file, cased, held_out)
     key, inputs = imported_key(config, parts, vocabulary_file)
@@ -89,10 +89,10 @@ def check_import(
     cased: bool,
     held_out: Sequence[str] = (),
 ) -> tuple[dict[str, list[str]], Tokenizer, dict[str, Any]]:
-    """Read the first record of each file, and return files by part, the tokenizer, and what the manifest will say.
+    """Read the first record of each file; return files by part, the tokenizer, and the manifest's configuration.
 
     Raises:
-        FileNotFoundError, ValueError: as of `import_records`.
+        FileNotFoundError, ValueError: as for `import_records`.
     """
     tokenizer = read_tokenizer_file(vocabulary_file, cased)
     check_joining(records.objective, tokenizer)
@@ -124,9 +124,9 @@ def check_import(
 
 
 def convert_record(record: bytes) -> bytes:
-    """Return a record with the names of `records.schema`; one that has them stays as it is.
+    """Rename the features of a record as in `records.schema`; one that has these names is unchanged.
 
-    A record without a label of a pair gets 0, which objectives of one text never read.
+    A record without a pair label gets 0, which objectives of one text never read.
 
     Raises:
         ValueError: a feature is missing, empty or of another type.
@@ -155,7 +155,7 @@ def _convert(file: TFRecordFile, counts: RecordCounts, step: int) -> Iterator[by
 
 
 def _judge(counts: RecordCounts) -> None:
-    """Raise ValueError for the first error that the doctor finds, and log what costs something."""
+    """Raise ValueError for the first error that the doctor finds, and log its warnings."""
     for finding in judge_records(counts, {}, is_whole=False):
         if finding.verdict == "error":
             raise ValueError(

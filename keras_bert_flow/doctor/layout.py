@@ -1,4 +1,4 @@
-"""Say what the records of a folder ought to look like, by its manifest and its vocabulary."""
+"""Expected layout of the records of a folder, from its manifest and its vocabulary."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 
 @dataclass(frozen=True)
 class Layout:
-    """What each record is held against.
+    """What each record is checked against.
 
     Attributes:
         vocabulary_size: ids are below it.
-        special_ids: of [PAD], [UNK], [CLS], [SEP] and [MASK].
+        special_ids: ids of [PAD], [UNK], [CLS], [SEP] and [MASK].
         objective: its name; see `text.objectives.registry`.
         mask_unit: `token`; `word`, whose tokens are chosen together; or `span`, whose tokens are also replaced by one
             draw.
-        masked_fraction: share of tokens to choose; None where the manifest does not say.
+        masked_fraction: share of tokens to choose; None if not in the manifest.
         sequence_length: tokens of a record; None: those of the first record read.
-        max_predictions: places for predictions; None: those of the first record read.
+        max_predictions: slots for predictions; None: those of the first record read.
     """
 
     vocabulary_size: int
@@ -35,22 +35,22 @@ class Layout:
 
     @property
     def sentence_label(self) -> SentenceLabel | None:
-        """What the label of a record says; None where a record is one text."""
+        """The label of a pair; None if a record is one text."""
         return find_objective(self.objective).sentence_label
 
     @property
     def most_padding(self) -> float:
-        """Largest share of places that may be padding without a warning."""
+        """Largest share of padding without a warning."""
         return find_objective(self.objective).most_padding
 
 
 def make_layout(
     config: Mapping[str, Any], pieces: Sequence[str], special_pieces: Sequence[str] = SPECIAL_PIECES
 ) -> Layout:
-    """Read a layout from the configuration in a manifest, which may be empty, and the pieces of the vocabulary.
+    """Make a layout from the configuration in a manifest, which may be empty, and the pieces of the vocabulary.
 
     Args:
-        special_pieces: what this vocabulary calls [PAD], [UNK], [CLS], [SEP] and [MASK].
+        special_pieces: spellings of [PAD], [UNK], [CLS], [SEP] and [MASK] in this vocabulary.
     Raises:
         ValueError: a special piece is missing, a value of the manifest has another type, or its objective is unknown.
     """

@@ -1,16 +1,16 @@
-"""Measure endless streams in bounded memory: lengths, repeated items, and the range that chance allows a share."""
+"""Streaming statistics in bounded memory: lengths, repeated items, and the range of shares by chance."""
 
 import hashlib
 from collections import Counter
 
 import numpy as np
 
-SIGMAS = 5.0  # a range is left by chance once in 1.7 million
-MOST_REMEMBERED = 500_000  # digests, some 60 MB
+SIGMAS = 5.0  # a range is exceeded by chance once in 1.7 million
+MOST_REMEMBERED = 500_000  # digests, about 60 MB
 
 
 class Lengths:
-    """Counts of lengths in buckets that double: 0, 1, 2, 3 to 4, 5 to 8 and so on."""
+    """Histogram of lengths in buckets of doubling width: 0, 1, 2, 3 to 4, 5 to 8 and so on."""
 
     def __init__(self):
         self._buckets: Counter = Counter()
@@ -27,7 +27,7 @@ class Lengths:
         return self.total / self.count if self.count else 0.0
 
     def rows(self) -> list[list[int]]:
-        """Return [lowest, highest, count] of each bucket from the first to the last that holds something."""
+        """Return [lowest, highest, count] of each bucket, from the first to the last that is not empty."""
         if not self._buckets:
             return []
         buckets = range(min(self._buckets), max(self._buckets) + 1)
@@ -35,11 +35,11 @@ class Lengths:
 
 
 class Repeats:
-    """The share of items that were there before: exact up to `limit` different ones, then an estimate.
+    """Share of repeated items: exact up to `limit` different ones, then an estimate.
 
-    Past the limit only items whose digest divides by 2, then by 4 and so on are followed: a random choice of items,
-    each with all its copies, the same for any order of the stream. Source: Wegman's adaptive sampling, in Flajolet
-    1990, "On adaptive sampling".
+    Past the limit, only items whose digest is divisible by 2, then by 4 and so on are tracked: a random choice of
+    items, each with all of its copies, the same for any order of the stream. Source: Wegman's adaptive sampling, in
+    Flajolet 1990, "On adaptive sampling".
     """
 
     def __init__(self, limit: int = MOST_REMEMBERED):
@@ -67,11 +67,11 @@ class Repeats:
 
 
 def chance_range(probability: float, draws: float) -> tuple[float, float]:
-    """Return the lowest and highest share that so many independent draws give, but for once in 1.7 million."""
+    """Return the lowest and highest share in this many independent draws, exceeded once in 1.7 million."""
     draws = round(draws)
     if not draws:
         return 0.0, 1.0
-    from scipy.stats import binom, norm  # half of the time in which any command starts
+    from scipy.stats import binom, norm  # takes half of the start-up time of any command
 
     tail = norm.sf(SIGMAS)
     low, high = binom.ppf(tail, draws, probability), binom.isf(tail, draws, probability)
@@ -79,7 +79,7 @@ def chance_range(probability: float, draws: float) -> tuple[float, float]:
 
 
 def even_histogram(counts: np.ndarray, bars: int = 8) -> list[list[int]]:
-    """Sum counts of the numbers 0, 1, 2, ... into equal stretches above 0, as [lowest, highest, count]."""
+    """Sum counts of the numbers 0, 1, 2, ... into equal intervals above 0, as [lowest, highest, count]."""
     highest = len(counts) - 1
     width = max(1, -(-highest // bars))
     starts = range(1, highest + 1, width)

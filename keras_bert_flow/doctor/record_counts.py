@@ -1,4 +1,4 @@
-"""Count what pre-training records hold, many at a time, and hold each against the layout it ought to have."""
+"""Count the contents of pre-training records in batches, and check each record against its expected layout."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ FAULTS = ("decoding", "shapes", "ids", "padding", "special tokens", "segments", 
 
 
 class RecordCounts:
-    """Sums over records; `add` takes them one by one and works on `rows` of them at a time.
+    """Sums over records; `add` takes them one by one and processes `rows` of them at a time.
 
     Attributes:
         totals: sums by name.
-        faults: records by what is wrong with them, of FAULTS.
-        first_fault: where the first record with a fault lies.
-        lengths: (sequence_length + 1,). Records of each number of tokens.
-        repeats: of whole records.
+        faults: number of records by fault, one of FAULTS.
+        first_fault: location of the first record with each fault.
+        lengths: (sequence_length + 1,). Number of records by number of tokens.
+        repeats: repeats of whole records.
     """
 
     def __init__(self, layout: Layout, rows: int = 1000):
@@ -40,7 +40,7 @@ class RecordCounts:
         self._waiting: list[tuple[str, Features]] = []
 
     def add(self, record: bytes, place: str) -> None:
-        """Take a record, which lies at `place`."""
+        """Add a record, located at `place`."""
         self.repeats.add(record)
         self.totals["records"] += 1
         try:
@@ -56,7 +56,7 @@ class RecordCounts:
             self.flush()
 
     def flush(self) -> None:
-        """Count the records that still wait."""
+        """Count the records that are still waiting."""
         if not self._waiting:
             return
         places = [place for place, _ in self._waiting]
@@ -114,18 +114,18 @@ class RecordCounts:
                 self._note(fault, places[row])
 
     def _count_predictions(self, shown, originals, rows, positions, lengths) -> None:
-        """Count what became of the chosen tokens; all but `lengths` are (chosen tokens,) of a batch."""
+        """Count masked, kept and replaced tokens; all but `lengths` are (chosen tokens,) of a batch."""
         is_hidden, is_kept = shown == self.layout.special_ids[4], shown == originals
         self.totals["masked_tokens"] += len(shown)
         self.totals["hidden"] += int(np.count_nonzero(is_hidden))
         self.totals["kept"] += int(np.count_nonzero(is_kept & ~is_hidden))
         self.totals["replaced"] += int(np.count_nonzero(~is_hidden & ~is_kept))
-        # Neighbours may be of a span that was replaced by one draw; a run of them counts for its length squared.
+        # Adjacent tokens may be of a span that was replaced by one draw; a run of them counts as its length squared.
         breaks = (np.diff(rows) != 0) | (np.diff(positions) != 1)
         runs = np.diff(np.concatenate([[0], np.flatnonzero(breaks) + 1, [len(shown)]]))
         self.totals["squared_runs"] += int((runs**2).sum())
         if self.layout.masked_fraction is not None:
-            wanted = np.maximum(1, np.rint(lengths * self.layout.masked_fraction))  # halves to even, as Python rounds
+            wanted = np.maximum(1, np.rint(lengths * self.layout.masked_fraction))  # halves to even, as in Python
             wanted = np.minimum(wanted, self._shape[1]).astype(np.int64)
             self.totals["wanted_predictions"] += int(wanted.sum())
             self.totals["over_predicted"] += int((np.bincount(rows, minlength=len(lengths)) > wanted).sum())
@@ -134,7 +134,7 @@ class RecordCounts:
         return (ids < 0) | (ids >= self.layout.vocabulary_size)
 
     def _has_special_tokens(self, originals: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Tell for each record whether it reads [CLS] ... [SEP], with one [SEP] more inside where there are pairs."""
+        """Return for each record whether it is [CLS] ... [SEP], with one more [SEP] inside for pairs."""
         _, _, cls, sep, _ = self.layout.special_ids
         last = originals[np.arange(len(originals)), np.maximum(lengths - 1, 0)]
         inside = np.arange(originals.shape[1]) < lengths[:, None]
@@ -144,7 +144,7 @@ class RecordCounts:
         return (originals[:, 0] == cls) & (last == sep) & is_alone & count_is_right
 
     def _has_segments(self, segment_ids: np.ndarray, originals: np.ndarray, inside: np.ndarray) -> np.ndarray:
-        """Tell for each record whether its segment ids go with it: 1 after the first [SEP] of a pair, 0 elsewhere."""
+        """Return for each record whether its segment ids are right: 1 after the first [SEP] of a pair, 0 elsewhere."""
         if not self.layout.sentence_label:
             return (segment_ids == 0).all(1)
         first_sep = np.argmax(originals == self.layout.special_ids[3], axis=1)
@@ -153,7 +153,7 @@ class RecordCounts:
         return (segment_ids == expected).all(1) & has_both
 
     def _has_predictions(self, batch: Features, predicted: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Tell for each record whether its predictions are words, in ascending places, with zeros after them."""
+        """Return for each record whether its predictions are words, at ascending positions, followed by zeros."""
         positions, ids = batch["masked_lm_positions"], batch["masked_lm_ids"]
         count = predicted.sum(1)
         are_first = (predicted == (np.arange(predicted.shape[1]) < count[:, None])).all(1)

@@ -1,4 +1,4 @@
-"""Judge what records hold by the rules that they are made by, with the ranges that chance allows."""
+"""Judge the contents of records by the rules that they are made by, within the ranges of chance."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from keras_bert_flow.doctor.measures import chance_range
 from keras_bert_flow.doctor.record_counts import FAULTS, RecordCounts
 from keras_bert_flow.text.masking import KEEP_SHARE, MASK_SHARE
 
-LOWEST_FILLED = 0.8  # of the predictions wanted, where whole words or spans must fit
+LOWEST_FILLED = 0.8  # of the predictions expected, if whole words or spans must fit
 COUNTED = {"masked_tokens": "masked_tokens", "instance_tokens": "tokens"}  # the job's name → ours
 _REBUILD = "Build the records again with `kbf records`."
 _FINE = {
@@ -28,10 +28,10 @@ _REMEDIES = {
 
 
 def judge_records(counts: RecordCounts, counters: Mapping[str, Any], is_whole: bool) -> list[Finding]:
-    """Judge form, labels, masks and text of the records counted.
+    """Judge layout, labels, masks and text of the counted records.
 
     Args:
-        counters: of the manifest; may be empty.
+        counters: counters of the manifest; may be empty.
         is_whole: every record was counted, so sums must equal the counters.
     """
     form = [_judge_form(counts, fault) for fault in FAULTS]
@@ -65,7 +65,7 @@ def _judge_form(counts: RecordCounts, fault: str) -> Finding:
 
 
 def _judge_counters(counts: RecordCounts, counters: Mapping[str, Any], is_whole: bool) -> list[Finding]:
-    """Compare sums with the job's own, where it kept them and every record was read."""
+    """Compare sums with the job's own, if it kept them and every record was read."""
     label = counts.layout.sentence_label
     ours = COUNTED | ({label.counter: "positive_labels"} if label else {})
     known = {name: counters[name] for name in ours if name in counters}
@@ -123,10 +123,10 @@ def _judge_amount_masked(counts: RecordCounts) -> list[Finding]:
 
 
 def _judge_replacements(counts: RecordCounts) -> list[Finding]:
-    """Hold the split of the masked tokens against 80/10/10; a random token is at times [MASK] or the token itself."""
+    """Check the split of the masked tokens against 80/10/10; a random token is at times [MASK] or the token itself."""
     totals, layout = counts.totals, counts.layout
     masked, one_of_all = totals["masked_tokens"], 1 / layout.vocabulary_size
-    # The tokens of a span share one draw: as many independent draws as give a mean the same variance.
+    # The tokens of a span share one draw: use the number of independent draws that gives a mean the same variance.
     draws = share(masked**2, totals["squared_runs"]) if layout.mask_unit == "span" else masked
     random_share = 1 - MASK_SHARE - KEEP_SHARE
     expected = {

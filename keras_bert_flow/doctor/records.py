@@ -1,4 +1,4 @@
-"""Examine a folder of pre-training records: its files against the manifest, and a sample of what they hold."""
+"""Examine a folder of pre-training records: its files against the manifest, and a sample of their contents."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _REBUILD = "Restore the folder from where it was made, or build it again with `k
 
 @dataclass(frozen=True)
 class RecordFiles:
-    """The record files of a folder that can be opened, and what was wrong with the others."""
+    """The record files of a folder that can be opened, and the faults of the others."""
 
     files: tuple[TFRecordFile, ...]
     faults: tuple[str, ...]
@@ -42,12 +42,12 @@ def examine_records(folder: str | Path, vocabulary_file: str | Path | None = Non
     """Check every file, and read `sample` records spread evenly over them.
 
     Args:
-        folder: what `kbf records` made, or TFRecord files of the same features that others made.
-        vocabulary_file: the vocab.txt, or tokenizer.json, of the records, where the folder holds none.
-        sample: most records to read; their order in a file is a random one already.
+        folder: folder made by `kbf records`, or TFRecord files of the same features made by other tools.
+        vocabulary_file: the vocab.txt, or tokenizer.json, of the records, if the folder has none.
+        sample: most records to read; their order in a file is already random.
     Raises:
-        FileNotFoundError: the vocabulary given is missing.
-        ValueError: the vocabulary given lacks a special piece.
+        FileNotFoundError: the given vocabulary is missing.
+        ValueError: the given vocabulary lacks a special piece.
     """
     folder = Path(folder)
     manifest, manifest_finding = _read_manifest(folder)
@@ -76,7 +76,7 @@ def examine_records(folder: str | Path, vocabulary_file: str | Path | None = Non
 
 
 def choose_sample(total: int, sample: int) -> np.ndarray:
-    """Return the numbers of at most `sample` of `total` records, ascending and evenly spread."""
+    """Return the indices of at most `sample` of `total` records, ascending and evenly spread."""
     return np.arange(min(sample, total)) * total // max(1, min(sample, total))
 
 
@@ -100,7 +100,7 @@ def _open_files(folder: Path) -> RecordFiles:
 
 
 def _judge_files(folder: Path, manifest: Manifest | None, opened: RecordFiles) -> Finding:
-    """Compare every file with the manifest, sha256 included, and name all that differ."""
+    """Compare every file with the manifest, including sha256, and name all that differ."""
     faults = list(opened.faults)
     if manifest is not None:
         counted = {file.path.name: len(file) for file in opened.files}
@@ -127,7 +127,7 @@ def _find_fault(folder: Path, summary: FileSummary, records: int | None) -> str 
 
 def _judge_amounts(manifest: Manifest | None, opened: RecordFiles) -> list[Finding]:
     train, held_out = opened.records_of("train"), opened.records_of("held_out")
-    if manifest is None:  # the files of others have other names
+    if manifest is None:  # files of other tools have other names
         return [judge("records", len(opened) > 0, f"{len(opened):,}", "Give the corpus more documents.")]
     held_out_verdict: Verdict = "ok" if held_out else "warning"
     return [
@@ -161,7 +161,7 @@ def _find_layout(
 
 
 def _read_vocabulary(path: Path) -> tuple[Sequence[str], Sequence[str]]:
-    """Return all pieces, and the special ones; of a `vocab.txt` whatever its lines hold."""
+    """Return all pieces, and the special ones; the lines of a `vocab.txt` are not checked."""
     if path.suffix != ".json":
         return read_pieces(path)[0], SPECIAL_PIECES
     tokenizer = read_tokenizer_file(path)

@@ -1,4 +1,4 @@
-"""Examine a vocabulary file, also one that `read_vocabulary` refuses: all that is wrong with it at once."""
+"""Examine a vocabulary file, even one that `read_vocabulary` rejects, and find all of its faults at once."""
 
 import re
 from collections import Counter
@@ -12,13 +12,13 @@ from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, read_vocabulary_bytes
 
 HISTOGRAMS = {"characters_per_piece": "characters of a piece, ## aside"}
-CASED_SHARE = 0.01  # of pieces with capitals or accents: a vocabulary that has more is taken for a cased one
+CASED_SHARE = 0.01  # of pieces with capitals or accents: a vocabulary with more is taken to be cased
 EXAMPLES = 3
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
 def read_pieces(path: str | Path) -> tuple[list[str], bool]:
-    """Return the lines of a file whatever they hold, and whether they are UTF-8.
+    """Return the lines of a file, unchecked, and whether they are UTF-8.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -79,12 +79,12 @@ def examine_vocabulary(path: str | Path, cased: bool | None = None) -> Diagnosis
 
 
 def is_reachable(piece: str, cased: bool) -> bool:
-    """Tell whether normalised text can hold a piece: where it cannot, no text is ever encoded with it.
+    """Return whether normalised text can contain a piece; if not, no text is ever encoded with it.
 
-    What a longer piece always takes first is not looked for.
+    Pieces that a longer piece always takes the place of are not detected.
     """
     letters = _letters(piece)
-    # The letter before a continuation stands for the start of a word: a mark or a Han character would be set apart.
+    # The letter before a continuation stands for the start of a word: a mark or a Han character would be separated.
     word = "a" + letters if piece.startswith(CONTINUATION) and letters else piece
     return len(word) <= MAX_WORD_CHARACTERS and normalize_text(word, cased).split() == [word]
 
@@ -157,7 +157,7 @@ def _judge_unreachable(unreachable: Sequence[str], pieces: int) -> Finding:
 
 
 def _is_folded_away(piece: str) -> bool:
-    """Tell whether a tokenizer that drops case and accents changes a piece that it would otherwise leave."""
+    """Return whether a tokenizer that drops case and accents changes a piece that it would otherwise leave."""
     letters = _letters(piece)
     return normalize_text(letters, True) != normalize_text(letters, False)
 

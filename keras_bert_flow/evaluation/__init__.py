@@ -1,4 +1,4 @@
-"""Scores of trained models, their baselines, and the report.
+"""Evaluation: scores of trained models, their baselines, and the report.
 
-Metrics of a kind of task are with the task; this room compares models and writes pages.
+The metrics of each kind of task are with the task; this package compares models and writes reports.
 """

@@ -1,4 +1,4 @@
-"""Compare the pre-trained runs with every other row of the results, and say whether chance explains the difference."""
+"""Compare the pre-trained runs with every other model, and test whether chance explains the difference."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,10 +6,10 @@ import numpy as np
 
 from keras_bert_flow.tasks.core.task import Measure
 
-RESAMPLES = 200  # the standard deviation of so many draws is known to 5 %
+RESAMPLES = 200  # the standard deviation of this many draws is known to 5 %
 LEAST_RESAMPLES = 100
-DRAWN = 20_000_000  # examples of all draws of all runs together, at most
-ERRORS = 2  # standard errors within which a difference is taken for chance
+DRAWN = 20_000_000  # most examples of all draws of all runs together
+ERRORS = 2  # standard errors within which a difference is attributed to chance
 
 
 def compare_models(
@@ -19,19 +19,20 @@ def compare_models(
     main: str,
     seed: int = 1,
 ) -> dict[str, dict[str, float | int | bool]]:
-    """Return how far the mean score of the runs of `main` is above that of each other model, with its standard error.
+    """Return the difference in mean score between the runs of `main` and each other model, with its standard error.
 
-    The variance of a difference has two parts, which are added. The examples': all runs are measured on the same
-    examples, drawn with replacement many times, so what makes an example hard for both cancels out. The seeds': the
-    variance of the difference between runs of one seed, divided by the number of seeds; where the seeds are others, or
-    only one side has several, that of each side. A side of a single run has no such part, and the error is too small.
+    The variance of a difference is the sum of two parts. Examples: all runs are measured on the same examples, drawn
+    with replacement many times (a paired bootstrap), so what makes an example hard for both cancels out. Seeds: the
+    variance of the difference between runs of one seed, divided by the number of seeds; if the seeds differ, or only
+    one side has several, the variance of each side. A side with a single run has no such part, which makes the error
+    too small.
 
     Args:
-        measures: model → the score of each run as a function of the examples that count.
+        measures: model → the score of each run as a function of the chosen examples.
         seeds: model → the seed of each run.
-        count: how many examples there are.
+        count: number of examples.
         main: the model that is compared with the others.
-        seed: of the draws.
+        seed: seed of the draws.
     Returns:
         Other model → difference; standard_error; beyond_chance, whether the difference is more than two standard
         errors; resamples.
@@ -68,5 +69,5 @@ def _seed_variance(scores: np.ndarray, others: np.ndarray, is_paired: bool) -> f
 
 
 def _mean_variance(scores: np.ndarray) -> float:
-    """Return the variance of the mean of independent scores; 0.0 of a single one, of which nothing is known."""
+    """Return the variance of the mean of independent scores; 0.0 for a single one, of which nothing is known."""
     return float(np.var(scores, ddof=1) / len(scores)) if len(scores) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Tell whether a run was still improving when it ended, so that its score is not taken for what the model can do."""
+"""Detect runs that were still improving when they ended, so that their scores do not stand for the model's best."""
 
 import math
 from collections.abc import Sequence
@@ -7,19 +7,20 @@ CORRELATIONS = ("pearson", "spearman", "matthews")
 
 
 def is_improving(scores: Sequence[float], metric: str, count: int) -> bool | None:
-    """Tell whether the last third of a run's epochs has gained more than one standard error of a dev score.
+    """Return whether the last third of a run's epochs gained more than one standard error of a dev score.
 
-    The best score of the last third is compared with the best of all epochs before. Best with best, as a single epoch
-    moves by chance, and as a run may publish its best. One standard error, since both are measured on the same examples
-    and most of its noise cancels out: a gain that size is seldom chance, while a run that ends level passes. A learning
-    rate that falls to 0 flattens every run at its end, so a third of the epochs is looked at, not the last alone.
+    The best score of the last third is compared with the best of all epochs before: a single epoch varies by chance,
+    and a run may publish its best one. One standard error is used, since both are measured on the same examples and
+    most of the noise cancels out: a gain of that size is seldom chance, while a run that ends level passes. A learning
+    rate that decays to 0 flattens every run at its end, so a third of the epochs is considered instead of only the
+    last.
 
     Args:
-        scores: of the dev set, one per evaluation, in their order; higher is better.
-        metric: their name.
-        count: examples of the dev set.
+        scores: dev scores, one per evaluation, in order; higher is better.
+        metric: name of the scores.
+        count: number of dev examples.
     Returns:
-        None where fewer than two evaluations show nothing.
+        None with fewer than two evaluations.
     """
     if len(scores) < 2:
         return None
@@ -29,7 +30,7 @@ def is_improving(scores: Sequence[float], metric: str, count: int) -> bool | Non
 
 
 def score_error(score: float, metric: str, count: int) -> float:
-    """Return about one standard error of a score: of a share, which F1 is taken for, or of a correlation."""
+    """Return the approximate standard error of a score: of a share, as which F1 is treated, or of a correlation."""
     if metric in CORRELATIONS:
         return (1 - score**2) / math.sqrt(max(1, count - 1))
     return math.sqrt(max(0.0, score * (1 - score)) / count)

@@ -1,4 +1,4 @@
-"""Draw the losses of pre-training and fine-tuning over their steps, as SVG for a page."""
+"""Plot the losses of pre-training and fine-tuning over steps, as SVG for a page."""
 
 import io
 import math
@@ -10,8 +10,8 @@ from typing import Any
 from keras_bert_flow.evaluation.headings import MODEL_NAMES
 from keras_bert_flow.terminal import escape_controls
 
-INK = "#010203"  # a colour nothing else has, to be replaced by the page's text colour
-# Seen well on white and on near-black: contrast of at least 3 with both (WCAG 2.1, 1.4.11).
+INK = "#010203"  # a unique colour, replaced by the page's text colour
+# Visible on white and on near-black: contrast of at least 3 with both (WCAG 2.1, 1.4.11).
 COLOURS = ("#3a80c9", "#d0691b", "#2a9262", "#b5518f", "#8a7a2f", "#6f6fd0")
 STYLES = ("-", "--", "-.", ":")
 MAX_POINTS = 1000  # more than the pixels of a figure, and the page stays small
@@ -20,7 +20,7 @@ FIGURE_INCHES = (7.6, 3.1)
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a figure. Lines of one group share their colour and one entry of the legend."""
+    """One line of a figure. Lines of one group share a colour and an entry of the legend."""
 
     label: str
     group: str
@@ -40,12 +40,12 @@ class Panel:
 
 
 def loss_panels(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Panel]:
-    """Sort log lines into figures.
+    """Group log lines into figures.
 
     Args:
         curves: name → parsed lines of a `log.jsonl`, each with `step` and some of the losses: every field whose name
-            ends in `loss`. A name of `<model>/<seed>`, such as `pretrained/1`, is a fine-tuning run and gives its
-            field `loss` to one figure of all of them; another name has a figure of its own, with every loss.
+            ends in `loss`. A name of `<model>/<seed>`, such as `pretrained/1`, is a fine-tuning run, whose field `loss`
+            is shown in one figure of all of them; any other name has a figure of its own, with every loss.
     """
     panels, runs = [], []
     for name, lines in curves.items():
@@ -67,7 +67,7 @@ def loss_panels(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Panel
 
 
 def draw_panel(panel: Panel, salt: str) -> str:
-    """Draw a figure as an `<svg>` element that names nothing outside itself.
+    """Draw a figure as a self-contained `<svg>` element.
 
     Args:
         panel: what to draw.
@@ -99,7 +99,7 @@ def draw_panel(panel: Panel, salt: str) -> str:
 
 
 def describe_panel(panel: Panel) -> str:
-    """Caption a figure: its last values, or what its lines are where there are many of a kind."""
+    """Return the caption of a figure: its last values, or what its lines are if a group has several."""
     if len({series.group for series in panel.series}) < len(panel.series):
         return f"{panel.title}: one line a seed."
     lasts = (f"{series.label} {series.values[-1]:.4f} at step {series.steps[-1]:,.0f}" for series in panel.series)
@@ -107,7 +107,7 @@ def describe_panel(panel: Panel) -> str:
 
 
 def last_values(panels: Sequence[Panel]) -> list[list[str]]:
-    """Return figure, line, last step and last value of every line: what is said where nothing can be drawn."""
+    """Return figure, line, last step and last value of every line, for reports without plots."""
     return [
         [panel.title, series.label, f"{series.steps[-1]:,.0f}", f"{series.values[-1]:.4f}"]
         for panel in panels
@@ -144,7 +144,7 @@ def _draw_lines(axes: Any, panel: Panel) -> None:
 
 
 def _inline(svg: str, salt: str) -> str:
-    svg = svg[svg.index("<svg") :]  # the XML and DOCTYPE lines have no place in HTML
+    svg = svg[svg.index("<svg") :]  # without the XML and DOCTYPE lines, which HTML does not allow
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)  # the date, and addresses on the web
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
     svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{salt}-", svg)

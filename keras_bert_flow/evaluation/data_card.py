@@ -1,4 +1,4 @@
-"""Say what a run learnt from: the tables of its task with their labels and a few examples, a record or two, counts."""
+"""Data card of a report: task tables with labels and examples, sample records, and record counts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,22 +11,22 @@ from keras_bert_flow.evaluation.result_sections import MAX_CLASSES, abridge, wri
 from keras_bert_flow.tasks.core.task import Task
 
 SHOWN_EXAMPLES, SHOWN_RECORDS = 4, 2
-LOOKED_AT = 1000  # examples among which one of each label is looked for
+LOOKED_AT = 1000  # examples searched for one of each label
 MAX_RECORD = 1200  # characters of a shown record: a long sequence is a page
-# Counter → the counter that it is a part of.
+# Counter → the counter that includes it.
 SHARES = {"unknown_tokens": "tokens", "masked_tokens": "instance_tokens", "padding_positions": "positions"}
 
 
 def make_data_card(task: Task, tables: Mapping[str, Sequence[Any]], records: Path) -> dict[str, Any]:
-    """Gather what there is to say of the data.
+    """Collect the facts about the data.
 
     Args:
         task: with its labels.
-        tables: name → examples; those shown are of the first.
+        tables: name → examples; those shown are from the first.
         records: what the model was pre-trained on.
     Returns:
-        In plain JSON values: `tables`, name → examples and, where the labels of an example are the task's, the count of
-        each; `examples`, as `show` of the task gives them; `records`, as text.
+        In plain JSON values: `tables`, name → number of examples and, if the labels of examples are the task's, the
+        count of each; `examples`, as returned by `show` of the task; `records`, as text.
     """
     return {
         "tables": {name: {"examples": len(rows), "labels": _count_labels(task, rows)} for name, rows in tables.items()},
@@ -36,7 +36,7 @@ def make_data_card(task: Task, tables: Mapping[str, Sequence[Any]], records: Pat
 
 
 def describe_data(card: Mapping[str, Any], counters: Mapping[str, Any]) -> list[str]:
-    """Write the section of the report; `counters` are those of the records."""
+    """Return the data section of the report; `counters` are those of the records."""
     parts = [_tabulate(card.get("tables", {}))]
     if examples := card.get("examples"):
         rows = [
@@ -55,7 +55,7 @@ def describe_data(card: Mapping[str, Any], counters: Mapping[str, Any]) -> list[
 
 
 def _count_labels(task: Task, examples: Iterable[Any]) -> dict[str, int]:
-    """Count the labels of examples; nothing where a label is not one of the task's, as in tagging or numbers."""
+    """Count the labels of examples; empty if a label is not one of the task's, as in tagging or regression."""
     if not task.labels:
         return {}
     golds = [task.show(example)["gold"] for example in examples]
@@ -64,7 +64,7 @@ def _count_labels(task: Task, examples: Iterable[Any]) -> dict[str, int]:
 
 
 def _choose_examples(task: Task, examples: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the first example of each label, or the first ones, in the order of the table."""
+    """Return the first example of each label, or the first examples, in the order of the table."""
     first: dict[str, int] = {}
     for place, example in enumerate(examples[:LOOKED_AT]):
         first.setdefault(repr(task.show(example)["gold"]), place)

@@ -1,4 +1,4 @@
-"""Measure fine-tuned models on their task, and gather a whole pipeline's results into the report."""
+"""Evaluate fine-tuned models on their task, and collect the results of a whole pipeline in the report."""
 
 import importlib.metadata
 import json
@@ -58,7 +58,7 @@ from keras_bert_flow.training.state.logs import read_log
 SEQUENCES = "sequences"
 SCORING_PAIRS, ASKING = JobPart("scoring minimal pairs", "masked sentences"), JobPart("asking the models", SEQUENCES)
 FITTING_WORDS, WRITING = JobPart("fitting the word baseline"), JobPart("writing")
-MODEL = "model"  # the model directory within a folder of pre-training
+MODEL = "model"  # the model directory in a folder of pre-training
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")
 
 
@@ -67,14 +67,14 @@ def evaluate_model(
 ) -> dict[str, float]:
     """Score one fine-tuned model directory on the task's dev file, and on further ones; see `score` of its task.
 
-    The configuration says where and how the files are read, the model what the labels are.
+    The configuration defines where and how the files are read, the model defines the labels.
 
     Args:
-        questions: what `read_questions` returns for this configuration and model, if it has been read already.
+        questions: what `read_questions` returns for this configuration and model, if already read.
     Returns:
         Metric → value on the dev file; the metrics on another file begin with its name, as in `mismatched_accuracy`.
     Raises:
-        FileNotFoundError, ValueError: as of `read_questions`, or the weights are unusable.
+        FileNotFoundError, ValueError: as for `read_questions`, or the weights are unusable.
     """
     questions = questions or read_questions(config, model)
     plan_parts(ASKING)
@@ -98,16 +98,16 @@ def write_evaluation(
     earlier: Sequence[str | Path] = (),
     files: TaskFiles | None = None,
 ) -> Path:
-    """Publish a folder with `metrics.json`, `report.html`, `report.md` and `predictions/`; at once where it is there.
+    """Publish a folder with `metrics.json`, `report.html`, `report.md` and `predictions/`; skipped if it exists.
 
     Args:
-        config: of the whole pipeline.
-        finetuned: what `finetune` made; every model in it is loaded and asked for its predictions.
-        pretrained: what `pretrain` or `distill` made.
-        records: what `build_records` made, for that.
+        config: configuration of the whole pipeline.
+        finetuned: folder made by `finetune`; every model in it is loaded and used for prediction.
+        pretrained: folder made by `pretrain` or `distill`.
+        records: records of that pre-training, made by `build_records`.
         output: the folder.
-        earlier: what `pretrain` made before, where `pretrained` went on from it or was distilled from it, in order.
-        files: what `read_task_files` returns for this configuration, if they have been read already.
+        earlier: folders made by `pretrain` before, from which `pretrained` continued or was distilled, in order.
+        files: what `read_task_files` returns for this configuration, if already read.
     Raises:
         ValueError: `output` is not on a local disk.
     """
@@ -177,7 +177,7 @@ def write_evaluation(
 def _predict_runs(
     task: Task, finetuned: Path, dev_sets: Mapping[str, Sequence[Any]], folder: Path
 ) -> dict[str, dict[str, list[RunPredictions]]]:
-    """Ask every fine-tuned model, and keep what each answered beside the results; return dev set → start → runs."""
+    """Predict with every fine-tuned model, and write the predictions to a folder; return dev set → start → runs."""
     folder.mkdir()
     run_files = sorted(finetuned.glob("*/seed-*/run.json"))
     note(ASKING, 0)
@@ -211,7 +211,7 @@ def _ending(dev_set: str) -> str:
 
 
 def _score_minimal_pairs(config: PipelineConfig, pretrained: Path) -> dict[str, Any]:
-    """Return what the results have of minimal pairs, nothing where the configuration names none."""
+    """Return the results on minimal pairs; empty if the configuration names none."""
     settings = config.evaluation
     if settings.minimal_pairs is None:
         return {}
@@ -230,7 +230,7 @@ def _ask(predictor: Predictor, model: Path, features: Features, examples: Sequen
 
 
 def _count(batches: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
-    """Yield batches of (rows, width), and tell of each when it has been answered."""
+    """Yield batches of (rows, width), and report each when it has been predicted."""
     for rows, width in batches:
         yield rows, width
         note(ASKING, len(rows))
@@ -279,7 +279,7 @@ def _gather_stages(
 
 
 def _describe_usage(config: PipelineConfig, finetuned: Path) -> list[str]:
-    """Write how the model of the first seed is used."""
+    """Describe how to use the model of the first seed."""
     runs = sorted(finetuned.glob(f"{PRETRAINED}/seed-*/model"), key=lambda path: int(path.parent.name.split("-")[1]))
     return [write_commands(runs[0], kind_of(config.task), config.backend), write_python(runs[0])]
 
@@ -290,5 +290,5 @@ def _list_versions() -> dict[str, str]:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            continue  # an extra that this installation does without
+            continue  # an extra that is not installed
     return versions

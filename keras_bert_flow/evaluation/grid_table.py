@@ -1,4 +1,4 @@
-"""Lay out what a grid of fine-tunings came to, as rows, plain text and Markdown."""
+"""Tables of a grid search over fine-tunings, as rows, plain text and Markdown."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ NOTE = (
 
 
 def read_grid(finetuned: str | Path, name: str = GRID_FILE) -> dict[str, Any] | None:
-    """Return what `kbf finetune` kept of a grid, or None where it had none.
+    """Return the grid that `kbf finetune` saved, or None if it had none.
 
     Raises:
         ValueError: it is damaged.
@@ -35,14 +35,14 @@ def read_grid(finetuned: str | Path, name: str = GRID_FILE) -> dict[str, Any] | 
 
 
 def other_seconds(grid: Mapping[str, Any] | None) -> float:
-    """Add up the time of the points that were not chosen; that of runs that failed is not known."""
+    """Return the total time of the points that were not chosen; that of failed runs is not known."""
     if not grid:
         return 0.0
     return sum((point["seconds"] or 0.0 for point in grid["points"] if point["name"] != grid["chosen"]), 0.0)
 
 
 def grid_rows(grid: Mapping[str, Any]) -> list[list[str]]:
-    """Lay out the table: a header row, then a row a point, the cheapest first."""
+    """Return the table: a header row, then one row per point, cheapest first."""
     metric = grid["main_metric"]
     heading = name_metric(grid["kind"], metric)
     header = ["learning rate", "batch size", "epochs", heading, "runs", "seconds", ""]
@@ -64,10 +64,10 @@ def grid_rows(grid: Mapping[str, Any]) -> list[list[str]]:
 
 
 def grid_text(grid: Mapping[str, Any]) -> str:
-    """Write the table in aligned plain text, for the terminal."""
+    """Return the table as aligned plain text, for the terminal."""
     return align(grid_rows(grid))
 
 
 def grid_markdown(grid: Mapping[str, Any]) -> str:
-    """Write the table in Markdown, for Prefect's interface, with what is to be thought of its scores."""
+    """Return the table as Markdown, for Prefect's interface, with a note on how to read its scores."""
     return f"{as_markdown(grid_rows(grid))}\n\n{NOTE}"

@@ -1,4 +1,4 @@
-"""Name in words what `metrics.json` holds, and write its numbers: shares in percent, others as they are."""
+"""Names and number formats of what is in `metrics.json`: shares in percent, others as they are."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ def name_metric(kind: str, metric: str) -> str:
 
 
 def name_word_baseline(kind: str) -> str | None:
-    """Return what the baseline without a network is called; None where the kind has none."""
+    """Return the name of the TF-IDF baseline; None if the kind has none."""
     return find_task_class(kind).word_baseline
 
 
@@ -39,11 +39,11 @@ def main_metric(results: Mapping[str, Any]) -> str:
 
 
 def format_metric(value: float, heading: str) -> str:
-    """Write a share in percent; correlations and errors as the field does, as they are."""
+    """Format a share in percent; correlations and errors unchanged, as is usual in the field."""
     return f"{100 * value:.1f}" if heading.endswith(SHARE) else f"{value:.3f}"
 
 
 def format_spread(summary: Mapping[str, float], heading: str) -> str:
-    """Write mean ± standard deviation; the deviation only where runs differ."""
+    """Format mean ± standard deviation; the deviation only if runs differ."""
     spread = f" ± {format_metric(summary['standard_deviation'], heading)}" if summary["standard_deviation"] > 0 else ""
     return format_metric(summary["mean"], heading) + spread

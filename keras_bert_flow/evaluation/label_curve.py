@@ -1,4 +1,4 @@
-"""Show how scores grow with the labels: one table and one figure of pre-trained, random weights and TF-IDF."""
+"""Label curve: a table and a figure of scores by number of labels, for pre-trained, random weights and TF-IDF."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,17 +31,17 @@ NOTE = (
 def build_label_curve(
     finetuned: Path, task: Task, training: Sequence[Any], dev: Sequence[Any], seed: int
 ) -> dict[str, Any] | None:
-    """Gather the scores on fewer labels, TF-IDF's among them; None where fine-tuning had no `label_counts`.
+    """Collect the scores on fewer labels, including those of TF-IDF; None if fine-tuning had no `label_counts`.
 
     Args:
-        finetuned: what `finetune` made.
+        finetuned: folder made by `finetune`.
         task: with the labels of the training examples.
-        training: all examples that were trained on.
-        dev: examples that the scores are of.
+        training: all training examples.
+        dev: the examples that are scored.
         seed: see `answer_from_words`.
     Returns:
-        kind, main_metric, and rows, the fewest labels first: labels, epochs, and of each model mean,
-        standard_deviation, minimum, maximum, runs and improving, a count.
+        kind, main_metric, and rows, fewest labels first: labels, epochs, and for each model mean, standard_deviation,
+        minimum, maximum, runs and improving, a count.
     Raises:
         ValueError: the file is damaged.
     """
@@ -75,7 +75,7 @@ def _summarise_row(row: Mapping[str, Any], metric: str, dev_examples: int) -> di
 
 
 def curve_rows(curve: Mapping[str, Any]) -> list[list[str]]:
-    """Lay out the table: a header row, then a row a number of labels."""
+    """Return the table: a header row, then one row per number of labels."""
     heading, models = _heading(curve), _list_models(curve)
     header = [f"labels, {heading}", *models.values()]
     return [
@@ -85,7 +85,7 @@ def curve_rows(curve: Mapping[str, Any]) -> list[list[str]]:
 
 
 def curve_markdown(curve: Mapping[str, Any]) -> str:
-    """Write the table in Markdown, with what it shows."""
+    """Return the table as Markdown, with a note."""
     return f"{as_markdown(curve_rows(curve))}\n\n{NOTE}"
 
 
@@ -116,7 +116,7 @@ def _write(summary: Mapping[str, Any] | None, heading: str) -> str:
 
 
 def describe_gains(curve: Mapping[str, Any]) -> str:
-    """Say where pre-training gains most over the best other row."""
+    """Describe at which number of labels pre-training gains most over the best other row."""
     heading, gains = _heading(curve), []
     for row in curve["rows"]:
         others = [row[model]["mean"] for model in ("tfidf", "random") if row.get(model)]

@@ -1,15 +1,15 @@
 """Measure how often a masked language model prefers the acceptable sentence of a minimal pair.
 
-The results, which `metrics.json` holds as `minimal_pairs`, in plain Python values:
+The results, in `metrics.json` as `minimal_pairs`, in plain Python values:
 
-    pairs: how many
+    pairs: number of pairs
     accuracy: mean over the pairs of 1 where the acceptable sentence has the higher pseudo-log-likelihood, 1/2 where
         both have the same, else 0; by chance 0.5
-    standard_error: of that mean: the standard deviation over the pairs / sqrt(pairs); None of fewer than two
-    ties: pairs whose sentences have the same pseudo-log-likelihood, as where they are the same tokens
-    limit: most pairs of a phenomenon, None where all were scored
+    standard_error: of that mean: the standard deviation over the pairs / sqrt(pairs); None for fewer than two
+    ties: pairs whose sentences have the same pseudo-log-likelihood, such as the same tokens
+    limit: most pairs of a phenomenon, None if all were scored
     phenomena, linguistics_terms, fields: group (a `UID`, `linguistics_term` or `field` of the file) → pairs, accuracy,
-        standard_error and ties, in the order of the file; empty where no line names one
+        standard_error and ties, in the order of the file; empty if no line names one
 """
 
 import math
@@ -38,14 +38,14 @@ def evaluate_minimal_pairs(
     Args:
         model: model directory with a masked-LM head.
         path: .jsonl in the format of BLiMP, possibly packed; see `read_minimal_pairs`.
-        limit: pairs to score of each phenomenon, the first ones; by default all.
+        limit: score only this many pairs of each phenomenon, the first ones. Default: all.
         batch_positions: token positions of a batch.
-        advance: takes how many masked copies of sentences more are scored; there is one for each token.
-        encoded: what `read_pairs` returns for these arguments, if it has been called already.
+        advance: called with the number of further masked copies of sentences that are scored; one per token.
+        encoded: what `read_pairs` returns for these arguments, if already called.
     Returns:
         The results, as the module describes them.
     Raises:
-        FileNotFoundError, ValueError: as of `read_pairs`, or the weights are unusable.
+        FileNotFoundError, ValueError: as for `read_pairs`, or the weights are unusable.
     """
     encoded = encoded or read_pairs(model, path, limit)
     scorer = SentenceScorer(model, batch_positions)

@@ -1,4 +1,4 @@
-"""Write one HTML page that needs nothing but itself: text is escaped here, and style is inline."""
+"""Self-contained HTML pages: text is escaped here, and styles are inline."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from html import escape as escape_html
 
 from keras_bert_flow.terminal import JOINERS, escape_controls
 
-# Colours come as a pair, for light and for dark; the figures take theirs from `currentColor`.
+# Colours are defined for light and for dark mode; figures use `currentColor`.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2127; --soft: #5b6470; --line: #d9dde3; --paper: #fff; --tint: #f4f6f8;
   --shade: 44, 110, 180; }
@@ -46,12 +46,12 @@ summary { cursor: pointer; }
 
 
 def escape(text: str) -> str:
-    """Return text as HTML: no tag or entity of its own, and control and invisible characters as escapes."""
+    """Escape text for HTML, with control and invisible characters as escapes."""
     return escape_html(escape_controls(text, "\t\n" + JOINERS))
 
 
 def page(title: str, sections: Iterable[str]) -> str:
-    """Return the document; empty sections leave no trace."""
+    """Return the HTML document, without empty sections."""
     body = "\n".join(section for section in sections if section)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -62,7 +62,7 @@ def page(title: str, sections: Iterable[str]) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """Return a titled section; nothing where no part has content."""
+    """Return a titled section; empty if no part has content."""
     content = "\n".join(part for part in parts if part)
     return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>" if content else ""
 
@@ -72,12 +72,12 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[str] | None = None) -> str:
-    """Return a table whose first column names the rows; nothing where there are no rows.
+    """Return a table whose first column names the rows; empty if there are no rows.
 
     Args:
         header: name of each column.
         rows: cells, as text.
-        kinds: of each column: `number`, `text`, `code` or nothing; by default all but the first are numbers.
+        kinds: kind of each column: `number`, `text`, `code` or nothing; by default all but the first are numbers.
     """
     if not rows:
         return ""
@@ -109,22 +109,22 @@ FIGURE = '<figure role="group">'
 
 
 def figure(svg: str, caption: str) -> str:
-    """Return a drawing with its caption. The drawing is markup of our own making and is not escaped."""
+    """Return a figure with its caption. The SVG is our own markup and is not escaped."""
     return f"{FIGURE}\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
 
 
 def find_figures(page: str) -> list[tuple[str, str]]:
-    """Return the drawings of a page that `figure` has written, each with its caption, as it stands there."""
+    """Return the SVG and caption, as written, of each figure that `figure` put into a page."""
     return re.findall(rf"{FIGURE}\n(<svg.*?</svg>)\n<figcaption>(.*?)</figcaption>", page, re.DOTALL)
 
 
 def code(text: str) -> str:
-    """Return preformatted text, as it stands."""
+    """Return preformatted text."""
     return f"<pre>{escape(text)}</pre>" if text else ""
 
 
 def details(summary: str, text: str) -> str:
-    """Return preformatted text behind a line that opens it."""
+    """Return preformatted text in a collapsible element."""
     return f"<details>\n<summary>{escape(summary)}</summary>\n<pre>{escape(text)}</pre>\n</details>" if text else ""
 
 

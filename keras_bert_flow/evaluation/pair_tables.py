@@ -1,4 +1,4 @@
-"""Lay out the results on minimal pairs: for the terminal, for Markdown and for the report."""
+"""Tables of the results on minimal pairs: for the terminal, for Markdown and for the report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,17 +14,17 @@ _COARSE = ("fields", "linguistics_terms")
 
 
 def pairs_text(results: Mapping[str, Any]) -> str:
-    """Write the results as an aligned table for the terminal: all pairs, then every group."""
+    """Return the results as an aligned table for the terminal: all pairs, then every group."""
     return align([HEADER, *_list_rows(results)])
 
 
 def pairs_markdown(results: Mapping[str, Any]) -> str:
-    """Write the results over all pairs, fields and linguistics terms as a table in Markdown."""
+    """Return the results over all pairs, fields and linguistics terms as a Markdown table."""
     return as_markdown([HEADER, *_list_rows(results, _COARSE)])
 
 
 def describe_minimal_pairs(results: Mapping[str, Any] | None) -> list[str]:
-    """Return the section of the report; nothing where no pairs were scored."""
+    """Return the section of the report; empty if no pairs were scored."""
     if results is None:
         return []
     limit = f", the first {results['limit']:,} of each phenomenon" if results["limit"] else ""

@@ -1,4 +1,4 @@
-"""Keep the predictions of a run as lines of JSON, and in the format in which others score them where there is one."""
+"""Write the predictions of a run as JSON lines, and in the official format if there is one."""
 
 import json
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from keras_bert_flow.tasks.formats.rows import JSON_LINES
 def write_predictions(
     folder: Path, name: str, task: Task, examples: Sequence[Any], predictions: Sequence[Prediction]
 ) -> None:
-    """Write `<name>.jsonl`, a prediction a line in the order of the examples, and files that others read.
+    """Write `<name>.jsonl`, one prediction per line in the order of the examples, and files for official scorers.
 
-    These are, of questions: `<name>.answers.json`, as the official scripts of SQuAD take it, and where there may be no
-    answer `<name>.no_answer.json`, for their `--na-prob-file`; of tags: `<name>.conll`, with the columns word, tag and
-    predicted tag, as conlleval takes it, unless a word holds a blank.
+    For questions these are `<name>.answers.json`, for the official scripts of SQuAD, and if there may be no answer
+    `<name>.no_answer.json`, for their `--na-prob-file`; for tags `<name>.conll`, with the columns word, tag and
+    predicted tag, for conlleval, unless a word contains a blank.
     """
     lines = (json.dumps(prediction) + "\n" for prediction in predictions)
     with open(folder / f"{name}{JSON_LINES}", "w", encoding="utf-8", newline="\n") as file:

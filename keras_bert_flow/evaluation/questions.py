@@ -1,4 +1,4 @@
-"""Read what a model is to be measured on, before the model is loaded."""
+"""Read and encode evaluation examples, before the model is loaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ DEV = "dev"
 
 @dataclass(frozen=True)
 class Questions:
-    """The examples of a file, and what a model reads of them."""
+    """The examples of a file, and their features."""
 
     examples: Sequence[Any]
     features: Features
 
 
 def read_questions(config: PipelineConfig, model: str | Path) -> dict[str, Questions]:
-    """Read the dev file and further ones as the configuration says, and encode them as the model does.
+    """Read the dev file and further ones as configured, and encode them as the model does.
 
     Returns:
-        Name of each file, `dev` first, and its questions.
+        Name of each file → its questions, `dev` first.
     Raises:
         FileNotFoundError: a file, or one of the model, is missing.
         ValueError: a file or the model is unusable, a label is not one of the model's, or the model is of another kind
@@ -64,7 +64,7 @@ def read_pairs(model: str | Path, path: str | Path, limit: int | None = None) ->
 
 
 def require_kind(task: Task, found: Task, model: str | Path) -> None:
-    """Raise ValueError unless a model is of the kind of a task."""
+    """Raise ValueError unless a model is of a task's kind."""
     if task.kind != found.kind:
         raise ValueError(
             f"A model must be asked about the kind of task that it was fine-tuned on. Received: {model} of "

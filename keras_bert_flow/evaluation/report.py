@@ -1,4 +1,4 @@
-"""Write a run's report: one HTML file that says what pre-training bought, and everything that leads to it."""
+"""Write a run's report: one HTML file with the gain from pre-training, and everything behind it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from keras_bert_flow.evaluation.result_sections import (
 from keras_bert_flow.evaluation.stage_costs import describe_costs, summarise_costs
 from keras_bert_flow.evaluation.summary import verdict
 
-# Key of `pretraining` in the results → what the reader sees, and how the value is written.
+# Key of `pretraining` in the results → label, and format of the value.
 MASKED_LM_ROWS = {
     "masked_lm_loss": ("masked-LM loss, held out, nats", ".4f"),
     "masked_lm_perplexity": ("masked-LM perplexity, held out", ",.1f"),
@@ -49,21 +49,21 @@ RUN_ROWS = {
 
 @dataclass(frozen=True)
 class Report:
-    """What the report says.
+    """Content of the report.
 
     Attributes:
-        title: of the page.
+        title: title of the page.
         results: as in `metrics.json`; see `keras_bert_flow.evaluation.results`.
-        pretraining: figures of the pre-training, as in the results; empty to take those.
-        pretraining_title: what made the model that was fine-tuned.
+        pretraining: metrics of the pre-training, as in the results; empty to use those.
+        pretraining_title: title of what made the model that was fine-tuned.
         curves: parsed lines of each `log.jsonl`; see `keras_bert_flow.evaluation.curves.loss_panels`.
-        data: as `make_data_card` returns it.
+        data: as returned by `make_data_card`.
         counters: the records' counts; a nested mapping counts by reason.
-        stages: as `gather_costs` returns them.
+        stages: as returned by `gather_costs`.
         config: the resolved configuration, in JSON-like values.
-        versions: of what made the run, by name.
-        usage: commands and lines of Python, a block each.
-        errors: what `review` of the task says of each; see `keras_bert_flow.evaluation.results.worst_errors`.
+        versions: name → version of the software of the run.
+        usage: commands and Python code, one block each.
+        errors: what `review` of the task returns for each; see `keras_bert_flow.evaluation.results.worst_errors`.
     """
 
     title: str
@@ -81,12 +81,12 @@ class Report:
 
 
 def write_report(path: str | Path, report: Report) -> None:
-    """Write the report as one HTML file; equal reports are equal bytes."""
+    """Write the report as one HTML file; equal reports give equal bytes."""
     write_atomically(path, render_report(report).encode("utf-8", "backslashreplace"))
 
 
 def render_report(report: Report) -> str:
-    """Return the page; parts for which there is nothing to say are left out."""
+    """Return the page, without empty sections."""
     earlier = report.results.get("earlier", {})
     pretraining = report.pretraining or report.results.get("pretraining", {})
     return page(
@@ -133,7 +133,7 @@ def _describe_label_curve(curve: Mapping[str, Any] | None) -> list[str]:
     parts = [table(header, rows), paragraph(f"{CURVE_NOTE} {describe_gains(curve)}", "note")]
     try:
         return [*parts, figure(draw_panel(curve_panel(curve), "labels"), "Mean over the seeds.")]
-    except ImportError:  # without matplotlib the table has it all
+    except ImportError:  # without matplotlib the table has all values
         return parts
 
 
@@ -167,5 +167,5 @@ def _describe_curves(panels: Sequence[Panel]) -> list[str]:
 
 
 def _write_yaml(config: Mapping[str, Any]) -> str:
-    plain = json.loads(json.dumps(config))  # tuples become lists, which is how YAML writes both
+    plain = json.loads(json.dumps(config))  # tuples become lists, as YAML writes both
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True) if plain else ""

@@ -1,4 +1,4 @@
-"""Write the parts of the report that tell how the models did: the table, the classes, the confusion, the errors."""
+"""Result sections of the report: the tables of models and classes, the confusion matrix, and the errors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,16 +16,16 @@ from keras_bert_flow.evaluation.summary import (
 from keras_bert_flow.tasks.core.unreachable import list_unreachable
 from keras_bert_flow.tasks.registry import find_task_class
 
-MAX_CLASSES = 40  # a wider confusion matrix, or a longer table, is no longer read
+MAX_CLASSES = 40  # wider confusion matrices and longer tables are not readable
 MAX_TEXT = 500  # characters of a shown example
-# Counts, and what they count.
+# Count → heading.
 COUNTS = {"gold": "in the dev set", "predicted": "predicted", "correct": "in both"}
 SHARES = {"precision": "precision %", "recall": "recall %", "f1": "F1 %"}
 NOTHING = "(none)"
 
 
 def describe_results(results: Mapping[str, Any]) -> list[str]:
-    """Return the table of models, what it says, and the table of runs."""
+    """Return the table of models, its notes, and the table of runs."""
     task, metrics = results["task"], shown_metrics(results)
     header, *rows = result_rows(results)
     labels = f", {len(task['labels'])} labels" if task["labels"] else ""
@@ -59,7 +59,7 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_costs(run: Mapping[str, Any]) -> list[str]:
-    """Return the parameters that a run trained, with their share, and the peak memory of its process."""
+    """Return the trained parameters of a run, with their share, and the peak memory of its process."""
     if "trained_parameters" not in run:
         return ["", ""]
     share = run["trained_parameters"] / run["parameters"]
@@ -67,7 +67,7 @@ def _describe_costs(run: Mapping[str, Any]) -> list[str]:
 
 
 def describe_extra_dev(results: Mapping[str, Any]) -> list[str]:
-    """Return a table of models for each further dev file; nothing where there is none."""
+    """Return a table of models for each further dev file; empty if there is none."""
     parts = []
     for name, other in extra_results(results).items():
         header, *rows = result_rows(other)
@@ -78,7 +78,7 @@ def describe_extra_dev(results: Mapping[str, Any]) -> list[str]:
 
 
 def describe_unreachable_labels(results: Mapping[str, Any]) -> list[str]:
-    """Return a table of the labels that no model can give, and why; nothing where there are none."""
+    """Return a table of the labels that no model can predict, and why; empty if there are none."""
     rows = [
         [f"{name}: {problem}", f"{count:,}", f"{total:,}", f"{count / total:.2%}", reason]
         for name, found in results.get("unreachable", {}).items()
@@ -92,7 +92,7 @@ def describe_unreachable_labels(results: Mapping[str, Any]) -> list[str]:
 
 
 def describe_classes(results: Mapping[str, Any]) -> list[str]:
-    """Return the table of classes; nothing where the task has none."""
+    """Return the table of classes; empty if the task has none."""
     classes, kind = results.get("classes", {}), results["task"]["kind"]
     if not classes:
         return []
@@ -114,7 +114,7 @@ def describe_classes(results: Mapping[str, Any]) -> list[str]:
 
 
 def describe_confusion(results: Mapping[str, Any]) -> list[str]:
-    """Return the confusion matrix; nothing where the task has none."""
+    """Return the confusion matrix; empty if the task has none."""
     if "confusion" not in results:
         return []
     names = results["task"]["labels"]
@@ -125,7 +125,7 @@ def describe_confusion(results: Mapping[str, Any]) -> list[str]:
 
 
 def describe_errors(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of errors, each as `review` of a task says it."""
+    """Return the table of errors, each as returned by `review` of a task."""
     measure = "distance" if any("distance" in error for error in errors) else "probability"
     rows = [
         [
@@ -145,12 +145,12 @@ def _sum_of_runs(results: Mapping[str, Any]) -> str:
 
 
 def show_texts(shown: Mapping[str, Any]) -> str:
-    """Write the texts of an example, as `show` and `review` of a task give them."""
+    """Format the texts of an example, as returned by `show` and `review` of a task."""
     return " ‖ ".join(abridge(shown[name]) for name in ("text", "text_pair") if shown.get(name))
 
 
 def write_answer(answer: Any) -> str:
-    """Write a label or a prediction, as `show` and `review` of a task give it."""
+    """Format a label or a prediction, as returned by `show` and `review` of a task."""
     if isinstance(answer, list):
         answer = ", ".join(answer)
     return abridge(f"{answer:.3f}" if isinstance(answer, float) else answer) or NOTHING

@@ -1,41 +1,41 @@
-"""Turn the predictions of every run into the results that `metrics.json` holds.
+"""Compute the results in `metrics.json` from the predictions of every run.
 
-The format, in which every share is 0 to 1, every loss is in nats and every span in seconds:
+The format, with shares from 0 to 1, losses in nats and durations in seconds:
 
-    task: name, kind, main_metric, baseline (what it is, in words), labels (list; empty where the task chooses from
-        none), train_examples, dev_examples
-    models: baseline, tfidf (absent of tasks that do not label texts), random (absent when not compared), pretrained;
+    task: name, kind, main_metric, baseline (what it is, in words), labels (list; empty if the task has none),
+        train_examples, dev_examples
+    models: baseline, tfidf (absent for tasks that do not label texts), random (absent if not compared), pretrained;
         each
-        every metric that the task's `score` gives: mean, standard_deviation, minimum, maximum over the runs
+        every metric that the task's `score` returns: mean, standard_deviation, minimum, maximum over the runs
         runs: list of seed, every such metric, collapsed (all predictions are the same, though the labels are not),
             improving (the dev score was still rising when the run ended, see
-            `keras_bert_flow.evaluation.convergence`; null where nothing tells), seconds, and of a fine-tuned model
-            trained_parameters, parameters (of LoRA included) and peak_bytes (of the process by the end of the run);
-            baseline and tfidf are one run each, of seed null and 0.0 seconds
+            `keras_bert_flow.evaluation.convergence`; null if unknown), seconds, and for a fine-tuned model
+            trained_parameters, parameters (LoRA's included) and peak_bytes (of the process by the end of the run);
+            baseline and tfidf are one run each, with seed null and 0.0 seconds
     comparisons: each model but pretrained → difference (of the mean main metrics, pretrained minus that), its
         standard_error, beyond_chance and resamples; see `keras_bert_flow.evaluation.comparison`
     tfidf: how that model was chosen: longest, strength, score, choosing_examples and fitted_examples; see
         `keras_bert_flow.tasks.baselines.word_baseline`
-    extra_dev: name of each further dev file → examples, and models as above; absent where there is none
+    extra_dev: name of each further dev file → examples, and models as above; absent if there is none
     pretraining: masked_lm_loss, masked_lm_accuracy, masked_lm_perplexity, unigram_accuracy,
-        next_sentence_loss and next_sentence_accuracy (or sentence_order_…, or neither: by the objective), steps,
+        next_sentence_loss and next_sentence_accuracy (or sentence_order_…, or neither, by objective), steps,
         tokens, tokens_per_second, seconds; taken as given
-    earlier: the same of what was trained before that, by its title, where there was any
-    grid: what `search_grid` keeps in `grid.json`, where fine-tuning had a grid
-    grid_random: the same of random weights
-    label_curve: the scores on fewer labels, where fine-tuning had `label_counts`; see
+    earlier: the same for training before that, by title, if there was any
+    grid: what `search_grid` saves in `grid.json`, if fine-tuning had a grid
+    grid_random: the same for random weights
+    label_curve: the scores on fewer labels, if fine-tuning had `label_counts`; see
         `keras_bert_flow.evaluation.label_curve`
     unreachable: `train`, `dev` or `extra_dev.<name>` → answers, questions, words or spans → total, and by reason
-        how many no model can give; see `count_unreachable` of the task. Absent where every label can be given
-    minimal_pairs: of the pre-trained model, where the configuration names a file of them; see
+        how many no model can predict; see `count_unreachable` of the task. Absent if every label can be predicted
+    minimal_pairs: of the pre-trained model, if the configuration names a file of them; see
         `keras_bert_flow.evaluation.minimal_pairs`
     interval: of the main metric of the first pre-trained run, over the dev examples: metric, seed, value, low, high,
         level, resamples; see `keras_bert_flow.evaluation.interval`
     classes: class, label or type of span → gold, predicted and correct, counts summed over the pre-trained runs, and
-        precision, recall and f1, which are those of the sums; empty where the task has none
-    confusion, of a classification: counts, row = label, column = prediction, summed over the pre-trained runs
+        precision, recall and f1 of the sums; empty if the task has none
+    confusion, for classification: counts, row = label, column = prediction, summed over the pre-trained runs
 
-What each metric is says `score` of the task.
+`score` of the task defines each metric.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,14 +56,14 @@ BASELINE, WORDS, RANDOM, PRETRAINED = "baseline", "tfidf", "random", "pretrained
 
 @dataclass(frozen=True)
 class RunPredictions:
-    """What one fine-tuned model answered on the dev file.
+    """Predictions of one fine-tuned model on the dev file.
 
     Attributes:
-        seed: of the run.
-        predictions: one an example, as the task's `decode` makes them.
-        seconds: how long the fine-tuning took.
-        dev_scores: the main metric on the dev set of each evaluation of the training, in their order.
-        costs: trained_parameters, parameters and peak_bytes, where they are known.
+        seed: seed of the run.
+        predictions: one per example, as returned by the task's `decode`.
+        seconds: duration of the fine-tuning.
+        dev_scores: the main metric on the dev set at each evaluation of the training, in order.
+        costs: trained_parameters, parameters and peak_bytes, if they are known.
     """
 
     seed: int | None
@@ -84,17 +84,17 @@ def build_results(
     """Score every run and summarise them by model.
 
     Args:
-        name: of the task, as the reader knows it.
+        name: name of the task, for display.
         task: with the labels of its training examples.
-        training: examples that the baseline is drawn from.
-        dev: examples that the predictions are of.
-        runs: `pretrained`, and `random` where it is compared: the runs of each, one a seed; and `tfidf`, of one run,
-            where the kind of task has it.
-        pretraining: figures of the pre-training, as above.
+        training: examples that the baseline is computed from.
+        dev: the examples that were predicted.
+        runs: `pretrained`, and `random` if it is compared: the runs of each, one per seed; and `tfidf`, of one run, if
+            the kind of task has it.
+        pretraining: metrics of the pre-training, as above.
     Returns:
         `metrics.json`, in plain Python values.
     Raises:
-        ValueError: a model is missing or unknown, or predictions are not as many as examples.
+        ValueError: a model is missing or unknown, or the number of predictions is not that of examples.
     """
     models = score_models(task, training, dev, runs)
     results = {
@@ -121,7 +121,7 @@ def build_results(
 def score_models(
     task: Task, training: Sequence[Any], dev: Sequence[Any], runs: Mapping[str, Sequence[RunPredictions]]
 ) -> dict[str, dict[str, Any]]:
-    """Score the baseline and every run on one dev file, and summarise them: `models` of the results; see there."""
+    """Score the baseline and every run on one dev file, and summarise them: the `models` of the results."""
     _check_runs(runs, len(dev))
     return {model: _summarise(task, dev, found) for model, found in _list_models(task, training, dev, runs).items()}
 
@@ -144,16 +144,16 @@ def _compare(task: Task, training, dev, runs) -> dict[str, dict[str, Any]]:
 def worst_errors(
     task: Task, examples: Sequence[Any], predictions: Sequence[Prediction], limit: int = 10
 ) -> list[dict[str, Any]]:
-    """Return what a run got wrong with the highest probability, surest first; of numbers, the farthest off first.
+    """Return the errors of a run, highest probability first; for numbers, largest distance first.
 
     Args:
         limit: most examples to return.
     Returns:
-        What `review` of the task says of each.
+        What `review` of the task returns for each.
     """
     reviews = (task.review(*pair) for pair in zip(examples, predictions, strict=True))
     errors = [error for error in reviews if error is not None]
-    return sorted(errors, key=_weigh)[:limit]  # equals keep the order of the table
+    return sorted(errors, key=_weigh)[:limit]  # ties keep the order of the table
 
 
 def _weigh(error: Mapping[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""Lay out what several evaluated runs have in common and where they differ, in one table."""
+"""Compare several evaluated runs in one table: the settings that differ, scores and costs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ NOTE = (
     "Mean ± standard deviation over the seeds. Means are not told apart that differ by less than twice the larger "
     "deviation divided by the root of the number of runs."
 )
-NOT_TOLD = ("name", "runs", "matrix", "beam", "task.train", "task.dev")  # names and places, which are no settings
+NOT_TOLD = ("name", "runs", "matrix", "beam", "task.train", "task.dev")  # names and paths, which are not settings
 MOST_SETTINGS = 12  # columns of settings that differ; more are another configuration, not another setting
 FIGURES = {
     "masked_lm_loss": ("masked-LM loss", ".3f"),
@@ -26,12 +26,12 @@ FIGURES = {
 
 
 def tabulate_runs(runs: Mapping[str, Path]) -> list[list[str]]:
-    """Return a header row, and a row a run.
+    """Return a header row, and one row per run.
 
     Args:
         runs: label → folder that `kbf report` has published.
     Raises:
-        FileNotFoundError, ValueError: a folder is none of these, or not whole.
+        FileNotFoundError, ValueError: a folder is not one of these, or is damaged.
     """
     found = [_read(folder) for folder in runs.values()]
     settings = [flatten(config) for config, _ in found]
@@ -56,12 +56,12 @@ def tabulate_runs(runs: Mapping[str, Path]) -> list[list[str]]:
 
 
 def runs_text(runs: Mapping[str, Path]) -> str:
-    """Write the table in aligned plain text, for the terminal."""
+    """Return the table as aligned plain text, for the terminal."""
     return f"{align(tabulate_runs(runs))}\n\n{NOTE}"
 
 
 def runs_markdown(runs: Mapping[str, Path]) -> str:
-    """Write the table in Markdown."""
+    """Return the table as Markdown."""
     return f"{as_markdown(tabulate_runs(runs))}\n\n{NOTE}"
 
 

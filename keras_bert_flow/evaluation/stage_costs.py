@@ -1,4 +1,4 @@
-"""Say what each stage of a run cost, when it was made and on which machine."""
+"""Costs of each stage of a run, with its date and machine."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,14 +10,14 @@ from keras_bert_flow.records.manifest import read_manifest
 
 
 def gather_costs(folders: Mapping[Path, float | None]) -> list[dict[str, Any]]:
-    """Return the rows of the stages.
+    """Return the cost rows of the stages.
 
     Args:
-        folders: of results, in the order of the run → seconds where the result itself says so, which are taken where
-            there are no notes of costs.
+        folders: folders of results, in the order of the run → seconds if the result itself has them, used if there are
+            no recorded costs.
     Returns:
-        In plain JSON values: stage, key, seconds; and began, processor_seconds, peak_bytes, machine and parts, the
-        number of processes that worked on it one after another, where there are such notes.
+        In plain JSON values: stage, key, seconds; and, if costs are recorded, began, processor_seconds, peak_bytes,
+        machine and parts, the number of processes that worked on it one after another.
     """
     rows = []
     for folder, seconds in folders.items():
@@ -37,7 +37,7 @@ def gather_costs(folders: Mapping[Path, float | None]) -> list[dict[str, Any]]:
 
 
 def describe_costs(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write the section of the report."""
+    """Return the cost section of the report."""
     rows = [
         [
             stage["stage"],
@@ -61,7 +61,7 @@ def describe_costs(stages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def summarise_costs(stages: Sequence[Mapping[str, Any]], backend: str) -> str:
-    """Say in a line when, where and how long the run was made; nothing where there are no notes of costs."""
+    """Return one line on when, where and how long the run was made; empty if no costs are recorded."""
     noted = [stage for stage in stages if stage.get("began")]
     if not noted:
         return ""

@@ -1,4 +1,4 @@
-"""Say what the results mean: one sentence, and one small table in text or Markdown."""
+"""Summary of the results: a verdict in one sentence, and a small table in text or Markdown."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,18 +17,18 @@ from keras_bert_flow.terminal import JOINERS, escape_controls
 
 
 def results_markdown(results: Mapping[str, Any]) -> str:
-    """Write the result table in Markdown, for Prefect's interface."""
+    """Return the result table as Markdown, for Prefect's interface."""
     return as_markdown(result_rows(results))
 
 
 def extra_results(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the results on each further dev file, as if it were the one, for the tables here."""
+    """Return the results on each further dev file, in the form of the main results, for the tables here."""
     extra = results.get("extra_dev", {})
     return {name: {"task": results["task"], "models": found["models"]} for name, found in extra.items()}
 
 
 def unreachable_markdown(results: Mapping[str, Any]) -> str:
-    """Write the labels that no model can give as a list in Markdown, an item per file."""
+    """Return the labels that no model can predict as a Markdown list, one item per file."""
     found = results["unreachable"].items()
     return "\n".join(
         ["Labels out of reach:", "", *(f"- {escape_markdown(describe_unreachable(*item))}" for item in found)]
@@ -36,7 +36,7 @@ def unreachable_markdown(results: Mapping[str, Any]) -> str:
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:
-    """Write rows in aligned plain text, a line each; all but the first column to the right."""
+    """Return rows as aligned plain text, one line each; all but the first column are right-aligned."""
     rows = [[escape_controls(cell, JOINERS) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
@@ -45,7 +45,7 @@ def align(rows: Sequence[Sequence[str]]) -> str:
 
 
 def result_rows(results: Mapping[str, Any]) -> list[list[str]]:
-    """Lay out the result table: a header row, then a row a model."""
+    """Return the result table: a header row, then one row per model."""
     models, metrics = results["models"], shown_metrics(results)
     header = ["model", *metrics.values(), "runs"]
     rows = [
@@ -60,7 +60,7 @@ def result_rows(results: Mapping[str, Any]) -> list[list[str]]:
 
 
 def count_runs(model: Mapping[str, Any]) -> str:
-    """Write how many runs a summary stands on, and how many of them collapsed or were still improving."""
+    """Return the number of runs in a summary, and how many of them collapsed or were still improving."""
     seeds = [run for run in model["runs"] if run["seed"] is not None]
     counts = {mark: sum(bool(run[mark]) for run in seeds) for mark in ("collapsed", "improving")}
     marks = ", ".join(f"{count} {mark}" for mark, count in counts.items() if count)
@@ -68,7 +68,7 @@ def count_runs(model: Mapping[str, Any]) -> str:
 
 
 def improving_sentence(results: Mapping[str, Any]) -> str:
-    """Say which runs were still improving when they ended, with the remedy; nothing where none was."""
+    """Return which runs were still improving when they ended, with the remedy; empty if none was."""
     remedies = {"random": "finetuning.random_max_epochs", "pretrained": "finetuning.epochs"}
     found, names = [], name_models(results)
     for model in remedies.keys() & names.keys():
@@ -85,7 +85,7 @@ def improving_sentence(results: Mapping[str, Any]) -> str:
 
 
 def verdict(results: Mapping[str, Any]) -> str:
-    """Say in one sentence which rows the pre-trained model beats, by how much, and whether chance explains it."""
+    """Return in one sentence which rows the pre-trained model beats, by how much, and whether chance explains it."""
     metric, heading = main_metric(results), shown_metrics(results)[main_metric(results)]
     reached = f"the pre-trained model reaches {_write(results['models']['pretrained'][metric], heading)}"
     clauses = [f"By {heading.removesuffix(SHARE)} on {results['task']['name']}, {reached}"]
@@ -113,7 +113,7 @@ COMPARISON_NOTE = (
 
 
 def describe_words(results: Mapping[str, Any]) -> str:
-    """Say how the baseline without a network was chosen; nothing where there is none."""
+    """Describe how the TF-IDF baseline was chosen; empty if there is none."""
     if "tfidf" not in results:
         return ""
     found = results["tfidf"]
@@ -128,9 +128,9 @@ def describe_words(results: Mapping[str, Any]) -> str:
 
 
 def interval_sentence(results: Mapping[str, Any]) -> str:
-    """Say how far the main metric of one run would move on other examples; nothing where no draw moved it."""
+    """Describe how much the main metric of one run would vary with other examples; empty if no draw changed it."""
     interval = results["interval"]
-    if interval["low"] == interval["high"]:  # as where all are right, which does not make the score certain
+    if interval["low"] == interval["high"]:  # as when all are correct, which does not make the score certain
         return ""
     heading = shown_metrics(results)[main_metric(results)]
     low, high = (format_metric(interval[end], heading) for end in ("low", "high"))
@@ -143,7 +143,7 @@ def interval_sentence(results: Mapping[str, Any]) -> str:
 
 
 def _list_rows(results: Mapping[str, Any], models: Sequence[str], signed: bool = False) -> str:
-    """Name rows with their scores and the distances of the pre-trained model, as one list."""
+    """List rows with their scores and their differences from the pre-trained model."""
     metric, heading, names = main_metric(results), shown_metrics(results)[main_metric(results)], name_models(results)
     names["baseline"] = f"the {names['baseline']}"
     rows = []

@@ -1,9 +1,9 @@
-"""Say in a report how its model is used, and how the run is made once more: commands that can be copied."""
+"""Usage section of a report: commands to copy, to use its model and to repeat the run."""
 
 import shlex
 from pathlib import Path
 
-# Kind of a task → how it is asked; of one text unless it says otherwise
+# Kind of a task → arguments of `kbf predict`; one text unless listed
 QUESTIONS = {
     "multiple_choice": "--input QUESTIONS --output answers.jsonl",
     "question_answering": "--input QUESTIONS --output answers.jsonl",
@@ -12,12 +12,12 @@ ONE_TEXT = '"a text"'
 
 
 def write_commands(model: Path, kind: str, backend: str) -> str:
-    """Return lines for a shell.
+    """Return shell commands.
 
     Args:
         model: the fine-tuned model directory to use.
-        kind: of its task.
-        backend: with which the run was made.
+        kind: kind of its task.
+        backend: backend of the run.
     """
     folder = shlex.quote(str(model))
     lines = [
@@ -31,7 +31,7 @@ def write_commands(model: Path, kind: str, backend: str) -> str:
 
 
 def write_python(model: Path) -> str:
-    """Return lines of Python that load the model; it is a directory of Hugging Face's layout."""
+    """Return Python code that loads the model, a directory in Hugging Face's layout."""
     folder = repr(str(model))
     return f"""import keras_bert_flow
 keras_bert_flow.load({folder}).predict(["a text"])  # on TensorFlow, JAX or PyTorch

@@ -1,1 +1,1 @@
-"""Ask a fine-tuned model in the terms of its task."""
+"""Prediction with fine-tuned models, masked language models and encoders."""

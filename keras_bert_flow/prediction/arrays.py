@@ -1,4 +1,4 @@
-"""Write features of texts as arrays of numpy."""
+"""Write text features as NumPy arrays (.npz)."""
 
 import shutil
 import tempfile
@@ -16,20 +16,20 @@ ARRAYS = ".npz"
 
 
 def check_arrays(path: Path, asked_as: str | None) -> None:
-    """Raise ValueError if a path is one of arrays and what is asked for are not features."""
+    """Raise ValueError for an .npz path unless features are requested."""
     if path.suffix == ARRAYS and asked_as != "features":
         raise _not_features()
 
 
 def write_arrays(chunks: Iterable[Sequence[Prediction]], path: str | Path) -> None:
-    """Write features as they come to an .npz, which is there when all are written; they are not all in memory at once.
+    """Write features to an .npz atomically as they arrive, without holding all of them in memory.
 
-    The arrays: `features`, float32, (texts, size), or one behind the other those of all tokens, (tokens, size);
-    `tokens`, the pieces of all texts; `lengths`, int64, (texts,), how many of them are of each text.
-    `np.split(features, lengths.cumsum()[:-1])` gives those of each.
+    The arrays: `features`, float32, (texts, size), or those of all tokens concatenated, (tokens, size); `tokens`, the
+    pieces of all texts; `lengths`, int64, (texts,), the number of pieces of each text. `np.split(features,
+    lengths.cumsum()[:-1])` gives those of each.
 
     Raises:
-        ValueError: the predictions are no features, or there are none.
+        ValueError: the predictions are not features, or there are none.
     """
     with writing_whole(path) as unfinished, tempfile.TemporaryFile(dir=Path(path).absolute().parent) as raw:
         lengths, tokens, size = _write_raw(chunks, raw)
@@ -46,7 +46,7 @@ def write_arrays(chunks: Iterable[Sequence[Prediction]], path: str | Path) -> No
 
 
 def _write_raw(chunks: Iterable[Sequence[Prediction]], raw: BinaryIO) -> tuple[list[int], list[str], int]:
-    """Write the features as bytes; return how many tokens each text has, the tokens, and the size of a vector."""
+    """Write the features as bytes; return the number of tokens of each text, the tokens, and the size of a vector."""
     lengths, tokens, size = [], [], 0
     for predictions in chunks:
         for prediction in predictions:

@@ -21,12 +21,12 @@ from keras_bert_flow.tasks.core.task import Prediction
 from keras_bert_flow.tasks.core.texts import pose_texts
 from keras_bert_flow.tasks.formats.rows import read_lines
 
-AT_ONCE = 512  # items of a stream that are sorted by their length together, and answered together
-BLOCK = 2048  # examples of a file, the same
+AT_ONCE = 512  # items of a stream that are sorted by length and predicted together
+BLOCK = 2048  # the same for examples of a file
 
 
 class AskedModel(ABC):
-    """What `kbf.load` returns: items in, a prediction for each out.
+    """Base class of what `kbf.load` returns: items in, one prediction per item out.
 
     Args:
         sequence_length: most tokens of a row.
@@ -41,55 +41,54 @@ class AskedModel(ABC):
         self.batch_positions = batch_positions
 
     def pose(self, item: Any) -> Any:
-        """Make an example of an item: here of a text.
+        """Make an example from an item; here from a text.
 
         Raises:
-            ValueError: the item is not what this model is asked.
+            ValueError: the item does not fit this model.
         """
         return pose_texts(item, is_pair=False)
 
     def read(self, path: str | Path) -> Iterable[Any]:
-        """Read examples from a file: here an item a line, as `lines.read_items` reads them, one after another.
+        """Read examples from a file; here one item per line, lazily, as read by `lines.read_items`.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: the file holds something else.
+            ValueError: the file has other content.
         """
         check_lines_file(path)
         return self._pose_all(read_items((line for _, line in read_lines(path)), f"{path}, row"))
 
     @abstractmethod
     def answer(self, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter) -> list[Any]:
-        """Return a prediction for each example: a `Prediction`, or what the model has in its place.
+        """Return one prediction per example: a `Prediction`, or the model's own format.
 
         Args:
             choose, follow: as for `predict_features`.
         """
 
     def predict(self, items: Iterable[Any]) -> list[Prediction]:
-        """Return a list with a prediction for each item.
+        """Return a list with one prediction per item.
 
         Args:
-            items: texts; for a pair of texts lists of two, or objects with the names that the model has for its parts,
-                such as {"question": ..., "context": ...}. A single text or object, in place of a list, is one item.
+            items: texts; for a pair of texts lists of two, or objects with the names of the model's parts, such as
+                {"question": ..., "context": ...}. A single text or object, in place of a list, is one item.
         Raises:
-            TypeError: there are no items but bytes, a number or None.
-            ValueError: an item is not what the model is asked; the message has its number, from 1.
+            TypeError: the items are bytes, a number or None.
+            ValueError: an item does not fit the model; the message has its number, from 1.
         """
         return self.answer(list(self._pose_all(_number(items))), self._choose_fixed)
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[Prediction]:
-        """Yield a prediction for each item of a stream without an end, so many at a time."""
+        """Yield a prediction for each item of a possibly endless stream, `at_once` items at a time."""
         numbered = _number(items)
         for answers in self.predict_chunks(iter(lambda: list(islice(numbered, at_once)), [])):
             yield from answers
 
     def predict_chunks(self, chunks: Iterable[Iterable[PlacedItem]]) -> Iterator[list[Prediction]]:
-        """Yield the predictions for each chunk of a stream when it is there; one that is empty is passed over.
+        """Yield the predictions for each chunk of a stream as it arrives; empty chunks are skipped.
 
         Raises:
-            ValueError: an item is not what the model is asked, or none could be read. What stands before it is answered
-                first.
+            ValueError: an item does not fit the model, or could not be read. The items before it are predicted first.
         """
         for chunk in chunks:
             examples, mistake = read_until_mistake(self._pose_all(chunk))
@@ -104,7 +103,7 @@ class AskedModel(ABC):
         """Yield the predictions for examples in blocks, so that not all of them are in memory at once.
 
         Args:
-            advance: is told how many examples more are done.
+            advance: called with the number of further examples that are done.
         """
         examples, choose = iter(examples), _KeptWidths(self.sequence_length, self.batch_positions)
         while some := list(islice(examples, block)):
@@ -123,7 +122,7 @@ class AskedModel(ABC):
 
 
 class _KeptWidths:
-    """Choose widths by the first block of a file and keep them, so that the others meet no new shapes."""
+    """Choose widths by the first block of a file and keep them, so that the other blocks have no new shapes."""
 
     def __init__(self, longest: int, batch_positions: int):
         self._longest, self._batch_positions = longest, batch_positions
@@ -141,7 +140,7 @@ def _number(items: Iterable[Any]) -> Iterator[PlacedItem]:
 
 
 def _tell(advance: Callable[[float], None], count: int, batches: Sequence) -> Iterator:
-    """Yield batches, and tell of each, when it is done, how many of the `count` examples it was, on the average."""
+    """Yield batches, and report for each, when it is done, its average share of the `count` examples."""
     rows = sum(len(batch) for batch, _ in batches)
     for batch in batches:
         yield batch

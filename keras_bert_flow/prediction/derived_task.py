@@ -1,4 +1,4 @@
-"""Find what a model directory is asked: its `task.json`, or what `config.json` says of the head."""
+"""Find the task of a model directory, from its `task.json` or from the head in `config.json`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ ARCHITECTURES = {
     "ForQuestionAnswering": "question_answering",
     "ForMultipleChoice": "multiple_choice",
 }
-# what `transformers` calls the problems of `ForSequenceClassification`
+# `problem_type` of `ForSequenceClassification` in `transformers` → kind of task
 PROBLEMS = {
     "single_label_classification": "classification",
     "regression": "regression",
@@ -26,20 +26,20 @@ PROBLEMS = {
 
 
 def has_task(folder: str | Path) -> bool:
-    """Say whether a directory with a config.json says what it is asked."""
+    """Return whether a directory with a config.json defines a task."""
     path = Path(folder) / "config.json"
     if (Path(folder) / TASK_FILE).is_file():
         return True
     config = read_json(path)
-    read_hf_config(config, str(path))  # whose fields are then of their types
+    read_hf_config(config, str(path))  # checks the types of its fields
     return _find_kind(config) is not None
 
 
 def find_task(folder: str | Path) -> tuple[Task, int]:
     """Return the task of a model directory, and its sequence length.
 
-    Without `task.json`, the architecture, `problem_type` and `id2label` decide; texts may be as long as the model has
-    positions. The columns of a table, or a threshold for questions without an answer, are then the defaults.
+    Without `task.json`, the architecture, `problem_type` and `id2label` determine the task; texts may be as long as the
+    model has positions. The columns of a table, or a threshold for questions without an answer, are then the defaults.
 
     Raises:
         FileNotFoundError: the directory or a file of it is missing, or nothing in it names a task.
@@ -54,7 +54,7 @@ def find_task(folder: str | Path) -> tuple[Task, int]:
         return _require_positions(folder, *read_task(folder), max_positions)
     kind = _find_kind(config)
     if kind is None:
-        return read_task(folder)  # which says what is missing
+        return read_task(folder)  # its error says what is missing
     values: dict[str, Any] = {}
     if kind in ("classification", "multi_label", "token_classification"):
         values["labels"] = read_labels(config, str(path)) or number_labels(_count_labels(config))
@@ -76,7 +76,7 @@ def _require_positions(folder: str | Path, task: Task, sequence_length: int, max
 
 
 def guess_scheme(tags: Sequence[str]) -> str:
-    """Return the scheme of the tags of a head; IOB1 and IOB2, which decode alike, are not told apart where B occurs."""
+    """Return the tagging scheme of a head's labels; IOB1 and IOB2, which decode alike, are not distinguished."""
     if not any(tag.startswith(("B-", "I-", "S-", "E-")) for tag in tags):
         return PLAIN
     return next((scheme for scheme in ("IOB2", "BIOES") if all(is_tag(tag, scheme) for tag in tags)), PLAIN)
@@ -95,6 +95,6 @@ def _find_kind(config: Mapping[str, Any]) -> str | None:
 
 
 def _count_labels(config: Mapping[str, Any]) -> int:
-    """Return the number of outputs as `transformers` takes it: two where nothing is said."""
+    """Return the number of outputs as in `transformers`: two by default."""
     names = config.get("id2label")
     return len(names) if isinstance(names, Mapping) else config.get("num_labels", 2)

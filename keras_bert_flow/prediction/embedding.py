@@ -1,4 +1,4 @@
-"""Turn texts into vectors with any encoder."""
+"""Sentence embedding: turn texts into vectors with any encoder."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,13 +19,13 @@ from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
 
 @final
 class Embedder(AskedModel):
-    """An encoder with its vocabulary, and how its outputs become vectors.
+    """Sentence embedder: an encoder with its tokenizer and its pooling.
 
     Args:
-        folder: any model directory of BERT's: one that `kbf finetune` made, one of `sentence_transformers`, or a mere
-            encoder. Texts are cut where the directory says, or at the encoder's last position.
-        pooling: mean, cls or max; None as the directory says, or mean where it does not.
-        normalize: give every vector the length 1; None as the directory says, or yes where it does not.
+        folder: any BERT model directory: one made by `kbf finetune`, one of `sentence_transformers`, or a plain
+            encoder. Texts are truncated at the length in the directory, or at the encoder's last position.
+        pooling: mean, cls or max. None: as in the directory, or else mean.
+        normalize: scale every vector to length 1. None: as in the directory, or else True.
         batch_positions: rows times width of a batch.
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
@@ -56,12 +56,12 @@ class Embedder(AskedModel):
         return [{"embedding": vector} for vector in self._embed(examples, choose, follow).tolist()]
 
     def embed(self, texts: Sequence[str], follow: Callable = iter) -> np.ndarray:
-        """Return a vector of each text, float32, (texts, hidden).
+        """Return the vectors of texts, float32, (texts, hidden).
 
         Args:
             follow: takes the batches and yields them again, to show progress.
         Raises:
-            ValueError: a text is blank or no text.
+            ValueError: a text is blank or not a text.
         """
         return self._embed([self.pose(text) for text in list_items(texts)], None, follow)
 

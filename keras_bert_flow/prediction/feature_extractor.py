@@ -1,4 +1,4 @@
-"""Ask an encoder for what it makes of each token: vectors for another program, without any fine-tuning."""
+"""Feature extraction: hidden states of an encoder for each token, for other programs, without fine-tuning."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,11 +15,10 @@ from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, pose_
 
 @final
 class FeatureExtractor(AskedModel):
-    """An encoder with its vocabulary.
+    """Feature extractor: an encoder with its tokenizer.
 
-    It is asked texts, or pairs of texts. A prediction is {"tokens", "features"}: the pieces, [CLS] and [SEP] among
-    them, and float32 arrays, (tokens, layers * hidden), or where they are pooled (layers * hidden,). What is longer
-    than the model reads is cut.
+    Items are texts, or pairs of texts. A prediction is {"tokens", "features"}: the pieces, [CLS] and [SEP] included,
+    and float32 arrays, (tokens, layers * hidden), or if pooled (layers * hidden,). Longer inputs are truncated.
 
     Args:
         folder: any BERT model directory.

@@ -1,4 +1,4 @@
-"""Tell a folder of vectors that `kbf search` keeps from any other."""
+"""Check the index folders of `kbf search`."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ def check_index(folder: str | Path) -> None:
     """Check that a folder is an index and is not damaged, or that one can be made there.
 
     Raises:
-        OSError: it is not there, and cannot be made.
-        ValueError: something else is there.
+        OSError: it does not exist, and cannot be made.
+        ValueError: it is not an index, or is damaged.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -29,7 +29,7 @@ def check_index(folder: str | Path) -> None:
 
 
 def no_index(folder: Path, fault: str = "") -> ValueError:
-    """Return the error of a folder that is not an index, or not a whole one."""
+    """Return the error for a folder that is not an index, or is damaged."""
     return ValueError(
         f"An index must be a folder that `kbf search` made. Received: {folder}, which is none or damaged"
         f"{fault and f': {fault}'}. {REMEDY}"

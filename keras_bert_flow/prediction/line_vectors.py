@@ -1,4 +1,4 @@
-"""Hold the vectors of the lines of a file, in memory or in a folder of their own, which is made once."""
+"""Vectors of the lines of a file, in memory or in an index folder that is built once."""
 
 import hashlib
 import json
@@ -27,12 +27,12 @@ MODEL_FILES = ("config.json", "vocab.txt", "tokenizer_config.json")
 
 @dataclass(frozen=True)
 class LineVectors:
-    """A vector of each line that is not blank.
+    """One vector per line that is not blank.
 
     Attributes:
         path: the file.
-        lines: int64, (rows, 2). The number of each line, from 1, and its first byte.
-        vectors: float32, (rows, hidden), of length 1; perhaps on the disk.
+        lines: int64, (rows, 2). The number of each line, from 1, and its byte offset.
+        vectors: float32, (rows, hidden), of length 1; may be memory-mapped.
     """
 
     path: Path
@@ -48,16 +48,16 @@ class LineVectors:
 def load_line_vectors(
     path: str | Path, embedder: Embedder, model: str | Path, index: str | Path | None = None, follow: Callable = iter
 ) -> LineVectors:
-    """Return the vectors of a file's lines: those of the index, which is made first where there is none.
+    """Return the vectors of a file's lines, from the index, which is built if it does not exist.
 
     Args:
-        path: UTF-8, a text a line.
+        path: UTF-8, one text per line.
         model: the directory of the embedder.
-        index: a folder; None: nothing is kept.
+        index: a folder; None keeps nothing.
         follow: takes the batches and yields them again, to show progress.
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file holds no text, a line is not UTF-8, or the index is of other lines or another model.
+        ValueError: the file has no text, a line is not UTF-8, or the index is of other lines or another model.
     """
     path = Path(path)
     check_lines_file(path)
@@ -72,7 +72,7 @@ def load_line_vectors(
 
 
 def _describe(path: Path, embedder: Embedder, model: Path) -> dict[str, Any]:
-    """Say what an index is made of: it is not made anew where any of this changes, but refused."""
+    """Return what an index depends on: if any of this changes, it is rejected, not rebuilt."""
     # A `tokenizer.json` counts only where there is no `vocab.txt`: `read_tokenizer`.
     names = [*MODEL_FILES, *([] if (model / "vocab.txt").is_file() else ["tokenizer.json"])]
     names += sorted(path.name for path in model.glob("model*.safetensors"))
@@ -94,11 +94,11 @@ def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: E
 
 
 def open_index(folder: Path, path: Path, facts: Mapping[str, Any], hidden_dim: int) -> LineVectors:
-    """Open the vectors that an index keeps on the disk.
+    """Open the memory-mapped vectors of an index.
 
     Args:
         path: the file of lines.
-        facts: what the index must be made of.
+        facts: what the index must depend on.
     Raises:
         ValueError: the index is of other lines or another model, or damaged.
     """
@@ -109,7 +109,7 @@ def open_index(folder: Path, path: Path, facts: Mapping[str, Any], hidden_dim: i
         lines, vectors = (np.lib.format.open_memmap(folder / name, "r") for name in (LINES, VECTORS))
         is_whole = (lines.dtype, lines.shape) == (np.int64, (len(vectors), 2))
         is_whole &= (vectors.dtype, vectors.shape) == (np.float32, (len(lines), hidden_dim))
-    except Exception:  # numpy reads a header with Python's tokenizer, which has errors of its own
+    except Exception:  # NumPy reads a header with Python's tokenizer, which has errors of its own
         raise no_index(folder) from None
     if changed:
         raise ValueError(
@@ -130,7 +130,7 @@ def _are_finite(vectors: np.ndarray) -> bool:
 
 
 def _find_lines(path: Path) -> np.ndarray:
-    """Return number and first byte of each line that is not blank; only a line feed ends one."""
+    """Return the number and byte offset of each line that is not blank; only a line feed ends one."""
     found, offset = array("q"), 0
     for number, line in enumerate(read_byte_lines(str(path), packed_as=()), 1):
         text = decode_line(line, f"{path}, line {number}")

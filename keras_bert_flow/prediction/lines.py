@@ -1,4 +1,4 @@
-"""Read items from lines of text, and write predictions as lines of JSON."""
+"""Read items from lines of text, and write predictions as JSON lines."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from keras_bert_flow.tasks.core.task import Prediction
 from keras_bert_flow.tasks.formats.bounded_reading import MAX_LINE_BYTES
 from keras_bert_flow.terminal import show_json
 
-PlacedItem = tuple[str, Any]  # where it stands, for messages, and the item
-READ_BYTES = 1 << 16  # what a pipe holds on Linux
+PlacedItem = tuple[str, Any]  # location, for messages, and item
+READ_BYTES = 1 << 16  # capacity of a pipe on Linux
 
 
 def check_lines_file(path: str | Path) -> None:
-    """Raise FileNotFoundError unless a path is that of a file to be read line by line."""
+    """Raise FileNotFoundError unless a path is a file."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"The texts must be a file. Received: {path}, which is none. Check the path.")
 
@@ -33,10 +33,10 @@ def check_batch_positions(batch_positions: int) -> None:
 
 
 def list_items(items: Any) -> Iterable[Any]:
-    """Return the items that a user gave; a single text, or a single object with named parts, is one item.
+    """Return items as an iterable; a single text, or a single object with named parts, is one item.
 
     Raises:
-        TypeError: they are no texts: bytes, a number or None.
+        TypeError: the items are bytes, a number or None.
     """
     if isinstance(items, str | Mapping):
         return [items]
@@ -49,15 +49,15 @@ def list_items(items: Any) -> Iterable[Any]:
 
 
 def read_items(lines: Iterable[str], source: str = "Line", first: int = 1) -> Iterator[PlacedItem]:
-    """Read an item a line: a text; two texts with a tab between them; or JSON, where a line begins with { or [.
+    """Read one item per line: a text; two texts separated by a tab; or JSON, if a line begins with { or [.
 
-    Blank lines are passed over, but counted.
+    Blank lines are skipped, but counted.
 
     Args:
-        source: what stands before the number of a line in a message.
+        source: text before the number of a line in a message.
         first: number of the first line.
     Raises:
-        ValueError: a line begins as JSON and is none.
+        ValueError: a line begins like JSON but is not valid.
     """
     for number, line in enumerate(lines, first):
         line = line.strip("\r\n ")
@@ -77,10 +77,10 @@ def read_items(lines: Iterable[str], source: str = "Line", first: int = 1) -> It
 
 
 def decode_line(line: bytes, place: str) -> str:
-    """Read a line as UTF-8, without the byte order mark that the first one may have.
+    """Decode a line as UTF-8, without the byte order mark that the first one may have.
 
     Raises:
-        ValueError: it is not UTF-8; `place` says where it stands.
+        ValueError: it is not UTF-8; the message begins with `place`.
     """
     try:
         return line.decode("utf-8").removeprefix("\ufeff")
@@ -92,12 +92,13 @@ def decode_line(line: bytes, place: str) -> str:
 
 
 def read_waiting_texts(descriptor: int, at_once: int) -> Iterator[tuple[int, Iterator[str]]]:
-    """Yield the lines of a pipe or file in chunks: those that are there already, as many as `at_once` at most.
+    """Yield the lines of a pipe or file in chunks of those that are already available, at most `at_once`.
 
-    Nothing is waited for but the first line of a chunk: who writes one and waits for its answer gets it.
+    Only the first line of a chunk is waited for, so that a program that writes one line and waits for its answer gets
+    it.
 
     Yields:
-        The number of the first line, from 1, and the lines, each read as UTF-8 when it is asked for.
+        The number of the first line, from 1, and the lines, each decoded as UTF-8 when it is consumed.
     """
     first = 1
     for lines in _read_waiting_lines(descriptor, at_once):
@@ -112,7 +113,7 @@ def read_waiting_items(descriptor: int, at_once: int) -> Iterator[Iterator[Place
 
 
 def read_until_mistake(items: Iterable[Any]) -> tuple[list[Any], ValueError | None]:
-    """Return the items that stand before a mistake, and the mistake: they are answered before it is told."""
+    """Return the items before the first error, and the error: they are predicted before it is raised."""
     found = []
     try:
         for item in items:
@@ -123,7 +124,7 @@ def read_until_mistake(items: Iterable[Any]) -> tuple[list[Any], ValueError | No
 
 
 def write_lines(chunks: Iterable[Sequence[Prediction]], path: str | Path | None) -> None:
-    """Write predictions as they come: to a file, which is there when all are written, or to standard output."""
+    """Write predictions as they arrive: atomically to a file, or to standard output."""
     if path is None:
         _write(chunks, sys.stdout)
         return
@@ -135,7 +136,7 @@ def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
     lines: list[bytes] = []
     rest, is_open = bytearray(), True
     while is_open or lines:
-        # With lines in hand, only what is there already is read.
+        # With lines pending, only what is already available is read.
         while is_open and len(lines) < at_once and (not lines or _has_more(descriptor)):
             read = os.read(descriptor, READ_BYTES)
             is_open = bool(read)
@@ -157,7 +158,7 @@ def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
 
 
 def _has_more(descriptor: int) -> bool:
-    """Say whether reading would return at once; of a file it always would."""
+    """Return whether reading would return at once, as it always would for a file."""
     return bool(select.select([descriptor], [], [], 0)[0])
 
 
@@ -165,4 +166,4 @@ def _write(chunks: Iterable[Sequence[Prediction]], file: TextIO) -> None:
     for predictions in chunks:
         for prediction in predictions:
             show_json(json.dumps(prediction, ensure_ascii=False, default=np.ndarray.tolist), file)
-        file.flush()  # somebody may wait for it at the other end of a pipe
+        file.flush()  # the reader of a pipe may be waiting for it

@@ -1,4 +1,4 @@
-"""Load a model directory to ask it: as what it was fine-tuned for, or without any fine-tuning."""
+"""Load a model directory for prediction: with its fine-tuned task, or without any fine-tuning."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,14 +14,14 @@ if TYPE_CHECKING:  # a request is checked before grain and Keras are imported
     from keras_bert_flow.prediction.asked_model import AskedModel
 
 FINE_TUNED = "task"
-# what a directory is asked as → class, loaded when it is asked
+# task → class, imported on first use
 ASKED_AS = {
     FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
     "fill_mask": "keras_bert_flow.prediction.mask_filler:MaskFiller",
     "sentence_embedding": "keras_bert_flow.prediction.embedding:Embedder",
     "features": "keras_bert_flow.prediction.feature_extractor:FeatureExtractor",
 }
-# what a directory is asked as → arguments of the class after the folder
+# task → arguments of the class after the folder
 OPTIONS = {
     FINE_TUNED: ("batch_positions",),
     "fill_mask": ("top_k", "batch_positions"),
@@ -31,16 +31,16 @@ OPTIONS = {
 
 
 def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedModel":
-    """Load a model directory, ours or Hugging Face's, to be asked.
+    """Load a model directory, ours or Hugging Face's, for prediction.
 
     Args:
-        folder: where it is, here or elsewhere; see `stores.fetching.fetch`.
-        task: one of `ASKED_AS`; by default `task`, what the model was fine-tuned for, as its `task.json` or its
-            `config.json` says.
+        folder: local or remote location; see `stores.fetching.fetch`.
+        task: one of `ASKED_AS`. Default: `task`, what the model was fine-tuned for according to its `task.json` or
+            `config.json`.
         options: arguments of the class, such as `top_k`.
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
-        ValueError: the model cannot be asked so, or an option is none.
+        ValueError: the model does not have the task, or an option is unknown.
     """
     folder = fetch(folder)
     check_request(folder, task, options)
@@ -48,7 +48,7 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
 
 
 def check_request(folder: str | Path, task: str | None, options: Mapping[str, Any]) -> None:
-    """Check what `load` is asked for, without loading the model; arguments and errors as of `load`."""
+    """Check the arguments of `load`, without loading the model; arguments and errors as for `load`."""
     if task is not None and task not in ASKED_AS:
         raise ValueError(f"A model must be asked as something known. Received: {task!r}. Use: {', '.join(ASKED_AS)}.")
     if task is None and Path(folder, "config.json").is_file() and not has_task(folder):

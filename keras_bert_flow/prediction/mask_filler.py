@@ -1,4 +1,4 @@
-"""Ask a masked language model which tokens may stand at each [MASK] of a text."""
+"""Fill-mask: predict the most likely tokens at each [MASK] of a text with a masked language model."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from keras_bert_flow.tasks.formats.rows import abridge
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 Fill = dict[str, Any]
-Choice = tuple[list[int], list[float]]  # token ids of a mask and their probabilities, the likeliest first
+Choice = tuple[list[int], list[float]]  # token ids of a mask and their probabilities, most likely first
 
 
 @dataclass(frozen=True)
 class MaskedText:
-    """A text and what the model reads of it.
+    """A text and its encoding.
 
     Attributes:
         token_ids: int32, (length,), with [CLS] and [SEP].
-        positions: int, (masks,). Where the masks stand among them.
+        positions: int, (masks,). Positions of the masks among them.
     """
 
     text: str
@@ -38,19 +38,18 @@ class MaskedText:
 
 @final
 class MaskFiller(AskedModel):
-    """A masked language model with its vocabulary.
+    """Fill-mask model: a masked language model with its tokenizer.
 
-    The prediction for a text is a list for each of its masks, of the `top_k` likeliest tokens: {"score", "token",
-    "token_str", "sequence"}: the probability, the id, the piece, and the text with it. Each mask is filled by itself:
-    the others stay [MASK] in its sequence, as they do for the model.
-
-    The names, tokens and scores are those of the fill-mask pipeline of `transformers`. There a text with one mask gives
-    a list less, and `sequence` is put together from tokens, here it is the text as written.
+    The prediction for a text is a list for each of its masks, of the `top_k` most likely tokens: {"score", "token",
+    "token_str", "sequence"}: the probability, the id, the piece, and the text with it. Each mask is filled separately:
+    the others stay [MASK] in its sequence, as in the model's input.
+    The names, tokens and scores are those of the fill-mask pipeline of `transformers`. There, a text with one mask
+    gives a single list, not nested, and `sequence` is joined from tokens; here it is the text as written.
 
     Args:
         folder: a model directory with a masked-token head: what `kbf pretrain` publishes, `BertForMaskedLM` or
             `BertForPreTraining`.
-        top_k: tokens for a mask.
+        top_k: number of tokens for each mask.
         batch_positions: rows times width of a batch.
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
@@ -78,7 +77,7 @@ class MaskFiller(AskedModel):
         """Encode a text with [MASK] in it.
 
         Raises:
-            ValueError: the item is no such text, or one of its masks stands beyond what the model reads.
+            ValueError: the item is not such a text, or one of its masks is beyond the model's last position.
         """
         (text,) = take_texts(item, ("text",))
         mask = self.tokenizer.mask_token
@@ -109,7 +108,7 @@ class MaskFiller(AskedModel):
             self.model, features, choose or self._choose_fixed, self.batch_positions, follow, make_masked_inputs
         )
         choices: list[list[Choice]] = [[]] * len(examples)
-        for rows, found in batches:  # only the tokens chosen are kept of each batch
+        for rows, found in batches:  # only the chosen tokens of each batch are kept
             for row, logits in zip(rows, found["mlm"], strict=True):
                 choices[row] = [choose_tokens(of_mask, self.top_k) for of_mask in logits[: len(features.details[row])]]
         return [self._fill(example.text, found) for example, found in zip(examples, choices, strict=True)]
@@ -128,7 +127,7 @@ class MaskFiller(AskedModel):
 def encode_masked(tokenizer: Tokenizer, text: str, sequence_length: int) -> np.ndarray:
     """Return the ids of a text with [CLS] and [SEP], int32, (length,), in which [MASK] is one token.
 
-    The tokenizer itself knows no special pieces in texts.
+    For the tokenizer itself, special pieces in texts are ordinary text.
     """
     mask = np.array([tokenizer.mask_id], dtype=np.int32)
     ids = [part for words in text.split(tokenizer.mask_token) for part in (mask, tokenizer.encode(words))][1:]
@@ -138,8 +137,8 @@ def encode_masked(tokenizer: Tokenizer, text: str, sequence_length: int) -> np.n
 def make_masked_inputs(features: Features, rows: np.ndarray, width: int) -> dict[str, np.ndarray]:
     """Return the inputs of some rows and their `mask_positions`, int32, (rows, masks).
 
-    Only at these are there logits: a batch of 64 rows of 64 tokens has 4,096 x 30,522 of them, 500 MB, of which the
-    masks need a hundredth. The number of masks is a power of two, for few shapes; filler is position 0.
+    Logits are computed only at these: a batch of 64 rows of 64 tokens has 4,096 x 30,522 of them, 500 MB, of which the
+    masks need a hundredth. The number of masks is a power of two, to have few shapes; padding is position 0.
     """
     most = max(len(features.details[row]) for row in rows)
     positions = np.zeros((len(rows), 1 << (most - 1).bit_length()), np.int32)
@@ -149,7 +148,7 @@ def make_masked_inputs(features: Features, rows: np.ndarray, width: int) -> dict
 
 
 def choose_tokens(logits: np.ndarray, top_k: int) -> Choice:
-    """Return the ids of the likeliest tokens and their probabilities; of equals those with lower ids.
+    """Return the ids of the `top_k` most likely tokens and their probabilities; ties go to lower ids.
 
     Args:
         logits: float32, (vocabulary,).
@@ -162,6 +161,6 @@ def choose_tokens(logits: np.ndarray, top_k: int) -> Choice:
 
 
 def put(tokenizer: Tokenizer, parts: Sequence[str], place: int, piece: str) -> str:
-    """Join the parts of a text with masks between them, but a piece at one place; a continuation joins its word."""
+    """Join the parts of a text with masks, except for a piece in one place; a continuation joins its word."""
     mask = tokenizer.mask_token
     return tokenizer.append(mask.join(parts[: place + 1]), piece) + mask.join(parts[place + 1 :])

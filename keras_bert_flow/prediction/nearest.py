@@ -1,4 +1,4 @@
-"""Find the vectors of the highest cosine, exactly: what a search in float64 over all of them would find."""
+"""Exact nearest-neighbour search by cosine, with the result of a search in float64 over all vectors."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ import numpy as np
 
 ROWS_AT_ONCE = 16_384  # with 256 queries their cosines are 16 MB
 QUERIES_AT_ONCE = 256
-ROUNDING = 2.0**-24  # of float32, relative
+ROUNDING = 2.0**-24  # relative, of float32
 
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Divide each vector, (..., hidden), by its length, float32; that of 0 stays 0."""
+    """Normalise each vector, (..., hidden), to length 1, float32; zero vectors stay 0."""
     exact = np.asarray(vectors, dtype=np.float64)
     lengths = np.linalg.norm(exact, axis=-1, keepdims=True)
     return (exact / np.where(lengths == 0, 1, lengths)).astype(np.float32)
@@ -19,15 +19,15 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
 def find_nearest(
     queries: np.ndarray, vectors: np.ndarray, top: int, rows_at_once: int = ROWS_AT_ONCE
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of the `top` nearest vectors of each query and their cosines, the nearest first.
+    """Return the indices of the `top` nearest vectors of each query and their cosines, nearest first.
 
-    Products of float32 choose a few candidates, with room for their rounding; these are measured in float64, each for
-    itself. So the answer does not depend on `rows_at_once`, and vectors that are the same come in their order.
+    Products in float32 choose a few candidates, with a margin for rounding; these are measured in float64, each on its
+    own. So the result does not depend on `rows_at_once`, and equal vectors are in index order.
 
     Args:
         queries: float32, (queries, hidden), of length 1 or 0; see `unit_length`.
-        vectors: the same, (rows, hidden), perhaps on the disk: so many rows at a time are read.
-        top: how many to return; all where there are fewer.
+        vectors: the same, (rows, hidden), may be memory-mapped; `rows_at_once` rows are read at a time.
+        top: how many to return; all if there are fewer.
     Returns:
         int64 and float64, (queries, min(top, rows)).
     Raises:
@@ -49,7 +49,7 @@ def _search_block(
     queries: np.ndarray, vectors: np.ndarray, top: int, rows_at_once: int
 ) -> Sequence[tuple[np.ndarray, np.ndarray]]:
     best = [(np.zeros(0, np.int64), np.zeros(0)) for _ in queries]
-    # A product of float32 is off by at most `hidden` roundings of 1; so are both the one kept and the one left out. The
+    # A product in float32 is off by at most `hidden` roundings of 1, both for the vector kept and the one left out. The
     # lengths are off by one rounding each.
     slack = 2 * (queries.shape[1] + 4) * ROUNDING
     for start in range(0, len(vectors), rows_at_once):
@@ -67,7 +67,7 @@ def _search_block(
 
 
 def _measure(query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return cosines in float64; unlike a product of matrices, of equal rows the same to the last bit."""
+    """Return cosines in float64; unlike a matrix product, bit-identical for equal rows."""
     query, rows = query.astype(np.float64), rows.astype(np.float64)
     lengths = np.sqrt((rows * rows).sum(axis=1) * (query * query).sum())
     return (rows * query).sum(axis=1) / np.where(lengths == 0, 1, lengths)

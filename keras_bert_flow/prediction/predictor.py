@@ -1,4 +1,4 @@
-"""Ask a fine-tuned model: texts in; labels, spans or answers out."""
+"""Prediction with a fine-tuned model: texts in; labels, spans or answers out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ from keras_bert_flow.tasks.core.texts import pose_texts
 
 @final
 class Predictor(AskedModel):
-    """A fine-tuned model with its vocabulary and its task.
+    """A fine-tuned model with its tokenizer and its task.
 
     Args:
         folder: a model directory with `task.json`, or with a config.json that names the head's task; see `find_task`.
-            Without `task.json` a model of texts also takes pairs of texts.
+            Without `task.json` a model of texts also accepts pairs of texts.
         batch_positions: rows times width of a batch.
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
@@ -36,7 +36,7 @@ class Predictor(AskedModel):
         self.model = _load_model(self.task, folder)
 
     def take_weights(self, folder: str | Path) -> None:
-        """Become another run of the same fine-tuning: a model that is compiled already takes its weights."""
+        """Load the weights of another run of the same fine-tuning into this model, which is already compiled."""
         for ours, theirs in zip(self.model.variables, _load_model(self.task, Path(folder)).variables, strict=True):
             ours.assign(theirs)
 
@@ -46,7 +46,7 @@ class Predictor(AskedModel):
         return self.task.pose(item)
 
     def read(self, path: str | Path) -> Sequence[Any]:
-        """Read all examples of a file in the task's format; labels, if it has any, are not looked at."""
+        """Read all examples of a file in the task's format; labels, if there are any, are ignored."""
         return self.task.read(path, has_labels=False)
 
     def answer(
@@ -55,13 +55,13 @@ class Predictor(AskedModel):
         return self.answer_encoded(self.encode(examples), examples, choose, follow) if examples else []
 
     def encode(self, examples: Sequence[Any]) -> Features:
-        """Return what the model reads of examples; every run of a fine-tuning reads the same."""
+        """Return the features of examples, which are the same for every run of a fine-tuning."""
         return self.task.encode(self.tokenizer, examples, self.sequence_length)
 
     def answer_encoded(
         self, features: Features, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter
     ) -> list[Prediction]:
-        """Return a prediction for each of the examples that the features were made of; arguments as of `answer`."""
+        """Return a prediction for each of the examples that the features were made from; arguments as for `answer`."""
         outputs = predict_features(
             self.model, features, batch_positions=self.batch_positions, follow=follow, choose=choose
         )

@@ -1,4 +1,4 @@
-"""Search the lines of a file by what they mean."""
+"""Semantic search in the lines of a file."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,18 +12,18 @@ from keras_bert_flow.prediction.nearest import find_nearest, unit_length
 
 
 class SemanticSearch:
-    """The lines of a file, of which those nearest to a question are found by the cosine of vectors, all compared.
+    """Semantic search: find the lines of a file nearest to a query by cosine, comparing all of them.
 
     Args:
         model: any model directory; see `Embedder`.
-        lines: a file, UTF-8, a text a line; blank lines are passed over.
-        index: a folder in which the vectors are kept: made where there is none, else read. The vectors are then
-            memory-mapped; without it they are all held in memory.
+        lines: a file, UTF-8, one text per line; blank lines are skipped.
+        index: a folder for the vectors, built if it does not exist, else read. The vectors are then memory-mapped;
+            without it they are all held in memory.
         pooling: as for `Embedder`.
         follow: takes the batches of lines and yields them again, to show progress.
     Raises:
         FileNotFoundError: the model or the file is missing.
-        ValueError: the file holds no text or is not UTF-8; the index is of other lines or another model.
+        ValueError: the file has no text or is not UTF-8; the index is of other lines or another model.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class SemanticSearch:
         self.lines = load_line_vectors(lines, self.embedder, model, index, follow)
 
     def search(self, queries: Sequence[str], top: int = 5) -> list[dict[str, Any]]:
-        """Find the `top` nearest lines of each query; of equally near ones the one that comes first in the file.
+        """Find the `top` nearest lines for each query; ties are in the order of the file.
 
         Returns:
-            For each query {"query", "hits"}; the hits are {"line", "score", "text"}, the nearest first: the number of
-            the line, from 1, the cosine, and the line without blanks around it.
+            For each query {"query", "hits"}; the hits are {"line", "score", "text"}, nearest first: the number of the
+            line, from 1, the cosine, and the line without surrounding blanks.
         """
         queries = list(list_items(queries))
         vectors = unit_length(self.embedder.embed(queries))
@@ -65,7 +65,7 @@ class SemanticSearch:
     def search_chunks(
         self, chunks: Iterable[tuple[int, Iterable[str]]], top: int = 5
     ) -> Iterator[list[dict[str, Any]]]:
-        """Yield what is found for each chunk of `read_waiting_texts`; a blank line is no query.
+        """Yield the results for each chunk of `read_waiting_texts`; blank lines are skipped.
 
         Raises:
             ValueError: a line is not UTF-8. The queries before it are answered first.

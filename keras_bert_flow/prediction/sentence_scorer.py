@@ -66,7 +66,7 @@ class SentenceScorer:
 
         Args:
             token_ids: int32, (length,) each, with [CLS] and [SEP]; at most `max_positions` long.
-            follow: takes the batches, of masked copies, and yields them again; it may show progress.
+            follow: takes the batches of masked copies and yields them again, to show progress.
         """
         if not token_ids:
             return np.zeros(0)
@@ -98,7 +98,7 @@ class SentenceScorer:
 
 
 def copy_with_masks(token_ids: Sequence[np.ndarray]) -> MaskedCopies:
-    """Return a copy of each sentence for each of its tokens but [CLS] and [SEP], in the order of the sentences."""
+    """Return a copy of each sentence for each of its tokens except [CLS] and [SEP], in the order of the sentences."""
     scored = np.array([len(ids) - 2 for ids in token_ids])
     sentences = np.repeat(np.arange(len(token_ids)), scored)
     starts = np.cumsum(scored) - scored

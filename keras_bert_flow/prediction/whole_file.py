@@ -11,7 +11,7 @@ from keras_bert_flow.local_paths import check_local
 
 @contextmanager
 def writing_whole(path: str | Path) -> Iterator[Path]:
-    """Yield where to write; what is there when the block ends without an error takes the place of `path`."""
+    """Yield a temporary path, whose file replaces `path` if the block ends without an error."""
     unfinished = Path(f"{check_local(path)}.unfinished")
     try:
         with removed_on_leaving(unfinished):

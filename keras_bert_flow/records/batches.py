@@ -1,8 +1,8 @@
-"""Write `tf.train.Example`, many records of one shape at once: protobuf's bytes, several times faster.
+"""Encode batches of `tf.train.Example` records of one shape: protobuf's bytes, several times faster.
 
-Of a batch the bytes of all records are laid out in columns, one row a record, as wide as the longest; a second matrix
-says which of them a record has. Protocol Buffers write an integer as a varint: seven bits a byte, the lowest first, the
-highest bit of all bytes but the last set. Source: protobuf.dev, "Encoding"; field numbers as in `example`.
+The bytes of a batch are laid out in columns, one row per record, as wide as the longest; a second matrix marks which of
+them a record has. Protocol Buffers encode an integer as a varint: seven bits per byte, lowest first, with the highest
+bit set in all bytes but the last. Source: protobuf.dev, "Encoding"; field numbers as in `example`.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ import numpy as np
 _INT64_LIST, _FLOAT_LIST = b"\x1a", b"\x12"  # tags of Feature
 _FIRST, _SECOND = b"\x0a", b"\x12"  # tags of fields 1 and 2, each a length and bytes
 
-# (bytes, (records, width) uint8; which of them are there, the same shape, or None for all)
+# (bytes, (records, width) uint8; which of them are present, the same shape, or None for all)
 _Columns = tuple[np.ndarray, np.ndarray | None]
 
 
 def encode_examples(features: Mapping[str, np.ndarray]) -> list[bytes]:
-    """Serialise records; each has the bytes that TensorFlow gives its rows, sorted by name.
+    """Serialise records to the bytes that TensorFlow gives for each row, with features sorted by name.
 
     Args:
-        features: (records, values) by name, neither side 0: integers that are not negative, or floats. No name
-            begins another.
+        features: name → (records, values), neither dimension 0: non-negative integers, or floats. No name is a prefix
+            of another.
     Raises:
         ValueError: an integer is negative.
     """
@@ -55,7 +55,7 @@ def _encode_feature(name: bytes, values: np.ndarray) -> list[_Columns]:
 
 
 def _encode_varints(values: np.ndarray) -> _Columns:
-    """Return the varints of a row side by side, each as wide as the widest of all."""
+    """Return the varints of each row side by side, all as wide as the widest."""
     if values.min() < 0:
         raise ValueError(f"Integers of a batch must not be negative. Received: {values.min()}.")
     width = max(1, -(-int(values.max()).bit_length() // 7))
@@ -71,10 +71,10 @@ def _encode_varints(values: np.ndarray) -> _Columns:
 
 
 def _with_length(tag: bytes, columns: list[_Columns]) -> list[_Columns]:
-    """Put a tag and the number of bytes of a message before it."""
+    """Prepend a tag and the length in bytes to a message."""
     fixed = sum(data.shape[1] for data, is_there in columns if is_there is None)
     lengths = [is_there.sum(axis=1, dtype=np.int64) for _, is_there in columns if is_there is not None]
-    length = np.asarray(fixed + sum(lengths), np.int64).reshape(-1, 1)  # (records, 1), or (1, 1) where all are alike
+    length = np.asarray(fixed + sum(lengths), np.int64).reshape(-1, 1)  # (records, 1), or (1, 1) if all are equal
     return [_constant(tag), _encode_varints(length), *columns]
 
 

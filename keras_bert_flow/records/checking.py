@@ -1,4 +1,4 @@
-"""Refuse a folder of records that is not as it was made, before the first record is used."""
+"""Check a folder of records against its manifest, before the first record is used."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +14,10 @@ def check_records(folder: str | Path, digests: bool = True) -> Manifest:
     """Check a folder of records against its manifest, both ways: nothing missing or changed, and nothing added.
 
     Args:
-        digests: also read every file and compare its sha256: what else tells two files of one size apart?
+        digests: also read every file and compare its sha256, which detects changes that keep the size.
     Raises:
         FileNotFoundError: the manifest or a file is missing.
-        ValueError: a file has another size or content, or is in no manifest; the message names it.
+        ValueError: a file has another size or content, or is not in the manifest; the message names it.
     """
     manifest = check_folder(folder, "records", digests)
     missing = [name for name in ("vocabulary_size", "sequence_length") if name not in manifest.config]
@@ -34,7 +34,7 @@ def check_records(folder: str | Path, digests: bool = True) -> Manifest:
 
 
 def check_records_config(config: Mapping[str, Any]) -> None:
-    """Raise ValueError unless what a manifest says of its records, as far as it does, has the right types."""
+    """Raise ValueError unless the settings of records in a manifest, if present, have the right types."""
     fraction = config.get("masked_fraction", 0)
     checks = {name: _is_size(config.get(name, 1)) for name in ("vocabulary_size", "sequence_length", "max_predictions")}
     checks |= {name: isinstance(config.get(name, ""), str) for name in ("objective", "mask_unit")}
@@ -52,7 +52,7 @@ def _is_size(value: Any) -> bool:
 
 
 def find_extra_files(folder: str | Path, manifest: Manifest) -> list[str]:
-    """Name the files of records, and the indexes, that the manifest does not have; other files may lie there."""
+    """Return the record and index files that are not in the manifest; other files are allowed."""
     names = {path.name for path in Path(folder).iterdir() if path.name.endswith((RECORD_SUFFIX, INDEX_SUFFIX))}
     return sorted(names - {file.name for file in manifest.files})
 

@@ -1,7 +1,7 @@
-"""Note in a published folder what making it cost.
+"""Record what each published folder cost: time, memory and machine.
 
-`costs.jsonl` has a line for each process that worked on the folder and was not killed. The manifest leaves it out:
-equal results have equal manifests, whoever made them and for how long.
+`costs.jsonl` has one line per process that worked on the folder and was not killed. The manifest leaves it out: equal
+results have equal manifests, whoever made them and however long it took.
 """
 
 import json
@@ -23,13 +23,13 @@ _WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 @dataclass(frozen=True)
 class Cost:
-    """What one process spent.
+    """The cost of one process.
 
     Attributes:
-        began: date and time in UTC, as ISO 8601 writes them.
-        seconds: by the clock.
-        processor_seconds: of the process and of those that it started and that have ended.
-        peak_bytes: the most memory of any one of these.
+        began: date and time in UTC, in ISO 8601 format.
+        seconds: wall-clock time.
+        processor_seconds: CPU time of the process and of its child processes that have ended.
+        peak_bytes: peak memory of the largest of these.
         machine: processor and GPUs.
     """
 
@@ -42,7 +42,7 @@ class Cost:
 
 @contextmanager
 def noting_cost(folder: Path) -> Iterator[None]:
-    """Add what the block costs to the folder's notes, also where it ends with an error, unless it left nothing."""
+    """Append the cost of the block to the folder's `costs.jsonl`, also on an error, unless the folder is empty."""
     began, started, spent = datetime.now(UTC), time.monotonic(), _processor_seconds()
     try:
         yield
@@ -59,7 +59,7 @@ def noting_cost(folder: Path) -> Iterator[None]:
 
 
 def read_costs(folder: str | Path) -> list[Cost]:
-    """Return the notes, the oldest first; none where there are none, and without those that are damaged."""
+    """Return the recorded costs, oldest first, without damaged lines; empty if there are none."""
     path, costs = Path(folder) / COSTS, []
     try:
         lines = path.read_bytes().split(b"\n")
@@ -82,7 +82,7 @@ def _append(path: Path, line: str) -> None:
             file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())
-    except OSError:  # a disk without room or a folder that is gone, of which the work itself tells
+    except OSError:  # a full disk or a missing folder, which the work itself reports
         pass
 
 

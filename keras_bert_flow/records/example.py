@@ -1,4 +1,4 @@
-"""Read `tf.train.Example` from its wire format; `batches` writes it.
+"""Decode `tf.train.Example` from its wire format; `batches` encodes it.
 
 Field numbers are those of tensorflow/core/example/feature.proto and example.proto:
 Example{1: Features}, Features{1: entries of a map}, entry{1: name, 2: Feature},
@@ -19,14 +19,14 @@ _UNPACKED = {_BYTES_LIST: BYTES, _FLOAT_LIST: FIXED32, _INT64_LIST: VARINT}  # w
 
 
 def decode_example(record: bytes) -> dict[str, np.ndarray]:
-    """Read the features of a record: int64, float32 or object (bytes) arrays, (values,), by name.
+    """Decode the features of a record: int64, float32 or object (bytes) arrays, (values,), by name.
 
-    As in protobuf, unknown fields are skipped, the lists of a feature are joined, and the last of a name and of a kind
-    counts. Only an entry of the map with an unknown field is refused, as by `tf.io.parse_single_example`: protobuf's
-    implementations do not agree whether it is the field that is skipped or the entry.
+    As in protobuf, unknown fields are skipped, the lists of a feature are concatenated, and the last of a name and of a
+    kind counts. Only a map entry with an unknown field is rejected, as by `tf.io.parse_single_example`: protobuf's
+    implementations disagree whether the field is skipped or the entry.
 
     Raises:
-        ValueError: the bytes are no `tf.train.Example`.
+        ValueError: the bytes are not a `tf.train.Example`.
     """
     features = {}
     try:
@@ -42,9 +42,9 @@ def decode_example(record: bytes) -> dict[str, np.ndarray]:
 
 
 def _read_plain_entry(data: bytes, start: int, end: int) -> tuple[str, np.ndarray] | None:
-    """Read what every writer makes of numbers, a name and one list of packed values, at twice the speed.
+    """Decode the common layout of numbers, a name and one list of packed values, at twice the speed.
 
-    Each part is the rest of the one around it, so it is enough to know where it begins. None: another layout.
+    Each part extends to the end of the one around it, so it is enough to know where it begins. None: another layout.
     """
     if end - start < 2 or data[start + 1] >= 0x80:
         return None
@@ -64,7 +64,7 @@ def _read_plain_entry(data: bytes, start: int, end: int) -> tuple[str, np.ndarra
 
 
 def _enter(data: bytes, start: int, end: int) -> int:
-    """Return where the value of a field begins that reaches to the end, else the end."""
+    """Return where the value of a field begins if the field extends to the end, else the end."""
     if end - start < 2:
         return end
     length, value = data[start + 1], start + 2
@@ -86,7 +86,7 @@ def _read_entry(data: bytes, start: int, end: int) -> tuple[str, np.ndarray]:
             continue
         for field, field_wire, begin, stop in read_fields(data, first, last, depth=3):
             if field_wire == BYTES and field in _DTYPES:
-                if field != kind:  # of a oneof another kind replaces what was there
+                if field != kind:  # in a oneof, another kind replaces the one before
                     kind, parts = field, []
                 parts += _read_list(data, begin, stop, kind)
     if kind == _BYTES_LIST:
@@ -99,7 +99,7 @@ def _read_entry(data: bytes, start: int, end: int) -> tuple[str, np.ndarray]:
 
 
 def _read_list(data: bytes, start: int, end: int, kind: int) -> list:
-    """Return bytes objects, or arrays of numbers that follow each other."""
+    """Return bytes objects, or arrays of consecutive numbers."""
     parts: list[Any] = []
     for number, wire, first, last in read_fields(data, start, end, depth=4):
         if number != 1 or wire not in (BYTES, _UNPACKED[kind]):

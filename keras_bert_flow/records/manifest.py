@@ -1,4 +1,4 @@
-"""Say in `manifest.json` what a published folder holds, and check the folder against it before it is used."""
+"""Manifests: `manifest.json` lists the content of a published folder, which is checked against it before use."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from keras_bert_flow.outputs import MANIFEST
 from keras_bert_flow.records.costs import COSTS
 from keras_bert_flow.records.results import digest_results, is_informational
 
-SHOWN_DIGITS = 12  # of a sha256, in messages
+SHOWN_DIGITS = 12  # of a sha256 in messages
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class FileSummary:
     """One file of a folder.
 
     Attributes:
-        records: None where it holds none.
-        informational: verified like any other, but not in the keys of what is made from the folder.
-        results: sha256 of the scores in it without its timings, which is in those keys instead of `sha256`; None where
-            the whole file counts.
+        records: number of records; None if it contains none.
+        informational: verified like any other file, but not in the keys of results made from the folder.
+        results: sha256 of the scores in it without its timings, used in those keys instead of `sha256`; None if the
+            whole file counts.
     """
 
     name: str
@@ -37,7 +37,7 @@ class FileSummary:
 
     @property
     def key_digest(self) -> str:
-        """The digest that is in the keys of what is made from the file, unless it is informational."""
+        """Digest in the keys of results made from the file, unless it is informational."""
         return self.results or self.sha256
 
 
@@ -48,12 +48,12 @@ class Manifest:
     Attributes:
         stage: the kind of folder, such as `records`.
         key: content key of the result.
-        config: resolved settings that it depends on.
+        config: resolved settings that the result depends on.
         inputs: digest of each input by name.
-        files: every file, manifest aside.
+        files: every file, except the manifest.
         counters: the job's counts, such as documents and rejected inputs by reason.
-        version: of this package.
-        digest: sha256 of the other fields, which are damaged if it differs; empty where none was written.
+        version: version of this package.
+        digest: sha256 of the other fields, which are damaged if it differs; empty if none was written.
     """
 
     stage: str
@@ -79,7 +79,8 @@ def write_manifest(
     """Write the manifest of a folder whose files are complete.
 
     Args:
-        files: what is known already, wherever the files are; others are in the folder and read for their digests.
+        files: summaries that are already known, wherever the files are; other files are in the folder and read for
+            their digests.
         without: a folder in it that is about to be removed.
     """
     folder = Path(folder)
@@ -126,7 +127,7 @@ def check_folder(folder: str | Path, stage: str | None = None, digests: bool = T
     """Check the files of a folder against its manifest.
 
     Args:
-        stage: the kind of folder wanted; None takes any.
+        stage: the expected kind of folder; None accepts any.
         digests: also read every file and compare its sha256, not only its size.
     Raises:
         FileNotFoundError: the manifest or a file is missing.
@@ -141,9 +142,9 @@ def check_folder(folder: str | Path, stage: str | None = None, digests: bool = T
 
 
 def check_file(folder: Path, summary: FileSummary, digests: bool = True) -> None:
-    """Check one file of a folder; arguments and errors as of `check_folder`.
+    """Check one file of a folder; arguments and errors as for `check_folder`.
 
-    One that is still on its way here is compared by who brings it.
+    A file that is still being fetched is checked by its carrier.
     """
     path = folder / summary.name
     if find_carrier(path) is not None:
@@ -166,7 +167,7 @@ def check_file(folder: Path, summary: FileSummary, digests: bool = True) -> None
 
 
 def is_published(folder: str | Path, key: str) -> bool:
-    """Tell whether a folder holds the finished result of this key, and every file has the digest of its manifest."""
+    """Return whether a folder holds the finished result of this key, and every file has the digest of its manifest."""
     try:
         return check_folder(folder).key == key
     except (FileNotFoundError, ValueError):
@@ -190,7 +191,7 @@ def _damaged(path: Path) -> ValueError:
 
 
 def _check_types(manifest: Manifest) -> None:
-    """Raise TypeError unless every field has its type, ValueError if a count is negative or a name comes twice."""
+    """Raise TypeError unless every field has its type, ValueError if a count is negative or a name occurs twice."""
     texts = [
         *(file.results for file in manifest.files if file.results is not None),
         manifest.stage,
@@ -217,7 +218,7 @@ def _check_types(manifest: Manifest) -> None:
 
 
 def _stays_inside(folder: Path, name: str) -> bool:
-    """Whether a name is that of a file below the folder, symbolic links followed."""
+    """Return whether a name is that of a file below the folder, following symbolic links."""
     parts = name.split("/")
     if "\\" in name or "\0" in name or {"", ".", ".."} & set(parts):
         return False

@@ -1,4 +1,4 @@
-"""Make a result once: build its folder, describe it in a manifest, and let the next run find it."""
+"""Publish a result once: build its folder, describe it in a manifest, and reuse it in later runs."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,13 @@ from keras_bert_flow.records.manifest import (
 
 @dataclass(frozen=True)
 class Contents:
-    """What a builder says of the folder that it filled, for the manifest.
+    """What a builder reports of the folder that it filled, for the manifest.
 
     Attributes:
         config: resolved settings that the result depends on.
         inputs: digest of each input by name.
         counters: the job's counts.
-        files: summaries that are known already; other files are read for theirs.
+        files: summaries that are already known; other files are read for theirs.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -44,21 +44,21 @@ def publish(
     resumable: bool = False,
     scratch: str | None = None,
 ) -> Path:
-    """Return the folder of a result: at once where it is there, after `build(work folder)` where it is not.
+    """Return the folder of a result, after `build(work folder)` if it does not exist yet.
 
-    Of several that want the same result at the same time one builds, and the others wait for it.
+    If several processes want the same result at the same time, one builds it and the others wait for it.
 
     Args:
         output: the folder.
         stage: the kind of folder, such as `records`.
-        key: content key of the result; or a function that makes it of the `config` of a folder's manifest, where the
-            builder learns only as it goes what the result depends on.
-        build: fills the work folder and says what is in it.
-        resumable: keep the work folder when the build fails or is killed, for the next one to go on from.
+        key: content key of the result; or a function of the `config` in a folder's manifest, if it is known only during
+            the build what the result depends on.
+        build: fills the work folder and returns its contents.
+        resumable: keep the work folder when the build fails or is killed, so that the next one can resume.
         scratch: a folder in the work folder that a resumed build needs and the result does not.
     Raises:
         FileExistsError: `output` exists and holds something else, or the result with a file missing or damaged.
-        OSError: the place cannot be written.
+        OSError: the location cannot be written.
         ValueError: `output` is not on a local disk.
     """
     output = check_local(output)
@@ -68,20 +68,20 @@ def publish(
     _refuse_damaged(output, find_key)
     try:
         with publishing(output, resumable) as work:
-            if not _is_published(work, find_key):  # it is where a kill came between the manifest and the final name
+            if not _is_published(work, find_key):  # it is if a kill came between the manifest and the rename
                 with noting_cost(work):
                     contents = build(work)
                 write_manifest(work, stage, find_key(contents.config), **vars(contents), without=scratch)
             if scratch:
                 shutil.rmtree(work / scratch, ignore_errors=True)
     except FileExistsError:
-        if not _is_published(output, find_key):  # it is where another process made the result while this one waited
+        if not _is_published(output, find_key):  # it is if another process made the result while this one waited
             raise
     return output
 
 
 def _refuse_damaged(folder: Path, find_key: Callable[[Mapping[str, Any]], str]) -> None:
-    """Raise FileExistsError if a folder is the result, or was, but is not whole."""
+    """Raise FileExistsError if a folder is or was the result, but is damaged."""
     if not (folder / MANIFEST).is_file():
         return
     try:

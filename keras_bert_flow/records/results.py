@@ -1,4 +1,4 @@
-"""Tell results from timings in the files of a published folder: keys hold the former alone."""
+"""Separate results from timings in the files of a published folder: content keys use the results only."""
 
 import hashlib
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 from keras_bert_flow.artifacts import canonical_json
 from keras_bert_flow.json_documents import read_json
 
-# Files that hold seconds, dates, places or facts of the machine, and that nothing is made from.
+# Files with timings, dates, paths or facts about the machine, from which nothing is made.
 INFORMATIONAL = {"README.md", "log.jsonl", "events.out.tfevents.log", "rejected_inputs.txt"}
 # JSON files of scores and timings, from which reports are made.
 SCORES = {"run.json", "grid.json", "grid-random.json", "label-counts.json", "metrics.json"}
-# Fields of these that differ between equal runs: speed, devices, and what a run was made from, which its key says.
+# Fields of these that differ between equal runs: speed, devices, and what a run was made from, which is in its key.
 NOT_RESULTS = {"seconds", "elapsed_seconds", "tokens_per_second", "devices", "identity"}
 
 
@@ -20,7 +20,7 @@ def is_informational(path: Path) -> bool:
 
 
 def digest_results(path: Path) -> str | None:
-    """Return the sha256 of the scores in a file, without its timings; None of a file that is not one of `SCORES`."""
+    """Return the sha256 of the scores in a file, without its timings; None for a file that is not one of `SCORES`."""
     if path.name not in SCORES:
         return None
     try:

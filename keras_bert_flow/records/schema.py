@@ -1,7 +1,7 @@
-"""Name the features of a pre-training record as google-research/bert does, so that its trainers read our files.
+"""Schema of pre-training records: features named as in google-research/bert, so that its trainers read our files.
 
-What `next_sentence_labels` means depends on the objective, which the manifest of the records names: `mlm_nsp`, 1 where
-B is random; `mlm_sop`, 1 where A and B are swapped; `mlm` has one text and no such label: always 0, and never read.
+The meaning of `next_sentence_labels` depends on the objective, which is in the manifest of the records: `mlm_nsp`, 1 if
+B is random; `mlm_sop`, 1 if A and B are swapped; `mlm` has one text and no such label: always 0, and never read.
 
 Source: google-research/bert, create_pretraining_data.py, `write_instance_to_example_files`.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from keras_bert_flow.records.batches import encode_examples
 from keras_bert_flow.records.example import decode_example
 
-FEATURE_KINDS = {  # numpy's letter for each type
+FEATURE_KINDS = {  # NumPy's kind of each type
     "input_ids": "i",  # (sequence_length,)
     "input_mask": "i",  # (sequence_length,), 1 for a token, 0 for padding
     "segment_ids": "i",  # (sequence_length,)
@@ -61,7 +61,7 @@ def encode_records(
 
 
 def decode_record(record: bytes) -> Mapping[str, np.ndarray]:
-    """Read the features of a record, those of FEATURE_KINDS by name, padding included.
+    """Decode the features of a record by name, those of FEATURE_KINDS, padding included.
 
     Raises:
         ValueError: a feature is missing or has another type; the message names it.

@@ -1,4 +1,4 @@
-"""Write TFRecord files with an index of offsets beside them, and read any record of them, checked.
+"""Write TFRecord files with an index of offsets, and read their records by random access, with checksums.
 
 A record is: length (uint64), masked CRC of the length (uint32), data, masked CRC of the data (uint32), little-endian;
 the CRC is CRC-32C. Source: tensorflow/core/lib/io/record_writer.h.
@@ -29,12 +29,12 @@ _HELD_OFFSETS = 1 << 16  # before they are written: the file of held-out records
 
 
 def name_record_file(part: str, number: int, of: int) -> str:
-    """Return the name of a file of records, one of so many of its part, `train` or `held_out`."""
+    """Return the name of record file `number` of `of` in a part, `train` or `held_out`."""
     return f"{part}-{number:05d}-of-{of:05d}{RECORD_SUFFIX}"
 
 
 def write_tfrecords(path: str | Path, records: Iterable[bytes]) -> list[FileSummary]:
-    """Write records and their offsets, and return what a manifest says of both files.
+    """Write records and their index, and return the manifest's summaries of both files.
 
     The index is uint64, little-endian: the offset of each record and, last, the size of the file.
     """
@@ -66,27 +66,27 @@ def write_tfrecords(path: str | Path, records: Iterable[bytes]) -> list[FileSumm
 
 
 def frame_record(record: bytes) -> bytes:
-    """Return a record as it stands in a file, with its length and both checksums."""
+    """Return a record as stored in a file, with its length and both checksums."""
     length = _LENGTH.pack(len(record))
     return b"".join((length, _CRC.pack(masked_crc(length)), record, _CRC.pack(masked_crc(record))))
 
 
 def masked_crc(data: bytes) -> int:
-    """CRC-32C, rotated and shifted so that the CRC of data holding CRCs stays good (record_writer.h)."""
+    """Return the CRC-32C, rotated and shifted so that the CRC of data with CRCs stays good (record_writer.h)."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 class TFRecordFile:
-    """Random access to the records of one file.
+    """Random access to the records of one TFRecord file.
 
-    Without an index beside it, as in files that others wrote, the offsets are read off the file once. Of a file that is
-    on its way here (`arrivals`) the index is here, and records are read where they come from.
+    Without an index next to it, as for files of other tools, the offsets are scanned from the file once. For a file
+    that is being fetched (`arrivals`), the index is local, and records are read from the source.
 
     Args:
-        path: of the file.
-        mapped: map the file into memory, where pages that were read count as this process's as long as there is room;
-            if False each record is read from the file.
+        path: path of the file.
+        mapped: memory-map the file; pages that were read count as this process's as long as there is room. If False,
+            each record is read from the file.
     """
 
     def __init__(self, path: str | Path, mapped: bool = True):
@@ -116,7 +116,7 @@ class TFRecordFile:
         framed = self._bytes[start:end]
         length, length_crc = framed[: _LENGTH.size], framed[_LENGTH.size : _LENGTH.size + _CRC.size]
         data, data_crc = framed[_LENGTH.size + _CRC.size : -_CRC.size], framed[-_CRC.size :]
-        data_bytes = end - start - _OVERHEAD_BYTES  # negative where the index is damaged
+        data_bytes = end - start - _OVERHEAD_BYTES  # negative if the index is damaged
         whole = data_bytes >= 0 and length == _LENGTH.pack(data_bytes)
         if not whole or length_crc != _CRC.pack(masked_crc(length)) or data_crc != _CRC.pack(masked_crc(data)):
             raise ValueError(
@@ -131,7 +131,7 @@ class TFRecordFile:
     def __setstate__(self, state: dict) -> None:
         type(self).__init__(self, **state)
 
-    def _open(self) -> Any:  # bytes, by slices
+    def _open(self) -> Any:  # sliceable like bytes
         index = self.path.with_name(self.path.name + INDEX_SUFFIX)
         if (carrier := find_carrier(self.path)) is not None:
             return ArrivingBytes(self.path, int.from_bytes(index.read_bytes()[-_OFFSET_BYTES:], "little"), carrier)
@@ -162,7 +162,7 @@ class TFRecordFile:
 
 
 class _FileBytes:
-    """The bytes of a file, by slices."""
+    """The bytes of a file, sliceable."""
 
     def __init__(self, path: Path):
         self._file, self._size = open(path, "rb"), path.stat().st_size  # noqa: SIM115 closed with this object
@@ -171,6 +171,6 @@ class _FileBytes:
         return self._size
 
     def __getitem__(self, place: slice) -> bytes:
-        start, stop = min(place.start, self._size), min(place.stop, self._size)  # those of an index may be damaged
-        self._file.seek(start)  # within what is buffered, where records are read in their order
+        start, stop = min(place.start, self._size), min(place.stop, self._size)  # offsets of an index may be damaged
+        self._file.seek(start)  # within the buffer if records are read in order
         return self._file.read(max(0, stop - start))

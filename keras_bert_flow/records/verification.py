@@ -1,4 +1,4 @@
-"""Verify what a stage reads from published folders, whichever of their files or folders it is given."""
+"""Verify what a stage reads from published folders: any of their files or folders."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -6,16 +6,16 @@ from pathlib import Path
 from keras_bert_flow.records.manifest import MANIFEST, Manifest, check_file, read_manifest
 
 _NAMES = [f'"{field.name}"'.encode() for field in fields(Manifest)]
-_ENDS_BYTES = 1 << 20  # looked at, at the beginning and the end, before a manifest is parsed
-_MOST_NAMES = 4  # a manifest of ours still has as many field names after a bit of it was flipped
+_ENDS_BYTES = 1 << 20  # read at the beginning and at the end, before a manifest is parsed
+_MOST_NAMES = 4  # our manifests still have this many field names after a bit flip
 
 
 def verify(*paths: str | Path) -> None:
-    """Compare files, and all files below folders, with the manifest of the published folder that they are in.
+    """Verify files, and all files below folders, against the manifest of their published folder.
 
-    The manifest is looked for in the folder itself and in those above it: a model directory lies within what
-    `kbf pretrain` published. Files that no manifest lists are not verified, such as a model that others made.
-    Repeated calls in a process read a file once; see `artifacts.file_digest`.
+    The manifest is searched for in the folder itself and its parents: a model directory lies within what `kbf pretrain`
+    published. Files that no manifest lists are not verified, such as a model made by others. Repeated calls in a
+    process read a file once; see `artifacts.file_digest`.
 
     Raises:
         FileNotFoundError: a listed file of a folder is missing.
@@ -38,9 +38,9 @@ def verify(*paths: str | Path) -> None:
 
 
 def find_manifest(folder: Path) -> tuple[Path, Manifest] | None:
-    """Return the published folder that a folder is or lies in, and its manifest.
+    """Return the published folder that is or contains a folder, and its manifest; None if there is none.
 
-    Files of that name which other programs write, such as manifests of web pages, are passed over.
+    Files of that name written by other programs, such as manifests of web pages, are skipped.
 
     Raises:
         ValueError: the manifest is damaged.
@@ -52,7 +52,7 @@ def find_manifest(folder: Path) -> tuple[Path, Manifest] | None:
 
 
 def is_ours(path: Path) -> bool:
-    """Tell whether a file is a manifest as this project writes them, whole or damaged."""
+    """Return whether a file is a manifest written by this project, whole or damaged."""
     if not path.is_file():
         return False
     with open(path, "rb") as file:

@@ -1,8 +1,8 @@
-"""Read and write Protocol Buffers' wire format, without protobuf.
+"""Read and write the wire format of Protocol Buffers, without protobuf.
 
 A message is a sequence of fields: a tag (field number and wire type), then a varint, 4 bytes, 8 bytes, or a length and
-as many bytes. A varint holds seven bits a byte, the lowest first, the highest bit of all bytes but the last set. What
-is refused here is what protobuf refuses. Source: protobuf.dev, "Encoding".
+as many bytes. A varint has seven bits per byte, lowest first, with the highest bit set in all bytes but the last. Input
+is rejected if protobuf rejects it. Source: protobuf.dev, "Encoding".
 
 Nothing here is shared between threads. protobuf's own descriptors are, and reading them from several threads crashed
 (upb of protobuf 6.33).
@@ -13,18 +13,18 @@ from collections.abc import Iterator
 import numpy as np
 
 VARINT, FIXED64, BYTES, _GROUP, _END_GROUP, FIXED32 = range(6)
-MAX_DEPTH = 100  # of messages and groups in each other
-_LENGTH_BYTES = 5  # of the longest tag or length, leading zeros included
-_VARINT_BYTES = 10  # seven bits each: what is above 64 bits is dropped, as in protobuf
+MAX_DEPTH = 100  # of nested messages and groups
+_LENGTH_BYTES = 5  # of the longest tag or length, including leading zeros
+_VARINT_BYTES = 10  # seven bits each: bits above 64 are dropped, as in protobuf
 
 Field = tuple[int, int, int, int]  # field number, wire type, start and end of the value
 
 
 def read_fields(data: bytes, start: int, end: int, depth: int = 0) -> Iterator[Field]:
-    """Yield the fields of a message in their order; `depth`: of the message, 0 outermost.
+    """Yield the fields of a message in order; `depth` is the depth of the message, 0 outermost.
 
     Raises:
-        ValueError: the bytes from `start` to `end` are no message.
+        ValueError: the bytes from `start` to `end` are not a message.
     """
     while start < end:
         tag = data[start]
@@ -44,7 +44,7 @@ def read_fields(data: bytes, start: int, end: int, depth: int = 0) -> Iterator[F
 
 
 def read_varints(packed: bytes) -> np.ndarray:
-    """Return the int64 values, (values,), of varints that follow each other.
+    """Decode consecutive varints to int64, (values,).
 
     Raises:
         ValueError: a varint is cut off or too long.
@@ -65,7 +65,7 @@ def read_varints(packed: bytes) -> np.ndarray:
 
 
 def read_varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return the number that begins at a place, of up to ten bytes, and where it ends.
+    """Return the number that begins at a position, of up to ten bytes, and where it ends.
 
     Raises:
         ValueError: it is cut off or too long.
@@ -79,7 +79,7 @@ def read_varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def write_varint(value: int) -> bytes:
-    """Return the varint of an int64."""
+    """Encode an int64 as a varint."""
     value &= (1 << 64) - 1
     written = bytearray()
     while value >= 0x80:
@@ -89,7 +89,7 @@ def write_varint(value: int) -> bytes:
 
 
 def write_field(number: int, wire: int, value: bytes) -> bytes:
-    """Return a field; value: as it is written, but for the length of `BYTES`."""
+    """Encode a field; `value` is already encoded, except for the length of `BYTES`."""
     length = write_varint(len(value)) if wire == BYTES else b""
     return write_varint(number << 3 | wire) + length + value
 

@@ -1,1 +1,1 @@
-"""Kinds of fine-tuning tasks: reading, encoding, decoding and official scores of each, without Keras."""
+"""Fine-tuning tasks: reading, encoding, decoding and official metrics of each, without Keras."""

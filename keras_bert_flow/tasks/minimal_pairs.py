@@ -17,7 +17,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 NUM_SPECIAL = 2  # [CLS] and [SEP]
 _GOOD, _BAD, _PHENOMENON = "sentence_good", "sentence_bad", "UID"
-# What pairs are grouped by → field of a line that names the group; only the first is required.
+# Grouping of pairs → field of a line that names the group; only the first is required.
 GROUPINGS = {"phenomena": _PHENOMENON, "linguistics_terms": "linguistics_term", "fields": "field"}
 
 
@@ -38,13 +38,13 @@ class MinimalPair:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Minimal pairs and what a model reads of them.
+    """Minimal pairs with their encoded sentences.
 
     Attributes:
         pairs: as they were read.
-        sentences: int32, (length,) each, [CLS] and [SEP] included. Each sequence of tokens is there once, so that equal
-            sentences have equal scores.
-        good, bad: int, (pairs,). Place of each pair's sentences among them.
+        sentences: int32, (length,) each, [CLS] and [SEP] included. Each distinct token sequence occurs once, so that
+            equal sentences have equal scores.
+        good, bad: int, (pairs,). Index of each pair's sentences.
     """
 
     pairs: Sequence[MinimalPair]
@@ -57,11 +57,11 @@ def read_minimal_pairs(path: str | Path, limit: int | None = None) -> list[Minim
     """Read JSON lines with `sentence_good`, `sentence_bad`, `UID`, and possibly `field` and `linguistics_term`.
 
     Args:
-        path: .jsonl, possibly packed: .gz, .bz2, .xz, .zst.
-        limit: pairs to keep of each phenomenon, the first ones; all lines are checked.
+        path: .jsonl, possibly compressed: .gz, .bz2, .xz, .zst.
+        limit: keep only this many pairs of each phenomenon, the first ones; all lines are checked.
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is damaged or holds no pairs, or a line is not such a pair; the message names the row.
+        ValueError: the file is damaged or has no pairs, or a line is not such a pair; the message names the row.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"`limit` must be at least 1. Received: limit={limit}. Leave it out for all pairs.")
@@ -117,7 +117,7 @@ def _make_pair(place: str, fields: Mapping[str, Any]) -> MinimalPair:
 
 
 def _is_text(value: Any) -> bool:
-    """Tell whether a value is a string with more than blanks, without half of a surrogate pair, which JSON can hold."""
+    """Return whether a value is a string that is not blank and has no lone surrogate, which JSON can encode."""
     return (
         isinstance(value, str)
         and bool(value.strip())

@@ -1,4 +1,4 @@
-"""Make a task of its kind and its fields, which are plain values."""
+"""Registry of tasks: create a task from its kind and its fields, which are plain values."""
 
 from dataclasses import fields
 from types import NoneType, UnionType
@@ -8,7 +8,7 @@ from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.formats.rows import abridge
 
-# kind → class, loaded when one is made: a task needs no module but its own
+# kind → class, imported on first use, so that a task needs only its own module
 KINDS = {
     "classification": "keras_bert_flow.tasks.classification.classification:Classification",
     "regression": "keras_bert_flow.tasks.classification.regression:Regression",
@@ -38,7 +38,7 @@ def make_task(kind: str, **values: Any) -> Task:
 
     Args:
         kind: one of `KINDS`.
-        values: fields of its class; lists, as JSON has them, stand for tuples.
+        values: fields of its class; lists, as in JSON, become tuples.
     Raises:
         ValueError: there is no such kind or field, or a value is not of its field's type.
     """
@@ -61,9 +61,9 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, choice) for choice in get_args(hint))
     if get_origin(hint) is tuple:
         return isinstance(value, list | tuple) and all(_fits(entry, get_args(hint)[0]) for entry in value)
-    if not isinstance(hint, type):  # the task knows what it takes
+    if not isinstance(hint, type):  # the task checks it itself
         return True
-    if isinstance(value, bool):  # which is an int to Python
+    if isinstance(value, bool):  # a bool is an int in Python
         return hint is bool
     return isinstance(value, int | float if hint is float else hint)
 

@@ -1,4 +1,4 @@
-"""Cut long records into the shorter sequences that a run trains on, and keep what stands around each of them."""
+"""Split long records into shorter training sequences, and keep the context around each of them."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from keras_bert_flow.text.objectives.registry import find_objective
 
 
 def check_cutting(objective: str, record_length: int, sequence_length: int) -> None:
-    """Raise ValueError unless records of a known objective can be cut into sequences of a length, or are of it."""
+    """Raise ValueError unless records of an objective have this sequence length or can be split into it."""
     is_divisible = find_objective(objective).is_divisible  # raises for an unknown objective, whatever the lengths
     if sequence_length < record_length and not is_divisible:
         raise ValueError(
@@ -27,7 +27,7 @@ def check_cutting(objective: str, record_length: int, sequence_length: int) -> N
 
 
 def count_sequences(record_length: int, length: int) -> int:
-    """Return into how many sequences of a length each record is cut, so that no token of a full one is left out."""
+    """Return the number of sequences that each record is split into, so that no token of a full one is left out."""
     return -(-(record_length - SPECIAL_TOKENS) // (length - SPECIAL_TOKENS))
 
 
@@ -36,13 +36,13 @@ def cut_record(tokens: np.ndarray, number: int, length: int, record_length: int)
 
     Args:
         tokens: int, (n,), before masking, without padding: [CLS] text [SEP], with a [SEP] between two documents.
-        number: of the sequence, below `count_sequences`. Those of a record that is not full overlap.
+        number: index of the sequence, below `count_sequences`. Sequences of a record that is not full overlap.
         length: tokens of a sequence, [CLS] and [SEP] included.
         record_length: tokens of a full record.
     Returns:
         input_ids and input_mask, int, (length,), padded with zeros; context_ids, int, (record_length - 2,), the text
-        padded with zeros, and context_weights, float32, of that shape: 1 for tokens outside of the sequence that are of
-        a document which it is from, 0 elsewhere.
+        padded with zeros, and context_weights, float32, of that shape: 1 for tokens outside the sequence that are in a
+        document of the sequence, 0 elsewhere.
     """
     text, separator, room = tokens[1:-1], tokens[-1], length - SPECIAL_TOKENS
     start = number * max(0, len(text) - room) // max(1, count_sequences(record_length, length) - 1)

@@ -1,7 +1,7 @@
-"""Choose the tokens to predict and hide them. This is the only place where masks are made.
+"""Token masking: choose the tokens to predict and mask them. This is the only place where masks are made.
 
-What is hidden together is a unit: a token, a word (google-research's whole-word masking) or a span of words (SpanBERT).
-Each token of a word is hidden, changed or kept on its own, as google-research does it; a span shares one draw.
+The masking unit is a token, a word (google-research's whole-word masking) or a span of words (SpanBERT). Each token of
+a word is masked, replaced or kept on its own, as in google-research/bert; the tokens of a span share one draw.
 
 Source: Devlin et al. 2019, section 3.1, task 1; google-research/bert, `create_masked_lm_predictions`.
 """
@@ -15,20 +15,20 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 TOKEN, WORD, SPAN = "token", "word", "span"
 MASK_SHARE = 0.8  # of the chosen tokens become [MASK]
-KEEP_SHARE = 0.1  # stay as they are; the rest become a random token of the whole vocabulary, special ones included
+KEEP_SHARE = 0.1  # are kept; the rest become a random token of the whole vocabulary, special ones included
 
 
 @dataclass(frozen=True)
 class MaskingRule:
-    """What masking needs to know besides the tokens.
+    """Parameters of masking.
 
     Attributes:
-        masked_fraction: share of all tokens, [CLS] and [SEP] counted, that is chosen.
+        masked_fraction: share of tokens that is chosen, counting [CLS] and [SEP].
         max_predictions: most tokens chosen.
         mask_id: id of [MASK].
         special_ids: never chosen: [CLS] and [SEP].
         starts_word: bool, (vocabulary_size,). False for ## pieces.
-        unit: what is chosen as a whole: `token`, `word` or `span`.
+        unit: masking unit: `token`, `word` or `span`.
     """
 
     masked_fraction: float
@@ -40,25 +40,25 @@ class MaskingRule:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, masked_fraction: float, max_predictions: int, unit: str = TOKEN) -> "MaskingRule":
-        """Return the rule for the pieces of a tokenizer."""
+        """Return the rule for a tokenizer."""
         special_ids = (tokenizer.cls_id, tokenizer.sep_id)
         return cls(masked_fraction, max_predictions, tokenizer.mask_id, special_ids, tokenizer.starts_word, unit)
 
 
 def count_masks(length: int, masked_fraction: float) -> int:
-    """Return how many tokens of a full instance are masked."""
+    """Return the number of masked tokens in a full instance."""
     return max(1, round(length * masked_fraction))
 
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """Instances with their masks, as matrices padded with zeros.
+    """Masked instances, as matrices padded with zeros.
 
     Attributes:
         token_ids: int, (rows, length). With the chosen tokens replaced.
         positions: int, (rows, max_predictions). The columns of the chosen tokens, ascending.
         mask_ids: int, (rows, max_predictions). The original tokens there.
-        counts: int, (rows,). How many were chosen.
+        counts: int, (rows,). Number of chosen tokens.
     """
 
     token_ids: np.ndarray
@@ -68,17 +68,17 @@ class MaskedRows:
 
 
 def mask_rows(token_ids: np.ndarray, lengths: np.ndarray, rule: MaskingRule, rng: np.random.Generator) -> MaskedRows:
-    """Hide a random choice of the tokens of each row.
+    """Mask a random choice of the tokens of each row.
 
-    Of each row `min(max_predictions, max(1, round(its length × masked_fraction)))` tokens are chosen. Whole words that
-    do not fit what is left of that number are skipped, as in google-research/bert, so fewer may be chosen; where no
-    word fits at all, the original chooses nothing and we take the first pieces of one word.
+    In each row, `min(max_predictions, max(1, round(length × masked_fraction)))` tokens are chosen. Whole words that do
+    not fit into what is left of that budget are skipped, as in google-research/bert, so fewer may be chosen. If no word
+    fits at all, the original chooses nothing; here the first pieces of one word are chosen.
 
     Args:
-        token_ids: int, (rows, length). Instances with their special tokens, padded; they stay as they are.
+        token_ids: int, (rows, length). Instances with their special tokens, padded; not modified.
         lengths: int, (rows,). Tokens of each row.
         rule: shares and limits.
-        rng: source of every choice.
+        rng: source of every random choice.
     """
     is_free = np.arange(token_ids.shape[1]) < lengths[:, None]  # may be chosen
     for special in rule.special_ids:
@@ -89,15 +89,15 @@ def mask_rows(token_ids: np.ndarray, lengths: np.ndarray, rule: MaskingRule, rng
     return _replace_tokens(token_ids, is_chosen, draws, rule, rng)
 
 
-# Each chooser takes the tokens, those that may be chosen, bool, (rows, length), and how many of each row, (rows,). It
-# returns the chosen ones, bool, (rows, length), and a draw from [0, 1) for each of them, row by row.
+# Each chooser takes the tokens, which of them may be chosen, bool, (rows, length), and the budget of each row, (rows,).
+# It returns the chosen ones, bool, (rows, length), and a draw from [0, 1) for each of them, row by row.
 _Choice = tuple[np.ndarray, np.ndarray]
 
 
 def _choose_tokens(token_ids, is_free, budgets, rule: MaskingRule, rng: np.random.Generator) -> _Choice:
     places = np.arange(is_free.shape[1], dtype=np.uint64)
     bits = np.uint64(int(places[-1]).bit_length())
-    # A random order for each row: random numbers that end in their place, so no two are alike.
+    # A random order for each row: random numbers whose lowest bits are the position, so no two are equal.
     keys = rng.integers(0, 2**64, is_free.shape, np.uint64) >> bits << bits | places
     keys[~is_free] = np.uint64(2**64 - 1)
     most = min(int(budgets.max(initial=1)), len(places))
@@ -141,7 +141,7 @@ def _choose_spans(token_ids, is_free, budgets, rule: MaskingRule, rng: np.random
 
 
 def _find_words(token_ids: np.ndarray, is_free: np.ndarray, rule: MaskingRule) -> np.ndarray:
-    """Tell which tokens begin a word: none of the ## pieces, but behind a special token."""
+    """Return which tokens begin a word: no ## pieces, except after a special token."""
     follows = np.zeros(is_free.shape, bool)
     follows[:, 1:] = is_free[:, :-1]
     return is_free & (rule.starts_word[token_ids] | ~follows)

@@ -1,4 +1,4 @@
-"""Hold the documents of a pool as one row of tokens, in which a segment is a place and a length."""
+"""Pool of documents as one row of tokens, in which a segment is a position and a length."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ class TokenizedDocument:
 
 
 def held_out_choice(fraction: float, seed: int) -> Callable[[str], bool]:
-    """Return what tells from the id of a document whether it is held out of training, for evaluation."""
+    """Return a function of the id of a document: whether it is held out of training, for evaluation."""
     find_number = keyed_numbers(seed, "held out")
     return lambda document_id: as_fraction(find_number(document_id.encode())) < fraction
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The tokens of documents, and where their sentences are. Sentences are numbered through all the documents.
+    """The tokens of documents, and the positions of their sentences, which are numbered across all documents.
 
     Attributes:
         token_ids: int, (tokens,).
-        borders: the place of the first token of each sentence and, last, the number of tokens.
+        borders: the position of the first token of each sentence and, last, the number of tokens.
         firsts: the number of the first sentence of each document and, last, the number of sentences.
     """
 
@@ -40,7 +40,7 @@ class Pool:
 
     @classmethod
     def of(cls, documents: Sequence[TokenizedDocument]) -> "Pool":
-        """Join documents, in their order."""
+        """Concatenate documents, in order."""
         lengths = [document.sentence_lengths for document in documents]
         borders = np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64).tolist()
         firsts = np.cumsum([0, *map(len, lengths)]).tolist()
@@ -48,10 +48,9 @@ class Pool:
         return cls(token_ids, borders, firsts)
 
     def end_of_chunk(self, start: int, stop: int, target: int) -> int:
-        """Return the sentence behind a chunk: from `start` as many as it takes to reach `target` tokens, at least one,
-        none from `stop` on."""
+        """Return the end of a chunk: from `start`, enough sentences for `target` tokens, at least one, up to `stop`."""
         return bisect_left(self.borders, self.borders[start] + target, start + 1, stop)
 
     def place(self, start: int, end: int) -> tuple[int, int]:
-        """Return the place and the length of the sentences from `start` to before `end`, in tokens."""
+        """Return the position and the length, in tokens, of the sentences from `start` to before `end`."""
         return self.borders[start], self.borders[end] - self.borders[start]

@@ -1,6 +1,6 @@
-"""Make random choices depend on content alone: one counter-based generator for each named purpose.
+"""Random numbers that depend on content alone: one counter-based generator for each named purpose.
 
-A worker's number, the order of work, a retry or the clock can change nothing that is drawn here.
+The number of a worker, the order of work, retries and the clock have no effect on what is drawn.
 """
 
 import hashlib
@@ -12,11 +12,12 @@ import numpy as np
 
 def keyed_generator(*key: str | int) -> np.random.Generator:
     """Return a Philox generator that is a pure function of the key, such as (seed, purpose, document id, copy)."""
-    return np.random.Generator(np.random.Philox(_Key(_digest(key, 16).digest())))  # type: ignore[arg-type]  # NumPy's stubs lack it
+    # NumPy's stubs lack `ISeedSequence` as an argument.
+    return np.random.Generator(np.random.Philox(_Key(_digest(key, 16).digest())))  # type: ignore[arg-type]
 
 
 def keyed_number(*key: str | int | bytes, digest_bytes: int = 8) -> int:
-    """Map a key to a number below 256 ** digest_bytes, evenly."""
+    """Map a key to a uniformly distributed number below 256 ** digest_bytes."""
     return int.from_bytes(_digest(key, digest_bytes).digest(), "little")
 
 
@@ -38,7 +39,7 @@ def as_fraction(number: int) -> float:
 
 
 class _Key(np.random.bit_generator.ISeedSequence):
-    """Hand 16 bytes to Philox as its key; `Philox(key=...)` also draws entropy from the system, in twice the time."""
+    """Pass 16 bytes to Philox as its key; `Philox(key=...)` also draws system entropy, in twice the time."""
 
     def __init__(self, key: bytes):
         self._key = key
@@ -49,6 +50,6 @@ class _Key(np.random.bit_generator.ISeedSequence):
 
 def _digest(key: Iterable[str | int | bytes], digest_bytes: int) -> "hashlib.blake2b":
     parts = [part if isinstance(part, bytes) else str(part).encode() for part in key]
-    # The length keeps ("ab", "c") from being ("a", "bc").
+    # The length distinguishes ("ab", "c") from ("a", "bc").
     named = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
     return hashlib.blake2b(named, digest_size=digest_bytes)

@@ -1,4 +1,4 @@
-"""Lay instances out as the rows of matrices, with their special tokens and padded with zeros."""
+"""Lay out instances as rows of matrices, with special tokens and zero padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class TokenRows:
         token_ids: int32, (rows, sequence_length). [CLS] A [SEP] B [SEP], or [CLS] text [SEP], and zeros.
         segment_ids: uint8, (rows, sequence_length). 0 for [CLS] A [SEP], 1 for B [SEP].
         lengths: int, (rows,). Tokens, without padding.
-        sentence_labels: bool, (rows,). What they say depends on the objective; `objective.SentenceLabel`.
+        sentence_labels: bool, (rows,). Their meaning depends on the objective; see `objective.SentenceLabel`.
     """
 
     token_ids: np.ndarray
@@ -34,10 +34,10 @@ def join_pairs(
     """Join segments to [CLS] A [SEP] B [SEP].
 
     Args:
-        token_ids: int, (tokens,), that both segments are part of.
-        places: int, (rows, 4). Place and length of A and of B there, together at most `sequence_length - 3` tokens.
+        token_ids: int, (tokens,), which contains both segments.
+        places: int, (rows, 4). Position and length of A and of B there, together at most `sequence_length - 3` tokens.
         sentence_labels: bool, (rows,), the labels.
-        sequence_length: columns.
+        sequence_length: number of columns.
         cls_id: id of [CLS].
         sep_id: id of [SEP].
     """
@@ -54,7 +54,7 @@ def join_pairs(
 
 
 def pad_texts(texts: Sequence[np.ndarray], sequence_length: int) -> TokenRows:
-    """Lay texts out that have their special tokens already, all of one segment."""
+    """Pad texts that already have their special tokens, all of one segment."""
     rows = np.zeros((len(texts), sequence_length), np.int32)
     for row, text in zip(rows, texts, strict=True):
         row[: len(text)] = text

@@ -1,9 +1,10 @@
-"""Choose spans of whole words to be hidden together.
+"""Span masking: choose spans of whole words to be masked together.
 
-Source: Joshi et al. 2020 (SpanBERT), section 3.1; arXiv:1907.10529. "Clip" there means that longer draws are drawn
-again: only so is the mean 3.8 words, as the paper says, and so does its code; cutting them to 10 would make it 4.5.
-Two rules differ. A span begins at any word with equal chance (their code draws a token, so longer words come more
-often). A span shrinks by whole words to what is left of the budget (their code cuts the last one inside a word).
+Source: Joshi et al. 2020 (SpanBERT), section 3.1; arXiv:1907.10529. "Clip" there means that longer draws are redrawn:
+only then is the mean 3.8 words, as the paper says, and their code does so; truncating them to 10 would make it 4.5.
+
+Two rules differ. A span begins at any word with equal probability (their code draws a token, so longer words are more
+likely). A span shrinks by whole words to what is left of the budget (their code cuts the last one inside a word).
 """
 
 from collections.abc import Sequence
@@ -20,11 +21,11 @@ def choose_spans(words: Sequence[np.ndarray], budget: int, rng: np.random.Genera
     """Choose spans until `budget` tokens are spent or no word fits.
 
     Args:
-        words: the positions of each word, ascending. No span crosses a gap between two words: a special token.
+        words: the positions of each word, ascending. No span crosses a gap between two words, which is a special token.
         budget: most tokens to choose.
-        rng: source of every choice.
+        rng: source of every random choice.
     Returns:
-        The positions of each span, in the order of the text. Spans do not overlap; two may touch.
+        The positions of each span, in the order of the text. Spans do not overlap, but may be adjacent.
     """
     is_taken = np.zeros(len(words), bool)
     spans: list[np.ndarray] = []
@@ -48,7 +49,7 @@ def draw_span_lengths(count: int, rng: np.random.Generator) -> np.ndarray:
 def _extend_span(
     words: Sequence[np.ndarray], is_taken: np.ndarray, start: int, length: int, budget: int
 ) -> tuple[int, int]:
-    """Return the word behind the span and the tokens in it."""
+    """Return the word after the span and the tokens in it."""
     tokens, end = 0, start
     while end < min(start + length, len(words)) and not is_taken[end] and tokens + len(words[end]) <= budget:
         if end > start and words[end][0] != words[end - 1][-1] + 1:

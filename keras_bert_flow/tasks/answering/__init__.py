@@ -1,1 +1,1 @@
-"""Questions answered by a span of a context: SQuAD's files, windows, scores."""
+"""Extractive question answering: SQuAD files, context windows and metrics."""

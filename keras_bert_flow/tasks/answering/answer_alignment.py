@@ -1,4 +1,4 @@
-"""Find the gold answers that a question-answering model cannot give, and why."""
+"""Find the gold answers that a question-answering model cannot predict, and why."""
 
 from collections.abc import Sequence
 
@@ -9,22 +9,22 @@ from keras_bert_flow.tasks.answering.squad import Answer, ContextQuestion
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.text.tokenizers.offsets import find_pieces
 
-# The first that holds is the reason.
+# In order of precedence: the first that applies is the reason.
 REASONS = ("no_piece", "too_long", "cut", "inside_a_piece", "edge_dropped")
 
 
 def explain_answers(
     examples: Sequence[ContextQuestion], features: Features, max_answer_tokens: int
 ) -> dict[str, list[tuple[str, str]]]:
-    """Find the gold answers that are no span a model can choose, and why.
+    """Find the gold answers that are not among the spans a model can choose, and why.
 
     Args:
-        features: what `QuestionAnswering.encode` made of the examples; nothing is encoded again.
+        features: the examples as encoded by `QuestionAnswering.encode`; nothing is encoded again.
     Returns:
-        Reason → (id, answer) of each, every distinct answer of a question once. The reasons: no_piece, the tokenizer
-        drops all of it; too_long, it has more than `max_answer_tokens` pieces; cut, the window in which it would begin
-        does not hold its end; inside_a_piece, it begins or ends there; edge_dropped, the tokenizer drops what it begins
-        or ends with.
+        Reason → (question id, answer) of each, every distinct answer of a question once. The reasons: no_piece, the
+        tokenizer drops the whole answer; too_long, it has more than `max_answer_tokens` pieces; cut, the window in
+        which it would begin does not contain its end; inside_a_piece, it begins or ends inside a piece; edge_dropped,
+        the tokenizer drops its beginning or end.
     """
     windows: list[list[Window]] = [[] for _ in examples]
     for owner, window in zip(features.examples.tolist(), features.details, strict=True):
@@ -40,7 +40,7 @@ def explain_answers(
 def count_unreachable_answers(
     examples: Sequence[ContextQuestion], features: Features, max_answer_tokens: int
 ) -> dict[str, dict[str, int]]:
-    """Count what `explain_answers` finds, and the questions of which no gold answer can be given."""
+    """Count the answers that `explain_answers` finds, and the questions of which no gold answer can be predicted."""
     found = explain_answers(examples, features, max_answer_tokens)
     counts = {reason: len(answers) for reason, answers in found.items() if answers}
     if not counts:
@@ -54,7 +54,7 @@ def count_unreachable_answers(
 
 
 def _gives(window: Window, answer: Answer, max_answer_tokens: int) -> bool:
-    """Tell whether a window has the answer among the spans that `QuestionAnswering.decode` looks at."""
+    """Return whether the answer is among the spans of a window that `QuestionAnswering.decode` considers."""
     end = answer.start + len(answer.text)
     pieces = find_pieces(window.starts, window.ends, answer.start, end)
     if pieces is None:
@@ -66,7 +66,7 @@ def _gives(window: Window, answer: Answer, max_answer_tokens: int) -> bool:
 
 def _explain(windows: Sequence[Window], answer: Answer, max_answer_tokens: int) -> str:
     end = answer.start + len(answer.text)
-    # Each piece is best in one window; neither starts nor ends ever decrease from piece to piece.
+    # Each piece is best in exactly one window; starts and ends are non-decreasing from piece to piece.
     starts, ends = (
         np.sort(np.concatenate([values[window.is_best] for window, values in pairs]))
         for pairs in (
@@ -86,7 +86,7 @@ def _explain(windows: Sequence[Window], answer: Answer, max_answer_tokens: int) 
 
 
 def _holds(window: Window, start: int, end: int) -> bool:
-    """Tell whether a span may begin in a window, and ends there."""
+    """Return whether a span may begin in a window and also ends there."""
     pieces = find_pieces(window.starts, window.ends, start, end)
     if pieces is None:
         return False

@@ -1,4 +1,4 @@
-"""Score a file of answers as the official scripts of SQuAD do."""
+"""Score an answer file as the official scripts of SQuAD do."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from keras_bert_flow.tasks.formats.rows import JSON_LINES, abridge, read_objects
 
 
 def score_answer_file(task: Task, path: str | Path, examples: Sequence[ContextQuestion]) -> dict[str, float]:
-    """Score answers; without `null_difference`, which only our lines have, no best threshold is looked for."""
+    """Score an answer file; best thresholds need `null_difference`, which only our own JSON lines have."""
     golds = gold_answers(examples)
     if str(path).endswith(JSON_LINES):
         predictions = [fields for _, fields in read_objects(path)]

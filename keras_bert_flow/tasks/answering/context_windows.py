@@ -1,4 +1,4 @@
-"""Cut a context that is too long for one row into windows that overlap."""
+"""Split a context that is too long for one row into overlapping windows."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,14 @@ from keras_bert_flow.text.tokenizers.offsets import find_pieces
 
 @dataclass(frozen=True)
 class Window:
-    """What a row shows of its context.
+    """The part of a context that one row contains.
 
     Attributes:
-        first: place of its first piece in the row.
-        starts: int32, (pieces,). Where each of its pieces begins in the context as written, in characters.
-        ends: the same of where they end.
-        is_best: bool, (pieces,). No other window shows more on both sides of the piece: answers begin only there.
+        first: position of its first piece in the row.
+        starts: int32, (pieces,). Start of each piece in the context as written, in characters.
+        ends: int32, (pieces,). End of each piece, likewise.
+        is_best: bool, (pieces,). Whether this window has the most context around the piece; answers begin only at such
+            pieces.
     """
 
     first: int
@@ -26,7 +27,7 @@ class Window:
 
 
 def require_room(example: ContextQuestion, room: int, sequence_length: int) -> None:
-    """Refuse a row without room for a piece of the context."""
+    """Raise ValueError unless a row has room for a piece of the context."""
     if room < 1:
         raise ValueError(
             f"{example.place or example.id}: a row must have room for the question, three special tokens and a piece "
@@ -36,7 +37,7 @@ def require_room(example: ContextQuestion, room: int, sequence_length: int) -> N
 
 
 def cut_windows(count: int, room: int, stride: int) -> list[tuple[int, int, np.ndarray]]:
-    """Return begin, end and `is_best` of each window of `count` pieces."""
+    """Split `count` pieces into overlapping windows; return begin, end and `is_best` of each."""
     begins = [0]
     while begins[-1] + room < count:
         begins.append(begins[-1] + min(room, stride))
@@ -44,7 +45,7 @@ def cut_windows(count: int, room: int, stride: int) -> list[tuple[int, int, np.n
     owners = np.zeros(count, dtype=np.int64)
     windows = [(begin, min(begin + room, count)) for begin in begins]
     for number, (begin, end) in enumerate(windows):
-        # Pieces on the shorter side, and a little for the window's length: run_squad.py, `_check_is_max_context`.
+        # Pieces on the shorter side, plus 0.01 of the window's length: run_squad.py, `_check_is_max_context`.
         place = np.arange(end - begin)
         context = np.minimum(place, place[::-1]) + 0.01 * (end - begin)
         owners[begin:end][context > best[begin:end]] = number
@@ -53,7 +54,7 @@ def cut_windows(count: int, room: int, stride: int) -> list[tuple[int, int, np.n
 
 
 def find_gold(example: ContextQuestion, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
-    """Return the first and last piece of the first right answer."""
+    """Return the first and last piece of the first gold answer; None if there is none."""
     if not example.answers:
         return None
     answer = example.answers[0]

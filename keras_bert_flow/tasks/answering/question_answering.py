@@ -1,4 +1,4 @@
-"""Answer a question by a span of its context, or say that the context does not answer it."""
+"""Extractive question answering: predict the span of a context that answers a question, or that there is none."""
 
 import re
 from collections import Counter
@@ -32,21 +32,22 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 @final
 @dataclass(frozen=True)
 class QuestionAnswering(QuestionAnsweringSettings, Task):
-    """Find the span of a context that answers a question: SQuAD 1.1, and 2.0 where the answer may be missing.
+    """Extractive question answering: SQuAD 1.1, or 2.0 where a question may have no answer.
 
-    A model reads [CLS] question [SEP] window [SEP] and gives each token a `start` and an `end` logit. A context that is
-    too long for one row is read in windows that overlap. Where a window lacks the answer both labels are 0, [CLS].
+    A model reads [CLS] question [SEP] window [SEP] and outputs a `start` and an `end` logit for each token. A context
+    that is too long for one row is split into overlapping windows. If a window does not contain the answer, both labels
+    are 0, the position of [CLS].
 
     Attributes:
         stride: pieces from the start of one window to the start of the next.
-        max_question_tokens: pieces of a question; a longer one loses its end.
-        max_answer_tokens: pieces of an answer at most.
-        n_best: answers that a prediction lists, at most; one more where no answer is a choice.
-        null_threshold: None where every question has an answer. Else the answer is "" where [CLS] scores higher than
-            the best span by more than this.
+        max_question_tokens: most pieces of a question; longer ones are truncated at the end.
+        max_answer_tokens: most pieces of an answer.
+        n_best: most answers listed in a prediction, plus one for no answer where that is allowed.
+        null_threshold: None if every question has an answer. Otherwise the answer is "" if the score of [CLS] exceeds
+            that of the best span by more than this.
         main_metric: "f1" or "exact".
-        labels: none; the choice is between places of a text.
-    Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert, run_squad.py, whose values these are.
+        labels: always empty: the outputs are positions in a text.
+    Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert, run_squad.py, which has the same defaults.
     """
 
     baseline: ClassVar[str] = "commonest place of an answer"
@@ -77,15 +78,15 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         return ContextQuestion("", question, context)
 
     def learn(self, examples: Sequence[ContextQuestion]) -> "QuestionAnswering":
-        """Return this task, with `null_threshold` 0.0 where it was None and some of the questions have no answer."""
-        gold_answers(examples)  # raises where there are none
+        """Return this task, with `null_threshold` set to 0.0 if it was None and some questions have no answer."""
+        gold_answers(examples)  # raises if there are none
         if self.null_threshold is None and any(example.is_impossible for example in examples):
             return replace(self, null_threshold=0.0)
         return self
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[ContextQuestion], sequence_length: int) -> Features:
-        """Turn questions into rows, one for each window of the context; the first right answer is the label."""
-        contexts: dict[str, tuple[np.ndarray, ...]] = {}  # one context has several questions
+        """Encode questions as rows, one per window of the context; the label is the first gold answer."""
+        contexts: dict[str, tuple[np.ndarray, ...]] = {}  # several questions share a context
         rows, owners, labels, windows = [], [], [], []
         for number, example in enumerate(examples):
             if example.context not in contexts:
@@ -118,16 +119,17 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
     def decode(
         self, outputs: Mapping[str, Any], features: Features, examples: Sequence[ContextQuestion]
     ) -> list[Prediction]:
-        """Choose the spans whose start and end logit have the highest sum.
+        """Choose the spans with the highest sum of start and end logit.
 
-        A span lies in one window, begins where `Window.is_best`, and has at most `max_answer_tokens` pieces. All such
-        spans are looked at; run_squad.py pairs only the `n_best` highest starts with the `n_best` highest ends.
+        A span lies in one window, begins at a piece with `Window.is_best`, and has at most `max_answer_tokens` pieces.
+        All such spans are considered; run_squad.py pairs only the `n_best` highest starts with the `n_best` highest
+        ends.
 
         Returns:
-            For each question: id; answer, as it stands in the context, and its start and end in it, in characters, None
-            where the answer is ""; probability, by softmax over `n_best`; null_difference, by how much [CLS] (the
-            lowest of all windows) scores higher than the best span; n_best, a list of answer, start, end, score and
-            probability, the best first.
+            For each question: id; answer, as written in the context, with its start and end there in characters (None
+            if the answer is ""); probability, by softmax over `n_best`; null_difference, the score of [CLS] (the lowest
+            of all windows) minus that of the best span; n_best, a list of answer, start, end, score and probability,
+            best first.
         """
         spans: list[list[np.ndarray]] = [[] for _ in examples]
         null_scores = np.full(len(examples), np.inf)
@@ -141,11 +143,11 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         ]
 
     def score(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Measure predictions as the official scripts do, in shares from 0 to 1, not percents.
+        """Compute the official SQuAD metrics, from 0 to 1 instead of percent.
 
         Returns:
-            exact and f1; where questions may have no answer, what `score_squad_2` gives: also best_exact and best_f1,
-            of the best spans under the best threshold for these examples.
+            exact and f1; if questions may have no answer, the metrics of `score_squad_2`, including best_exact and
+            best_f1: those of the best spans with the best threshold for these examples.
         """
         golds = gold_answers(examples)
         answers = {prediction["id"]: prediction["answer"] for prediction in predictions}
@@ -156,7 +158,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         return score_squad_2(golds, answers) | {name: best[name] for name in best if name.startswith("best_")}
 
     def guess(self, training: Sequence[ContextQuestion], examples: Sequence[ContextQuestion]) -> list[Prediction]:
-        """Predict for each question the words at the commonest place of answers, or none if that is commoner."""
+        """Predict the words at the most common position of answers, or no answer if that is more common."""
         places = Counter(_place_in_words(example) for example in training)
         if self.null_threshold is None:
             places.pop(None, None)
@@ -177,23 +179,23 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         return {}
 
     def show(self, example: ContextQuestion) -> dict[str, Any]:
-        """Return an example for a reader; no answer is ""."""
+        """Return an example for display; no answer is ""."""
         answers = list(dict.fromkeys(answer.text for answer in example.answers))
         return {"text": example.question, "text_pair": example.context, "gold": answers or ""}
 
     def review(self, example: ContextQuestion, prediction: Prediction) -> dict[str, Any] | None:
-        """Return what is wrong; no answer is ""."""
+        """Return the error of a prediction, None if it is correct; no answer is ""."""
         if self.score([example], [prediction])["exact"] == 1.0:
             return None
         return self.show(example) | {"predicted": prediction["answer"], "probability": prediction["probability"]}
 
     def is_collapsed(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> bool:
-        """Tell whether every answer is the same, such as none."""
+        """Return whether all predicted answers are the same, such as none, though the gold answers are not."""
         labels = map(frozenset, gold_answers(examples).values())
         return has_collapsed(labels, [prediction["answer"] for prediction in predictions])
 
     def make_measure(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> Measure:
-        by_rules_2 = replace(self, null_threshold=0.0)  # which hold for all questions where one has no answer
+        by_rules_2 = replace(self, null_threshold=0.0)  # they apply to all questions if one has no answer
         task = self if all(example.answers for example in examples) else by_rules_2
         pairs = zip(examples, predictions, strict=True)
         return mean_measure([task.score([one], [answer])[self.main_metric] for one, answer in pairs])
@@ -216,7 +218,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         count, longest = len(window.starts), self.max_answer_tokens
         context = slice(window.first, window.first + count)
         begins = np.where(window.is_best, start_logits[context], -np.inf)
-        stops = np.full(count + longest, -np.inf)  # with one more, a context without pieces is no special case
+        stops = np.full(count + longest, -np.inf)  # one extra, so that a context without pieces is no special case
         stops[:count] = end_logits[context]
         scores = begins[:, None] + np.lib.stride_tricks.sliding_window_view(stops, longest)[:count]
         scores = scores.reshape(-1)  # (pieces * longest,), by first piece, then by length
@@ -236,7 +238,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
                 break
         listed = list(best.values())
         null = {"answer": "", "start": None, "end": None, "score": null_score}
-        # Without a span, as in a context of controls, it is as if one scored 0: so does run_squad.py.
+        # Without any span, as in a context of control characters, its score counts as 0, as in run_squad.py.
         difference = null_score - (listed[0]["score"] if listed else 0.0)
         is_null = not listed or (self.null_threshold is not None and difference > self.null_threshold)
         answer = null if is_null else listed[0]
@@ -250,7 +252,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
 
 
 def best_answers(predictions: Sequence[Prediction]) -> dict[str, str]:
-    """Return the best span of each question, also where the answer is that there is none."""
+    """Return the best non-empty span of each question, even where the answer is ""."""
     return {
         prediction["id"]: next((entry["answer"] for entry in prediction["n_best"] if entry["answer"]), "")
         or prediction["answer"]
@@ -259,7 +261,7 @@ def best_answers(predictions: Sequence[Prediction]) -> dict[str, str]:
 
 
 def _place_in_words(example: ContextQuestion) -> tuple[int, int] | None:
-    """Return at which word of the context, counted at spaces, its answer begins, and how many words it has."""
+    """Return the index of the answer's first word in the whitespace-split context, and its number of words."""
     if not example.answers:
         return None
     answer = example.answers[0]

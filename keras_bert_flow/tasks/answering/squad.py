@@ -1,4 +1,4 @@
-"""Read questions with their contexts and answers, in SQuAD's JSON or one a line, and write answers as SQuAD does."""
+"""Read questions with contexts and answers from SQuAD's JSON or JSON lines, and write answers as SQuAD does."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,13 +24,13 @@ class ContextQuestion:
     """A question about a context.
 
     Attributes:
-        id: names the question; no other of its file has it.
+        id: unique within its file.
         question: as written.
-        context: the text that holds the answer, as written.
-        answers: right answers, of which any will do; none where there is none, or where they are not told.
-        is_impossible: the context is known not to hold the answer.
-        title: of the article.
-        place: file and place in it, for messages.
+        context: the text that contains the answer, as written.
+        answers: gold answers, any of which is correct; empty if there is no answer or it is unknown.
+        is_impossible: the context is known not to contain the answer.
+        title: title of the article.
+        place: file and location in it, for messages.
     """
 
     id: str
@@ -45,18 +45,18 @@ class ContextQuestion:
 def read_questions(
     path: str | Path, max_examples: int | None = None, has_labels: bool = True
 ) -> tuple[ContextQuestion, ...]:
-    """Read SQuAD 1.1 or 2.0 (.json), or own questions (.jsonl), either also .gz; UTF-8, perhaps with a byte order mark.
+    """Read questions from SQuAD 1.1 or 2.0 (.json), or from JSON lines (.jsonl), optionally gzipped (.gz).
 
     A line of .jsonl has the fields id, question, context and answers: a list of {"text": ..., "answer_start": ...},
-    empty where the context does not hold the answer. In SQuAD's JSON such a question says `"is_impossible": true`.
-    Places are counted in characters (code points) from 0.
+    empty if the context does not contain the answer. In SQuAD's JSON such a question has `"is_impossible": true`.
+    Positions are in characters (code points), from 0. Files are UTF-8, with or without a byte order mark.
 
     Args:
-        max_examples: read only the first so many.
-        has_labels: the file says what is right; otherwise answers are not looked at.
+        max_examples: read at most this many; None reads all.
+        has_labels: whether the file has gold answers; if False, answers are ignored.
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not such a file; the message names the place in it.
+        ValueError: the file is malformed; the message has the location.
     """
     path = str(path)
     if max_examples is not None and max_examples < 1:
@@ -81,10 +81,10 @@ def read_questions(
 
 
 def gold_answers(questions: Iterable[ContextQuestion]) -> dict[str, list[str]]:
-    """Return the texts of the right answers by the id of their question; none where the context does not answer it.
+    """Return the gold answer texts by question id, an empty list if the context does not answer the question.
 
     Raises:
-        ValueError: there is no question, or of one the answer is not told.
+        ValueError: there are no questions, or the answers to one are unknown.
     """
     questions = list(questions)
     if not questions:
@@ -104,7 +104,7 @@ def write_answers(path: str | Path, predictions: Iterable[Mapping[str, Any]]) ->
 
 
 def write_no_answer_scores(path: str | Path, predictions: Iterable[Mapping[str, Any]]) -> None:
-    """Write {id: score}, higher where no answer is likelier: the file for `--na-prob-file` of evaluate-v2.0.py."""
+    """Write {id: score}, higher the less likely an answer is: the file for `--na-prob-file` of evaluate-v2.0.py."""
     _write(path, {prediction["id"]: prediction["null_difference"] for prediction in predictions})
 
 
@@ -190,12 +190,12 @@ def _make_answer(place: str, fields: Any, context: str) -> Answer:
 
 
 def _take(place: str, fields: Any, name: str, kind: type) -> Any:
-    """Return a field, after checking that it is there, is of its kind and, if a text, neither blank nor half a pair."""
+    """Return a field after checking that it exists and has its type, and that text is valid and not blank."""
     if not isinstance(fields, dict) or name not in fields:
         raise ValueError(f"{place}: the field {name!r} is missing. Received: {_name(fields)}. Add it.")
     value = fields[name]
     text = value if kind is str and isinstance(value, str) else None
-    # True is an int to Python, but no place in a text.
+    # True is an int in Python, but not a position in a text.
     if type(value) is not kind or (text is not None and not text.strip()):
         names = {str: "text that is not blank", list: "a list", bool: "true or false", int: "a whole number"}
         received = abridge([ascii(value)])
@@ -205,7 +205,7 @@ def _take(place: str, fields: Any, name: str, kind: type) -> Any:
     if text is not None and not text.isascii():
         try:
             text.encode()
-        except UnicodeEncodeError:  # JSON can spell half a surrogate pair, which no file can hold
+        except UnicodeEncodeError:  # JSON can encode a lone surrogate, UTF-8 cannot
             raise ValueError(
                 f"{place}: the field {name!r} must be Unicode. Received: {abridge([ascii(value)])}. Correct it."
             ) from None

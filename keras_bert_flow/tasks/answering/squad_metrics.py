@@ -1,4 +1,4 @@
-"""Score answers as the official scripts of SQuAD 1.1 and 2.0 do, in shares from 0 to 1 where these print percents."""
+"""SQuAD 1.1 and 2.0 metrics, exact match and F1, as in the official scripts but from 0 to 1 instead of percent."""
 
 import re
 import string
@@ -7,28 +7,29 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)  # of ASCII only
+WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
 
-Measure = Callable[[str, str], float]  # gold answer, answer → share
-Golds = Mapping[str, Sequence[str]]  # id of a question → its right answers; none where it has no answer
+Measure = Callable[[str, str], float]  # gold answer, answer → score from 0 to 1
+Golds = Mapping[str, Sequence[str]]  # question id → gold answers; empty if it has no answer
 
 
 @lru_cache(maxsize=2**16)
 def normalize_answer(text: str) -> str:
-    """Lower the case, delete ASCII punctuation, then the articles, and put one space between words."""
+    """Lower-case, remove ASCII punctuation and then articles, and collapse whitespace."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split())
 
 
 def count_exact(gold: str, answer: str) -> float:
-    """Return 1.0 where two answers are the same once normalised, else 0.0."""
+    """Return 1.0 if two answers are equal after normalisation, else 0.0."""
     return float(normalize_answer(gold) == normalize_answer(answer))
 
 
 def word_f1(gold: str, answer: str, empty_agrees: bool = True) -> float:
-    """Return the F1 of the words that two answers have in common, each as often as both have it.
+    """Return the F1 of the words that two answers share, counting repeated words.
 
     Args:
-        empty_agrees: two answers without words score 1.0, as in evaluate-v2.0.py; else 0.0, as in evaluate-v1.1.py.
+        empty_agrees: two answers without words score 1.0, as in evaluate-v2.0.py; otherwise 0.0, as in
+            evaluate-v1.1.py.
     """
     gold_words, words = normalize_answer(gold).split(), normalize_answer(answer).split()
     if not gold_words or not words:
@@ -38,12 +39,12 @@ def word_f1(gold: str, answer: str, empty_agrees: bool = True) -> float:
 
 
 def score_squad_1(golds: Golds, answers: Mapping[str, str]) -> dict[str, float]:
-    """Score as evaluate-v1.1.py: the best of a question's gold answers counts; a question without an answer scores 0.
+    """Compute exact match and F1 as evaluate-v1.1.py does: the maximum over gold answers, 0 without a prediction.
 
     Returns:
         exact and f1, means over all questions of `golds`.
     Raises:
-        ValueError: there is no question, or one without a gold answer.
+        ValueError: there are no questions, or one has no gold answer.
     Source: Rajpurkar et al. 2016, arXiv:1606.05250, section 6.1, and its evaluate-v1.1.py.
     """
     for question, texts in golds.items():
@@ -63,19 +64,20 @@ def score_squad_2(
     no_answer_scores: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Score as evaluate-v2.0.py: "" is the right answer where there is none.
+    """Compute exact match and F1 as evaluate-v2.0.py does: "" is the correct answer where there is none.
 
     Args:
-        golds: a gold answer without words, such as "the", is left out; where that leaves none, "" is right.
-        answers: the answer to each question; "" says that there is none.
-        no_answer_scores: higher where no answer is likelier; as `--na-prob-file`.
-        threshold: a question whose score is above it counts as answered by ""; as `--na-prob-thresh`.
+        golds: gold answers by question id. Those without words, such as "the", are ignored; if none is left, "" is
+            correct.
+        answers: the predicted answer to each question; "" means no answer.
+        no_answer_scores: higher the less likely an answer is; as `--na-prob-file`.
+        threshold: questions with a higher score count as answered by ""; as `--na-prob-thresh`.
     Returns:
-        exact and f1; the same of the questions that have an answer (has_answer_) and of those that have none
-        (no_answer_), where there are such; with `no_answer_scores` also best_exact and best_f1, which the best
-        threshold for each would give, and those thresholds.
+        exact and f1; the same over questions with an answer (has_answer_) and without (no_answer_), where there are
+        such; with `no_answer_scores` also best_exact and best_f1, the values at the best threshold for each, and those
+        thresholds.
     Raises:
-        ValueError: there is no question, or one lacks its answer or score: the official script stops there with a
+        ValueError: there are no questions, or one lacks its answer or score, for which the official script raises
             KeyError.
     Source: Rajpurkar et al. 2018, arXiv:1806.03822, and its evaluate-v2.0.py.
     """
@@ -101,7 +103,7 @@ def score_squad_2(
 
 
 def score_each(golds: Golds, answers: Mapping[str, str], measure: Measure) -> dict[str, float]:
-    """Return what each answer scores in SQuAD 2.0, by its best gold answer; "" is right where there is none."""
+    """Return the SQuAD 2.0 score of each answer, the maximum over gold answers; "" is correct where there is none."""
     return {
         question: max(measure(gold, answers[question]) for gold in list(filter(normalize_answer, texts)) or [""])
         for question, texts in golds.items()
@@ -123,9 +125,9 @@ def _average_parts(golds: Golds, scores: Mapping[str, Mapping[str, float]]) -> d
 def _find_best_threshold(
     golds: Golds, answers: Mapping[str, str], scores: Mapping[str, float], no_answer_scores: Mapping[str, float]
 ) -> tuple[float, float]:
-    """Start with every question unanswered and answer one after the other, the likeliest to have an answer first."""
+    """Start with every question unanswered, and answer one after the other, most likely to have an answer first."""
     total = best = float(sum(not texts for texts in golds.values()))
-    threshold = 0.0  # also where answering nothing is best: so says the official script
+    threshold = 0.0  # also if answering nothing is best, as in the official script
     for question in sorted((name for name in no_answer_scores if name in golds), key=no_answer_scores.__getitem__):
         total += scores[question] if golds[question] else -float(bool(answers[question]))
         if total > best:

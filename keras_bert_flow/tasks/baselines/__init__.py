@@ -1,1 +1,1 @@
-"""Linear models: TF-IDF of texts as the baseline of every report, and heads on vectors of texts."""
+"""Linear models: the TF-IDF baseline of every report, and linear heads on text vectors."""

@@ -1,4 +1,4 @@
-"""Fit a linear head to vectors of texts, with the regularisation chosen by cross-validation."""
+"""Fit a linear head to text vectors, with regularisation chosen by cross-validation."""
 
 import warnings
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from keras_bert_flow.tasks.baselines.word_baseline import assign_folds
 
-# C of logistic regression, or 1 / alpha of ridge regression, for vectors whose mean squared norm is 1; weakest last.
-STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0)  # closer where a few hundred rows choose
-FIXED_STRENGTH = 1.0  # where too few rows can choose: about as much prior as data
+# C of logistic regression, or 1 / alpha of ridge regression, for vectors of mean squared norm 1; weakest last.
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0)  # finer where a few hundred rows choose
+FIXED_STRENGTH = 1.0  # with too few rows to choose: prior and data weigh about the same
 FOLDS = 3
 LEAST_ROWS = 2 * FOLDS
-MOST_ROWS = 20_000  # a few hundred weights an output are known well by then, and the vectors are 60 MB at 768
-MOST_CHOOSING_ROWS = 5_000  # of cross-validation, which fits 27 heads
+MOST_ROWS = 20_000  # enough for a few hundred weights per output; the vectors take 60 MB at hidden size 768
+MOST_CHOOSING_ROWS = 5_000  # for cross-validation, which fits 27 heads
 TOLERANCE, MOST_ITERATIONS = 1e-8, 1_000  # of L-BFGS; at 1e-6 probabilities are off by up to 7e-5
 CHOOSING_TOLERANCE = 1e-4  # strengths are a factor of three apart, and this takes a fifth of the time
 
@@ -24,28 +24,28 @@ Head = tuple[np.ndarray, np.ndarray]  # kernel, (hidden, outputs); bias, (output
 
 
 def fit_head(kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, rng: np.random.Generator) -> Head:
-    """Fit kernel and bias of a dense layer to the labels of vectors.
+    """Fit the kernel and bias of a dense layer to labelled vectors.
 
-    Classes take multinomial logistic regression; of two that occur, scikit-learn's one logit becomes two, plus and
-    minus half of it, whose softmax is the same. Labels take a logistic regression each, numbers ridge regression. The
-    strength with the least loss on held-out rows, the strongest regularisation of equals, is chosen in 3 stratified
-    folds; in 2 where a class has 2 rows only. Classes of one row are not counted. It is `FIXED_STRENGTH` where there
-    are fewer than `LEAST_ROWS` rows, or fewer than two classes of two rows.
-
-    A class or label that no row has, and a label that each has, cannot be learnt: its weights are 0, its bias is the
-    log-odds of its count with half a row added on either side, for a class beside the mean of all others together.
+    Classes are fitted by multinomial logistic regression; if only two occur, scikit-learn's one logit becomes two, plus
+    and minus half of it, with the same softmax. Labels are fitted by one logistic regression each, numbers by ridge
+    regression. The strength with the least loss on held-out rows is chosen in 3 stratified folds, or 2 if a class has
+    only 2 rows; ties go to the strongest regularisation. Classes of one row are not considered for this. The strength
+    is `FIXED_STRENGTH` with fewer than `LEAST_ROWS` rows, or fewer than two classes of at least two rows.
+    A class or label that no row has, and a label that every row has, cannot be learnt: its weights are 0, and its bias
+    is the log-odds of its count with half a row added to either side; for a class, relative to the mean log-sum-exp of
+    all others.
 
     Args:
         kind: classification, multi_label or regression.
         vectors: float, (rows, hidden).
-        labels: int (rows,), 0.0 and 1.0 (rows, outputs), or float (rows,), by kind.
-        outputs: classes, labels, or 1.
-        rng: deals the folds.
+        labels: by kind, int (rows,), 0.0 and 1.0 (rows, outputs), or float (rows,).
+        outputs: number of classes or labels, or 1.
+        rng: assigns rows to folds.
     Returns:
         float64 kernel, (hidden, outputs), and bias, (outputs,).
     Source: Pedregosa et al. 2011, arXiv:1201.0490, for the solvers; Haldane 1956 for the half row.
     """
-    # The optimum does not depend on the origin; the solver's steps do, and one scale gives `STRENGTHS` a meaning.
+    # The optimum does not depend on the origin, but the solver's steps do; unit scale gives `STRENGTHS` a meaning.
     vectors = np.asarray(vectors, np.float64)
     center = vectors.mean(axis=0)
     scale = _spread(vectors) or 1.0
@@ -57,14 +57,15 @@ def fit_head(kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, r
 
 
 def add_directions(vectors: np.ndarray, directions: np.ndarray) -> np.ndarray:
-    """Return the matrix that maps vectors to themselves beside their products with the direction of each class.
+    """Return the matrix that maps vectors to themselves, concatenated with their products with each class direction.
 
-    Both parts are scaled to a mean squared distance of 1 from their mean over these vectors. A head fitted to what it
-    gives is regularised less along the directions; the matrix times the kernel of that head is a kernel for vectors.
+    Both parts are scaled to a mean squared distance of 1 from their mean over these vectors. A head fitted to the
+    mapped vectors is regularised less along the directions; the matrix times the kernel of that head is a kernel for
+    the original vectors.
 
     Args:
         vectors: float, (rows, hidden).
-        directions: float, (hidden, classes). What all have in common is taken away.
+        directions: float, (hidden, classes). Their mean is subtracted.
     Returns:
         float, (hidden, hidden + classes).
     """
@@ -73,14 +74,14 @@ def add_directions(vectors: np.ndarray, directions: np.ndarray) -> np.ndarray:
 
 
 def _spread(vectors: np.ndarray) -> float:
-    """Return the root of the mean squared distance of vectors, (rows, columns), from their mean."""
+    """Return the root mean squared distance of vectors, (rows, columns), from their mean."""
     return float(np.sqrt(np.mean(np.sum((vectors - vectors.mean(axis=0)) ** 2, axis=1))))
 
 
 def choose_strength(
     kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, rng: np.random.Generator
 ) -> float:
-    """Return the strength with the least mean loss on held-out rows; arguments as of `fit_head`."""
+    """Return the strength with the least mean loss on held-out rows; arguments as for `fit_head`."""
     chosen = spread_rows(len(labels), MOST_CHOOSING_ROWS)
     vectors, labels = vectors[chosen], labels[chosen]
     count = _count_folds(kind, labels)
@@ -91,11 +92,11 @@ def choose_strength(
         for place, strength in enumerate(STRENGTHS):
             kernel, bias = FITS[kind](vectors[~held_out], labels[~held_out], outputs, strength, CHOOSING_TOLERANCE)
             losses[place] += _sum_losses(kind, vectors[held_out] @ kernel + bias, labels[held_out])
-    return STRENGTHS[int(losses.argmin())]  # the first of equals
+    return STRENGTHS[int(losses.argmin())]  # the first of ties
 
 
 def spread_rows(rows: int, most: int) -> np.ndarray:
-    """Return at most so many places, evenly spaced: of a table sorted by class, each class has its share."""
+    """Return at most `most` evenly spaced row indices, so that a table sorted by class keeps its class shares."""
     return np.arange(rows) if rows <= most else np.arange(most) * rows // most
 
 
@@ -151,7 +152,7 @@ def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength
 def _fit_logistic(vectors: np.ndarray, labels: np.ndarray, strength: float, tolerance: float) -> Head:
     model = LogisticRegression(C=strength, tol=tolerance, max_iter=MOST_ITERATIONS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a head is a start, and near enough by then
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it only initialises training, and is close enough
         model.fit(vectors, labels)
     return model.coef_, model.intercept_
 

@@ -1,4 +1,4 @@
-"""The baseline without a network: TF-IDF and a linear model, chosen by cross-validation on the training table."""
+"""TF-IDF baseline: a linear model without a network, chosen by cross-validation on the training table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 
 LONGEST = (1, 2)  # words of an n-gram
-# Kind of task → C of logistic regression, or 1 / alpha of ridge regression; the middle where too few rows can choose.
+# Kind of task → C of logistic regression, or 1 / alpha of ridge regression; the middle with too few rows to choose.
 STRENGTHS = {
     "classification": (1.0, 3.0, 10.0, 30.0, 100.0),
     "multi_label": (1.0, 3.0, 10.0, 30.0, 100.0),
@@ -24,11 +24,11 @@ STRENGTHS = {
 }
 FOLDS = 3
 LEAST_ROWS = 2 * FOLDS
-MOST_CHARACTERS = 100_000_000  # of the rows of the fit: 400,000 rows of MNLI are 70 million
-MOST_CHOOSING_ROWS = 10_000  # of cross-validation, which fits thirty models
+MOST_CHARACTERS = 100_000_000  # of the rows that are fitted: 400,000 rows of MNLI have 70 million
+MOST_CHOOSING_ROWS = 10_000  # for cross-validation, which fits thirty models
 MOST_CHOOSING_PAIRS = 5_000  # their rows are four times as wide
 MOST_CHOOSING_CHARACTERS = 10_000_000
-MOST_DECISIONS = 300_000  # rows times labels in the cross-validation of a multi-label task, but 1,000 rows in any case
+MOST_DECISIONS = 300_000  # rows times labels in the cross-validation of a multi-label task, but at least 1,000 rows
 MOST_ITERATIONS = 200
 NEVER = -25.0  # logit of a class or label that no training row has: a probability of 1e-11
 SHORTEST = 8  # tokens: examples are encoded only for their labels
@@ -36,12 +36,12 @@ SHORTEST = 8  # tokens: examples are encoded only for their labels
 
 @dataclass(frozen=True)
 class WordAnswers:
-    """What the baseline predicts, and how it was chosen.
+    """Predictions of the baseline, and how it was chosen.
 
     Attributes:
         predictions: name of each table → one prediction per example.
         settings: longest (words of an n-gram), strength (C, or 1 / alpha), score (the mean of the main metric over the
-            folds; None without cross-validation), and how many rows it was chosen with and fitted on.
+            folds; None without cross-validation), and the numbers of rows that it was chosen with and fitted on.
     """
 
     predictions: dict[str, list[Prediction]]
@@ -51,23 +51,22 @@ class WordAnswers:
 def answer_from_words(
     task: Task, training: Sequence[Any], tables: Mapping[str, Sequence[Any]], seed: int = 1
 ) -> WordAnswers | None:
-    """Fit the baseline on the training table and predict others; None for kinds of tasks that do not label texts.
+    """Fit the TF-IDF baseline on the training table and predict other tables; None for tasks that do not label texts.
 
-    Classes take logistic regression (multinomial), labels one logistic regression each, with the task's own threshold,
-    and numbers ridge regression. It reads the whole text, of which a network may see only the first tokens, split into
-    words as BERT does it, without case and accents. Word n-grams (1, or 1 and 2) and regularisation are chosen by the
-    task's main metric in stratified 3-fold cross-validation, the simplest of equals. Predictions are decoded and scored
-    as those of a network.
-
+    Classes are fitted by multinomial logistic regression, labels by one logistic regression each with the task's own
+    threshold, and numbers by ridge regression. The baseline reads the whole text, of which a network may see only the
+    first tokens, split into words as in BERT, without case and accents. Word n-grams (1, or 1 and 2) and regularisation
+    are chosen by the task's main metric in stratified 3-fold cross-validation; ties go to the simplest. Predictions are
+    decoded and scored like those of a network.
     It is fitted on all training rows up to 100 million characters, on a random subset of a larger table, and chosen on
-    at most 10,000 rows (5,000 of pairs) and 10 million characters. Without two classes, or without any word, it is the
-    guess of `task`.
+    at most 10,000 rows (5,000 pairs) and 10 million characters. With fewer than two classes, or without any word, it
+    predicts `task.guess`.
 
     Args:
-        task: with learnt labels.
+        task: a task with learnt labels.
         training: the labelled examples that the network is trained on.
         tables: name → examples to predict.
-        seed: of the folds and the subsets.
+        seed: seed of the folds and subsets.
     """
     if task.kind not in FITS:
         return None
@@ -104,12 +103,12 @@ def choose(task: Task, examples: Sequence[TextExample], rng: np.random.Generator
             for column, strength in enumerate(strengths):
                 found = task.score(held_out, model.predict(held_out, asked, strength))
                 scores[row, column] += found[task.main_metric] / FOLDS
-    best_row, best_column = map(int, np.unravel_index(scores.argmax(), scores.shape))  # the first of equals
+    best_row, best_column = map(int, np.unravel_index(scores.argmax(), scores.shape))  # the first of ties
     return LONGEST[best_row], strengths[best_column], float(scores[best_row, best_column])
 
 
 def assign_folds(targets: np.ndarray, rng: np.random.Generator, count: int = FOLDS) -> np.ndarray:
-    """Number the fold of each row; each has its share of each class, however rare."""
+    """Assign each row to a stratified fold, which has its share of every class, however rare."""
     strata = targets if np.issubdtype(targets.dtype, np.integer) else np.zeros(len(targets), int)
     order = rng.permutation(len(strata))
     order = order[np.argsort(strata[order], kind="stable")]
@@ -119,7 +118,7 @@ def assign_folds(targets: np.ndarray, rng: np.random.Generator, count: int = FOL
 
 
 class _Model:
-    """The features of a training table, and predictions of any strength from them."""
+    """The features of a training table, and predictions from them at any regularisation strength."""
 
     def __init__(self, task: Task, training: Sequence[TextExample], longest: int):
         self._task, self._training = task, training
@@ -131,7 +130,7 @@ class _Model:
         self._rows = self._features.transform(words) if self._features else None
 
     def transform(self, examples: Sequence[TextExample]) -> sparse.csr_matrix | None:
-        """Return the features of examples, once for every strength; None where there is nothing to learn from."""
+        """Return the features of examples, shared by all strengths; None if there is nothing to learn from."""
         return self._features.transform([_words(example) for example in examples]) if self._features else None
 
     def predict(self, examples: Sequence[TextExample], asked, strength: float) -> list[Prediction]:
@@ -152,7 +151,7 @@ def _fit_classes(task: Task, rows, targets: np.ndarray, asked, strength: float) 
 def _fit_labels(task: Task, rows, targets: np.ndarray, asked, strength: float) -> np.ndarray:
     columns = []
     for marks in targets.T:
-        if np.ptp(marks) == 0:  # no row, or each, has the label
+        if np.ptp(marks) == 0:  # no row, or every row, has the label
             columns.append(np.full(asked.shape[0], -NEVER if marks[0] else NEVER))
         else:
             model = LogisticRegression(C=strength, solver="liblinear", max_iter=MOST_ITERATIONS, random_state=0)
@@ -169,7 +168,7 @@ FITS = {"classification": _fit_classes, "multi_label": _fit_labels, "regression"
 
 
 def _subset(examples: Sequence[TextExample], most: int, most_characters: int, rng) -> Sequence[TextExample]:
-    """Return random examples within both bounds, in the order of the table; all where they are."""
+    """Return random examples within both limits, in the order of the table; all examples if they fit."""
     lengths = np.array([len(example.text) + len(example.text_pair or "") for example in examples])
     if len(examples) <= most and lengths.sum() <= most_characters:
         return examples

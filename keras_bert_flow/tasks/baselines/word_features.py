@@ -1,4 +1,4 @@
-"""Sparse TF-IDF features of texts and of pairs of texts, for linear models."""
+"""Sparse TF-IDF features of texts and text pairs, for linear models."""
 
 from collections.abc import Sequence
 
@@ -7,29 +7,29 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-MOST_FEATURES = 100_000  # of a row: the most frequent words and bigrams, a quarter of that number where rows are pairs
+MOST_FEATURES = 100_000  # columns: the most frequent words and bigrams, a quarter as many for pairs
 
-# A text, and its second text where the task has pairs; both as words with a space between them.
+# A text, and the second text of a pair; both as words joined by spaces.
 Words = tuple[str, str | None]
 
 
 class WordFeatures(TransformerMixin, BaseEstimator):
-    """TF-IDF vectors of word n-grams, with sublinear term frequency and length 1.
+    """TF-IDF vectors of word n-grams, with sublinear term frequency and unit length.
 
-    A pair has the vectors a and b of both texts, `|a - b|`, what only one of them says, and the product `a * b`, what
-    both say. None of these alone tells whether a word of the one is in the other, which a linear model cannot compute
-    from a and b. Three dense columns follow: the cosine of a and b, and the shares of the weight of each that falls on
-    features of the other, of which one is high where a text follows from a longer one.
+    A pair has the vectors a and b of both texts, `|a - b|`, for what only one of them contains, and `a * b`, for what
+    both contain. A linear model cannot compute from a and b alone whether a word of one text is in the other. Three
+    dense columns follow: the cosine of a and b, and the share of each vector's weight on features of the other, one of
+    which is high if a text follows from a longer one.
 
     Args:
-        longest: words of an n-gram, at most.
+        longest: most words of an n-gram.
     """
 
     def __init__(self, longest: int = 1):
         self.longest = longest
 
     def fit(self, texts: Sequence[Words], y=None) -> "WordFeatures":
-        """Learn the vocabulary; raises ValueError where no text has a word."""
+        """Learn the vocabulary; raises ValueError if no text has a word."""
         is_pair = bool(texts) and texts[0][1] is not None
         self.vectorizer_ = TfidfVectorizer(
             tokenizer=str.split,
@@ -55,7 +55,7 @@ class WordFeatures(TransformerMixin, BaseEstimator):
 
 
 def _shared_weight(one: sparse.csr_matrix, other: sparse.csr_matrix) -> np.ndarray:
-    """Return the share of each row's weight that falls on features of the other's; 0.0 of an empty row."""
+    """Return the share of each row's weight on features that the other's row has; 0.0 for an empty row."""
     total = np.asarray(one.sum(axis=1)).ravel()
     shared = np.asarray(one.multiply(other.sign()).sum(axis=1)).ravel()
     return np.divide(shared, total, out=np.zeros_like(total), where=total > 0)

@@ -1,1 +1,1 @@
-"""Choosing one of several texts."""
+"""Multiple choice: one of several texts."""

@@ -1,4 +1,4 @@
-"""Read questions with a choice of answers: tables as SWAG's, and objects as RACE's, one question each or several."""
+"""Read multiple-choice questions: tables as in SWAG, or JSON objects as in RACE with one or more questions each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from keras_bert_flow.tasks.formats.tables import limit_examples, read_columns, r
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """A text, perhaps a question about it or the start of what follows, and what may go on from there.
+    """A context, optionally a question about it or the start of its continuation, and the choices.
 
     Attributes:
-        label: place of the right choice, from 0; None where unknown.
-        place: file and row, for messages; of those that no file holds, whatever names them.
+        label: index of the correct choice, from 0; None if unknown.
+        place: file and row, for messages; any other name if not read from a file.
     """
 
     context: str
@@ -36,7 +36,7 @@ class ChoiceExample:
 
 @dataclass(frozen=True)
 class ChoiceColumns:
-    """Columns of a table, one for each choice; or fields of an object, whose one of choices holds a list."""
+    """Columns of a table, one per choice; or fields of a JSON object, with a single field for the list of choices."""
 
     context: str
     question: str | None
@@ -55,16 +55,16 @@ class ChoiceColumns:
 def read_choices(
     path: str | Path, columns: ChoiceColumns, header: bool, max_examples: int | None
 ) -> list[ChoiceExample]:
-    """Read examples from a table; or where one field holds all choices from a .jsonl, or a .txt or folder of .txt of
-    one JSON object each.
+    """Read multiple-choice examples from a table or from JSON objects.
 
-    An object may hold several questions about its context: a list of them, a list of lists of choices, and a list of
+    If one field holds all choices, the file is a .jsonl, or a .txt or folder of .txt with one JSON object each. An
+    object may have several questions about its context: a list of questions, a list of lists of choices, and a list of
     labels. A label is a number from 0, or a letter from A.
 
     Raises:
         FileNotFoundError: there is no such file or folder.
-        ValueError: the file is not of its format, or one example has more choices than another; the message names file
-            and row.
+        ValueError: the file is malformed, or examples differ in their number of choices; the message names file and
+            row.
     Source: the layouts of SWAG, github.com/rowanz/swagaf, and of RACE, cs.cmu.edu/~glai1/data/race.
     """
     rows = _read_table(path, columns, header) if len(columns.choices) > 1 else _read_objects(Path(path), columns)
@@ -76,10 +76,10 @@ def read_choices(
 
 
 def count_choices(examples: Sequence[ChoiceExample]) -> int:
-    """Return how many choices every example has.
+    """Return the number of choices, which is the same for all examples.
 
     Raises:
-        ValueError: there are none, or one has more choices than another.
+        ValueError: there are no examples, or they differ in their number of choices.
     """
     if not examples:
         raise ValueError("Examples must be at least one. Received: none. Read a table that holds some.")

@@ -1,4 +1,4 @@
-"""Choose how a text goes on, or which answer to a question about it is right."""
+"""Multiple choice: choose how a text continues, or which answer to a question about it is correct."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,20 +22,20 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 @final
 @dataclass(frozen=True)
 class MultipleChoice(MultipleChoiceSettings, Task):
-    """Choices between texts, laid out as SWAG (the defaults) or, with the fields of `RACE`, as RACE.
+    """Multiple choice between texts, in the layout of SWAG (the defaults) or, with the fields of `RACE`, of RACE.
 
-    Each choice is a sequence of its own, [CLS] context [SEP] question and choice [SEP]; a model of it gives each
-    sequence one number and answers {"logits": (rows, choices)}. A prediction is {"label": place of the choice, from 0,
-    "text", "probability", "probabilities"}, the last in the order of the choices. `score` gives accuracy.
+    Each choice is a sequence of its own, [CLS] context [SEP] question and choice [SEP]. The model computes one logit
+    per sequence and returns {"logits": (rows, choices)}. A prediction is {"label": index of the choice, from 0, "text",
+    "probability", "probabilities"}, the last in the order of the choices. `score` returns the accuracy.
 
     Attributes:
-        context: column of what is read first.
-        question: column of what stands before each choice, with a space between; None where there is none.
-        choices: a column for each choice; or one field of a JSON object, which holds a list of them.
-        label: column of the right choice, a number from 0 or a letter from A.
+        context: column of the text that is read first.
+        question: column of the text before each choice, joined by a space; None if there is none.
+        choices: one column per choice; or one field of a JSON object that holds a list of them.
+        label: column of the correct choice, a number from 0 or a letter from A.
         header: the first line of a .tsv or .csv names the columns.
         main_metric: accuracy.
-        labels: none: what is chosen from is another thing in each example.
+        labels: always empty: the choices differ between examples.
     Source: Devlin et al. 2019, section 4.4, for the sequences.
     """
 
@@ -104,7 +104,7 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         return {"accuracy": metrics["accuracy"]}
 
     def guess(self, training: Sequence[ChoiceExample], examples: Sequence[ChoiceExample]) -> list[Prediction]:
-        """Predict the place that is right most often in training, the first of equals."""
+        """Predict the choice index that is most often correct in training, the first of ties."""
         labels = np.array(labels_of(training))
         shares = np.bincount(labels, minlength=count_choices(training)) / len(labels)
         return [_predict(example, shares, majority_class(labels)) for example in examples]
@@ -125,7 +125,7 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         return self.show(example) | {"predicted": prediction["text"], "probability": prediction["probability"]}
 
     def is_collapsed(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> bool:
-        """Tell whether the choice in the same place is always taken."""
+        """Return whether the same choice index is always predicted though the labels differ."""
         return has_collapsed(labels_of(examples), [prediction["label"] for prediction in predictions])
 
     def make_measure(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> Measure:
@@ -133,7 +133,7 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         return mean_measure([label == prediction["label"] for label, prediction in pairs])
 
 
-# The fields of a `MultipleChoice` that reads RACE as published: a folder of .txt, each an article with questions.
+# Fields of a `MultipleChoice` for RACE as published: a folder of .txt files, each an article with questions.
 RACE = {"context": "article", "question": "questions", "choices": ("options",), "label": "answers"}
 
 

@@ -1,1 +1,1 @@
-"""Tasks on whole texts or pairs of them: one class, any number of labels, or a number."""
+"""Tasks on texts or text pairs: classification, multi-label classification and regression."""

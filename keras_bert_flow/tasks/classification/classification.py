@@ -1,4 +1,4 @@
-"""Give a text, or a pair of texts, one of several classes."""
+"""Text classification: one of several classes for a text or a pair of texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,17 +38,17 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 @final
 @dataclass(frozen=True)
 class Classification(ClassificationSettings, Task):
-    """Classes of texts, from a table as `tables.read_table` reads it.
+    """Text classification, from a table as read by `tables.read_table`.
 
-    A model of it answers {"logits": (rows, classes)}. A prediction is {"label", "probability", "probabilities"}, the
-    last of each class by name. `score` gives what `metrics.classification_metrics` says.
+    The model returns {"logits": (rows, classes)}. A prediction is {"label", "probability", "probabilities"}, the last
+    by class name. `score` returns `metrics.classification_metrics`.
 
     Attributes:
-        text, text_pair, label: columns; numbers from 0 where there is no header.
+        text, text_pair, label: columns; numbers from 0 if there is no header.
         header: the first line of a .tsv or .csv names the columns.
         main_metric: accuracy, f1, f1_positive (two classes only) or matthews.
-        labels: the classes; where they are given rather than learnt, a training table may have no others. Of two, the
-            second is the positive one.
+        labels: the classes. If given rather than learnt, the training table may have no others. Of two, the second is
+            the positive class.
     """
 
     baseline: ClassVar[str] = "majority class"
@@ -95,7 +95,7 @@ class Classification(ClassificationSettings, Task):
         return classification_metrics(*self._pair_ids(examples, predictions), len(self.labels))
 
     def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
-        """Predict the majority class of training, the first of equals; its probabilities are the shares there."""
+        """Predict the majority class of training, the first of ties, with the class shares there as probabilities."""
         labels_of(training)
         label_ids = self._label_ids(training)
         shares = np.bincount(label_ids, minlength=len(self.labels)) / len(label_ids)
@@ -127,7 +127,7 @@ class Classification(ClassificationSettings, Task):
         def measure(chosen: np.ndarray) -> float:
             if self.main_metric == "matthews":
                 counts = np.bincount(pairs[chosen])
-                found = np.flatnonzero(counts)  # a pair each, of which scikit-learn makes less work than of examples
+                found = np.flatnonzero(counts)  # one entry per pair: faster in scikit-learn than all examples
                 return matthews(*np.divmod(found, len(self.labels)), counts[found])
             classes = count_classes(labels[chosen], answers[chosen], len(self.labels))
             return classes[1].f1 if self.main_metric == "f1_positive" else macro_f1(classes)
@@ -143,7 +143,7 @@ class Classification(ClassificationSettings, Task):
     def _pair_ids(
         self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of the classes that the examples have, and of those predicted."""
+        """Return the class ids of the labels and of the predictions."""
         labels_of(examples)
         places = [f"prediction {number}" for number in range(1, len(predictions) + 1)]
         answers = number_labels([prediction["label"] for prediction in predictions], places, self.labels)

@@ -1,4 +1,4 @@
-"""Give a text, or a pair of texts, any number of labels, also none."""
+"""Multi-label classification: any number of labels, or none, for a text or a pair of texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,30 +28,30 @@ from keras_bert_flow.tasks.formats.rows import abridge, spell_label
 from keras_bert_flow.tasks.formats.tables import number_labels, require_text, sort_names
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
-# As spread-sheets, JSON and data frames spell them.
+# As written by spreadsheets, JSON and data frames.
 MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
 
 @final
 @dataclass(frozen=True)
 class MultiLabel(MultiLabelSettings, Task):
-    """Sets of labels of texts, from a table as `tables.read_table` reads it.
+    """Multi-label text classification, from a table as read by `tables.read_table`.
 
-    The labels stand in one column, with `separator` between them (in .jsonl also as a list), or each has a column of
-    0 and 1. An example without labels has an empty column, list, or only 0.
-
-    A model of it answers {"logits": (rows, labels)}. A prediction is {"labels", "probabilities"}, the second of each
-    label by name. `score` gives what `metrics.set_metrics` says.
+    The labels are in one column, joined by `separator` (in .jsonl also as a list), or each has a column of 0 and 1. An
+    example without labels has an empty column, an empty list, or only 0.
+    The model returns {"logits": (rows, labels)}. A prediction is {"labels", "probabilities"}, the latter by label name.
+    `score` returns `metrics.set_metrics`.
 
     Attributes:
-        text, text_pair: columns; numbers from 0 where there is no header.
-        label: column of the labels; not read where there are `label_columns`.
-        separator: between two labels. A bar, as commas occur in names, and in a .csv between columns.
-        label_columns: a column for each label, named as it is.
-        threshold: a label whose probability is at least this is given.
+        text, text_pair: columns; numbers from 0 if there is no header.
+        label: column of the labels; ignored if there are `label_columns`.
+        separator: separates two labels. Default: a bar, since commas occur in names, and separate the columns of a
+            .csv.
+        label_columns: one column per label, with the name of the label.
+        threshold: labels of at least this probability are predicted.
         header: the first line of a .tsv or .csv names the columns.
         main_metric: f1_micro, f1_macro or exact_match.
-        labels: where they are given rather than learnt, a training table may have no others.
+        labels: the labels. If given rather than learnt, the training table may have no others.
     """
 
     baseline: ClassVar[str] = "commonest labels"
@@ -112,7 +112,7 @@ class MultiLabel(MultiLabelSettings, Task):
         return set_metrics(*self._pair_marks(examples, predictions), self.labels)
 
     def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
-        """Predict the commonest labels of training, as many as an example has there on the mean, but at least one."""
+        """Predict the most common labels of training, as many as an example has there on average, but at least one."""
         labels_of(training)
         marks = self._mark(training)
         shares = marks.mean(axis=0)
@@ -129,7 +129,7 @@ class MultiLabel(MultiLabelSettings, Task):
         return show_texts(example) | {"gold": [name for name in self.labels if name in example.label]}
 
     def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
-        """Return what is wrong, with the probability of the surest decision that is."""
+        """Return the error of a prediction, with the probability of the most confident wrong decision."""
         wrong = set(example.label) ^ set(prediction["labels"])
         if not wrong:
             return None
@@ -150,7 +150,7 @@ class MultiLabel(MultiLabelSettings, Task):
     def _pair_marks(
         self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return which labels the examples have, and which are predicted."""
+        """Return the labels of the examples and the predicted ones, bool, (examples, labels) each."""
         labels_of(examples)
         answers = [
             TextExample("", label=tuple(prediction["labels"]), place=f"prediction {number}")

@@ -1,4 +1,4 @@
-"""Give a text, or a pair of texts, a number."""
+"""Text regression: a number for a text or a pair of texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,23 +26,23 @@ from keras_bert_flow.tasks.formats.glue_table import read_glue_table, write_glue
 from keras_bert_flow.tasks.formats.scores import read_score, require_different_scores
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
-COLLAPSED = 0.01  # share of a range; no two numbers that a model says are quite the same
+COLLAPSED = 0.01  # share of the label range; predicted numbers are hardly ever exactly equal
 
 
 @final
 @dataclass(frozen=True)
 class Regression(RegressionSettings, Task):
-    """Scores of texts, from a table as `tables.read_table` reads it, whose labels are numbers.
+    """Text regression, from a table as read by `tables.read_table` whose labels are numbers.
 
-    A model of it answers {"logits": (rows,) or (rows, 1)}, in the unit of the table: targets are not scaled. A
-    prediction is {"score"}. `score` gives what `metrics.regression_metrics` says.
+    The model returns {"logits": (rows,) or (rows, 1)}, in the units of the table: targets are not scaled. A prediction
+    is {"score"}. `score` returns `metrics.regression_metrics`.
 
     Attributes:
-        text, text_pair, label: columns; numbers from 0 where there is no header.
+        text, text_pair, label: columns; numbers from 0 if there is no header.
         header: the first line of a .tsv or .csv names the columns.
         main_metric: pearson or spearman.
-        lowest, highest: no score of the table may be lower or higher, and predictions are cut to them.
-        labels: none: it chooses from nothing.
+        lowest, highest: no score of the table may be lower or higher, and predictions are clipped to them.
+        labels: always empty: there are no classes.
     """
 
     baseline: ClassVar[str] = "mean of the training table"
@@ -90,7 +90,7 @@ class Regression(RegressionSettings, Task):
         return regression_metrics(*_pair_scores(examples, predictions))
 
     def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
-        """Predict the mean of training, which has the least squared error of all constants."""
+        """Predict the mean of training, the constant with the least squared error."""
         mean = float(np.mean(labels_of(training)))
         return [{"score": mean} for _ in examples]
 
@@ -109,7 +109,7 @@ class Regression(RegressionSettings, Task):
         return self.show(example) | {"predicted": predicted, "distance": abs(predicted - gold)}
 
     def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
-        """Tell whether the predictions keep to a hundredth of the range of the labels."""
+        """Return whether the predictions span at most a hundredth of the range of the labels."""
         labels, answers = _pair_scores(examples, predictions)
         return bool(np.ptp(labels) > 0 and np.ptp(answers) <= COLLAPSED * np.ptp(labels))
 

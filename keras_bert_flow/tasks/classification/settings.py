@@ -10,7 +10,7 @@ from keras_bert_flow.tasks.core.settings import COMPARED, Header, TaskSettings
 
 @dataclass(frozen=True)
 class TextSettings(TaskSettings):
-    """What is labelled, and where the label stands."""
+    """Columns of the texts and of the label."""
 
     is_pooled: ClassVar[bool] = True
 

@@ -1,1 +1,1 @@
-"""What all kinds of tasks share: examples of texts, features, answers, losses, metrics, and a task beside its model."""
+"""Shared by all tasks: base class, text examples, features, model outputs, losses, metrics and saved tasks."""

@@ -1,4 +1,4 @@
-"""Take what a model answered: one row of logits for each example, in the order of the examples."""
+"""Convert model outputs to one row of logits per example, in the order of the examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from keras_bert_flow.tasks.core.features import Features
 
 
 def logits_of(outputs: Mapping[str, Any], features: Features, width: int) -> np.ndarray:
-    """Return the logits of a model that answers an example with one row.
+    """Return the logits of a model with one output row per example.
 
     Args:
-        width: logits of a row. Where it is 1, `outputs` may also be (rows,).
+        width: logits per row. If 1, `outputs` may also be (rows,).
     Returns:
         float64, (examples, width).
     Raises:
-        ValueError: the output is of another shape, or not finite.
+        ValueError: the output has another shape, or is not finite.
     """
     logits = np.asarray(outputs["logits"], dtype=np.float64)
     received = logits.shape
@@ -43,10 +43,10 @@ def probabilities_of(outputs: Mapping[str, Any], features: Features, width: int)
 
 
 def token_logits_of(outputs: Mapping[str, Any], name: str, features: Features) -> list[np.ndarray]:
-    """Return the logits of a model that answers each token with one, float64, (length,) each.
+    """Return the logits of a model with one logit per token, float64, (length,) each.
 
     Raises:
-        ValueError: rows or their lengths are others than those of the features, or a logit is not finite.
+        ValueError: the rows or their lengths differ from those of the features, or a logit is not finite.
     """
     logits = [np.asarray(row, dtype=np.float64) for row in outputs[name]]
     shapes, expected = [row.shape for row in logits], [(len(row),) for row in features.token_ids]
@@ -65,5 +65,5 @@ def token_logits_of(outputs: Mapping[str, Any], name: str, features: Features) -
 
 
 def name_shares(names: Sequence[str], shares: np.ndarray) -> dict[str, float]:
-    """Give each name its share, as plain values."""
+    """Return a dict of name → share, in plain Python values."""
     return dict(zip(names, shares.tolist(), strict=True))

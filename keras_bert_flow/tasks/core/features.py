@@ -1,4 +1,4 @@
-"""Hold what a model reads of a task's examples: sequences of pieces, each as long as it is."""
+"""Features: encoded examples of a task, as sequences of token ids without padding, with labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,23 +8,23 @@ import numpy as np
 
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
-IGNORED = -1  # a label that is no label: of [CLS], of a continuation, of filler; its weight is 0
+IGNORED = -1  # label of positions without one, such as [CLS], continuations and padding; its weight is 0
 
 
 @dataclass(frozen=True)
 class Features:
-    """Rows for a model. An example gives one row, or several where it is cut into windows.
+    """Rows for a model. An example gives one row, or several if it is split into windows.
 
     Attributes:
         token_ids: int32, (length,) each, [CLS] and [SEP] included; `sequences_per_row` of them make a row.
         first_lengths: int32, (sequences,). Tokens of segment 0 of each sequence.
-        examples: int32, (rows,). Place of the example that each row is of.
-        labels: output of the model → what it should say: an array, (rows, ...), or where each token has a label of its
-            own a list of arrays, (length,) each, with `IGNORED` where there is none. Empty for texts without labels.
-        sequences_per_row: more than 1 where a row is a choice between texts, or a comparison.
-        details: whatever the task wants to see again when it decodes, one a row.
-        keeps_axis: a row of one sequence has an axis for its sequences, too, as that of a model of several has.
-        sequence_length: what sequences were cut to, so that no batch is made wider; None: they were not.
+        examples: int32, (rows,). Index of the example of each row.
+        labels: model output → its labels: an array, (rows, ...), or, for labels per token, a list of arrays, (length,)
+            each, with `IGNORED` where there is no label. Empty for unlabelled texts.
+        sequences_per_row: more than 1 if a row is a choice between texts, or a comparison.
+        details: what the task needs for decoding, one entry per row.
+        keeps_axis: keep the axis of sequences even with one sequence per row, as for a model of several.
+        sequence_length: length that sequences were truncated to, so that no batch is wider; None if they were not.
     """
 
     token_ids: Sequence[np.ndarray]
@@ -46,14 +46,14 @@ class Features:
 
     @property
     def labelled_tokens(self) -> np.ndarray:
-        """How many tokens of each row have a label of their own, int, (rows,); 0 where rows have labels."""
+        """Number of tokens with a label in each row, int, (rows,); 0 if labels are per row."""
         of_tokens = [values for values in self.labels.values() if not isinstance(values, np.ndarray)]
         counts = [[np.count_nonzero(row != IGNORED) for row in values] for values in of_tokens]
         return np.array(counts, np.int64).sum(axis=0) if counts else np.zeros(len(self), np.int64)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of the longest sequence of each row, int, (rows,)."""
+        """Length of the longest sequence of each row, int, (rows,)."""
         lengths = np.array([len(sequence) for sequence in self.token_ids], dtype=np.int64)
         return lengths.reshape(-1, self.sequences_per_row).max(axis=1, initial=0)
 
@@ -61,12 +61,12 @@ class Features:
 def join_texts(
     tokenizer: Tokenizer, first: np.ndarray, second: np.ndarray | None, sequence_length: int
 ) -> tuple[np.ndarray, int]:
-    """Make [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; what is too long loses the end of its longer part.
+    """Join texts to [CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncating the end of the longer text if necessary.
 
     Some families have two [SEP] between A and B: `Tokenizer.separators`.
 
     Returns:
-        The token ids, int32, (length,), and how many of them are of segment 0.
+        The token ids, int32, (length,), and the number of tokens in segment 0.
     Raises:
         ValueError: there is no room for the special tokens.
     Source: google-research/bert, run_classifier.py, `convert_single_example`.

@@ -1,4 +1,4 @@
-"""Compute the loss of what a model answered, as it is trained on it."""
+"""Compute the training loss from model outputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,10 @@ from keras_bert_flow.tasks.core.features import IGNORED, Features
 
 
 def mean_loss(outputs: Mapping[str, Any], features: Features) -> float:
-    """Return the mean loss of all that has a label; of several outputs, the mean.
+    """Return the mean loss over all labels, averaged over the outputs of the model.
 
-    It is the cross-entropy of whole numbers, in nats: of a row, or of each token; the binary one of (rows, labels) of
-    0.0 and 1.0; the squared error of one number a row.
+    Integer labels, per row or per token, have the cross-entropy in nats; (rows, labels) of 0.0 and 1.0 the binary
+    cross-entropy; one number per row the squared error.
 
     Args:
         outputs: see `Task.decode`.
@@ -23,7 +23,7 @@ def mean_loss(outputs: Mapping[str, Any], features: Features) -> float:
 
 
 def _mean_loss(answers: Any, labels: Any) -> float:
-    if not isinstance(labels, np.ndarray):  # a label for each token
+    if not isinstance(labels, np.ndarray):  # labels per token
         tokens, answers = np.concatenate(labels), np.concatenate(answers)
         answers, labels = answers[tokens != IGNORED], tokens[tokens != IGNORED]
     if np.issubdtype(labels.dtype, np.integer):

@@ -1,4 +1,4 @@
-"""Measure how well predictions agree with the labels, in one run and over several."""
+"""Metrics of predictions against labels, for one run and over several runs."""
 
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -7,26 +7,26 @@ import numpy as np
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import confusion_matrix, f1_score, matthews_corrcoef
 
-METRICS = ("accuracy", "f1", "f1_positive", "matthews")  # of one class for each example
+METRICS = ("accuracy", "f1", "f1_positive", "matthews")  # with one class per example
 CORRELATIONS = ("pearson", "spearman")
-SET_METRICS = ("f1_micro", "f1_macro", "exact_match")  # of any number of labels for each example
+SET_METRICS = ("f1_micro", "f1_macro", "exact_match")  # with any number of labels per example
 
 
 def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> dict[str, float]:
-    """Score the predictions of one run.
+    """Compute accuracy, F1 and Matthews correlation of predicted classes.
 
     Args:
-        labels: int, (examples,). The classes the table gives.
-        predictions: int, (examples,). The classes the model chose.
-        num_classes: classes of the task; ids run from 0 to one less.
+        labels: int, (examples,). The true classes.
+        predictions: int, (examples,). The predicted classes.
+        num_classes: number of classes; ids are from 0 to `num_classes - 1`.
     Returns:
-        accuracy: share of examples that agree, 0 to 1.
-        f1: mean of the classes' F1, unweighted (macro), over the classes that occur in `labels` or `predictions`, as in
+        accuracy: share of correct examples, 0 to 1.
+        f1: unweighted (macro) mean of the F1 of the classes that occur in `labels` or `predictions`, as in
             scikit-learn: a class that does not occur has no F1.
         f1_positive: F1 of class 1 (GLUE's F1, for MRPC and QQP); for two classes only.
-        matthews: as the function of that name.
+        matthews: see `matthews`.
     Raises:
-        ValueError: the lengths differ, nothing is given, or an id is not a class.
+        ValueError: the lengths differ, there are no examples, or an id is not a class.
     """
     labels, predictions = _as_ids(labels, predictions, num_classes)
     metrics = {
@@ -40,35 +40,35 @@ def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_clas
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray | None = None) -> float:
-    """Return the Matthews correlation of classes, -1 to 1; 0.0 where labels or predictions are all of one class.
+    """Return the Matthews correlation of classes, -1 to 1; 0.0 if all labels or all predictions are of one class.
 
     Args:
-        counts: how often each pair of a label and a prediction occurs; by default once.
+        counts: how often each pair of label and prediction occurs. Default: once.
     """
     single = min(np.unique(labels).size, np.unique(predictions).size) == 1
-    # The formula divides 0 by 0 there; scikit-learn answers 0.0 too, but warns.
+    # The formula divides 0 by 0 there; scikit-learn returns 0.0 too, but warns.
     return 0.0 if single else float(matthews_corrcoef(labels, predictions, sample_weight=counts))
 
 
 def regression_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """Score predicted numbers.
+    """Compute Pearson and Spearman correlation and the mean squared error of predicted numbers.
 
     Args:
-        labels: float, (examples,). The numbers the table gives.
-        predictions: float, (examples,). The numbers the model says.
+        labels: float, (examples,). The true numbers.
+        predictions: float, (examples,). The predicted numbers.
     Returns:
         pearson: correlation, -1 to 1.
-        spearman: correlation of the ranks, equals having the mean of theirs.
+        spearman: correlation of the ranks; ties have the mean of their ranks.
         mse: mean squared error.
     Raises:
-        ValueError: the lengths differ, nothing is given, or a number is not finite.
+        ValueError: the lengths differ, there are no examples, or a number is not finite.
     """
     labels, predictions = np.asarray(labels, np.float64), np.asarray(predictions, np.float64)
     _require_pairs(labels, predictions, "one number")
     if not (np.isfinite(labels).all() and np.isfinite(predictions).all()):
         raise ValueError("Numbers must be finite. Received: nan or infinity. Correct the table or lower the rate.")
-    # Where one side is constant the formula divides 0 by 0. scipy answers nan, which no mean over seeds survives; 0.0
-    # says what such predictions tell of the labels.
+    # If one side is constant, the formula divides 0 by 0. scipy returns nan, which would make means over seeds nan; 0.0
+    # is what such predictions say about the labels.
     constant = np.ptp(labels) == 0 or np.ptp(predictions) == 0
     return {
         "pearson": 0.0 if constant else float(pearsonr(labels, predictions).statistic),
@@ -78,19 +78,19 @@ def regression_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str,
 
 
 def set_metrics(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> dict[str, float]:
-    """Score predicted sets of labels.
+    """Compute micro and macro F1 and exact match of predicted label sets.
 
     Args:
-        labels: bool, (examples, labels). Which labels the table gives each example.
-        predictions: bool, same shape. Which the model chose.
+        labels: bool, (examples, labels). The true labels.
+        predictions: bool, same shape. The predicted labels.
         names: name of each label.
     Returns:
         f1_micro: F1 over all decisions together.
-        f1_macro: mean of the labels' F1, over those that occur in `labels` or `predictions`.
-        exact_match: share of examples whose whole set is right.
-        f1/NAME: F1 of each label; 0.0 of one that does not occur.
+        f1_macro: mean F1 of the labels that occur in `labels` or `predictions`.
+        exact_match: share of examples whose whole set is correct.
+        f1/NAME: F1 of each label; 0.0 if it does not occur.
     Raises:
-        ValueError: the shapes differ, or nothing is given.
+        ValueError: the shapes differ, or there are no examples.
     """
     labels, predictions = np.asarray(labels, bool), np.asarray(predictions, bool)
     _require_pairs(labels, predictions, "one decision of each label", dimensions=2)
@@ -107,40 +107,40 @@ def set_metrics(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str
 
 
 def confusion(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> np.ndarray:
-    """Count examples by label and prediction.
+    """Return the confusion matrix: the number of examples by label and prediction.
 
     Returns:
         int, (num_classes, num_classes): row = label, column = prediction.
     Raises:
-        ValueError: as `classification_metrics`.
+        ValueError: as for `classification_metrics`.
     """
     labels, predictions = _as_ids(labels, predictions, num_classes)
     return confusion_matrix(labels, predictions, labels=range(num_classes))
 
 
 def mean_measure(values: Sequence[float] | np.ndarray) -> Callable[[np.ndarray], float]:
-    """Return a score that is the mean of what each example scores, as a function of the examples that count."""
+    """Return the mean of per-example scores, as a function of the chosen examples."""
     scores = np.asarray(values, dtype=np.float64)
     return lambda chosen: float(scores[chosen].mean())
 
 
 def has_collapsed(labels: Iterable[Hashable], predictions: Iterable[Hashable]) -> bool:
-    """Tell whether every prediction is the same though the labels are not."""
+    """Return whether all predictions are the same though the labels are not."""
     return len(set(predictions)) == 1 and len(set(labels)) > 1
 
 
 def majority_class(train_label_ids: np.ndarray) -> int:
-    """Return the commonest class of the training table; the lowest id among equals."""
+    """Return the most common class of the training table, the lowest id of ties."""
     if np.size(train_label_ids) == 0:
         raise ValueError("The majority class needs at least one label. Received: none. Read the training table first.")
     return int(np.bincount(train_label_ids).argmax())
 
 
 def summarise_runs(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Summarise each metric over runs that differ in their seed.
+    """Summarise each metric over runs with different seeds.
 
     Args:
-        runs: metric → value of each run.
+        runs: metric → value, for each run.
     Returns:
         metric → mean, standard_deviation (of the sample, n - 1; 0.0 for one run), minimum and maximum.
     """

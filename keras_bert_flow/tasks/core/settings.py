@@ -1,4 +1,4 @@
-"""Settings of a task: how they are declared, and the types that several kinds share.
+"""Base class of task settings, and types that several kinds share.
 
 Each kind declares its settings once, as a frozen dataclass in the `settings.py` of its folder. The task inherits them,
 and `config.tasks` makes the section `task` of a configuration from them, with descriptions and limits.
@@ -10,11 +10,11 @@ from pydantic import Field
 
 
 class TaskSettings:
-    """What every kind's settings say of themselves.
+    """Base class of the settings of a kind of task.
 
     Attributes:
         kind: name of the kind in a configuration and in a model directory.
-        is_pooled: whether its head predicts from one vector for each text, so that `pooling` and a probe apply.
+        is_pooled: whether the head predicts from one vector per text, so that `pooling` and a probe apply.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # each kind is a dataclass

@@ -1,4 +1,4 @@
-"""Read the task of a model directory, so that the model can be asked in the task's own terms."""
+"""Read the task of a model directory from its `task.json`."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ def read_task(folder: str | Path) -> tuple[Task, int]:
     """Return the task of a model directory, and its sequence length.
 
     Raises:
-        FileNotFoundError: the directory says of no task.
-        ValueError: what it says is no task; the message names the file.
+        FileNotFoundError: the directory has no `task.json`.
+        ValueError: the file does not describe a task; the message names it.
     """
     path = Path(folder) / TASK_FILE
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Read examples of one text or two, each with whatever its label is, and turn them into sequences of pieces."""
+"""Read labelled examples of one or two texts, and encode them as sequences of tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TextExample:
-    """One text, or two.
+    """An example of one or two texts.
 
     Attributes:
-        label: what the task says of the text: the name of a class, a number, a tuple of names; None where unknown.
-        place: file and row, for messages; of those that no file holds, whatever names them.
+        label: by task, the name of a class, a number, or a tuple of names; None if unknown.
+        place: file and row, for messages; any other name if not read from a file.
     """
 
     text: str
@@ -36,13 +36,13 @@ def read_examples(
     max_examples: int | None,
     read_label: Callable[[str, list], Any],
 ) -> list[TextExample]:
-    """Read examples from a table, laid out as `tables.read_table` says.
+    """Read examples from a table in the layout of `tables.read_table`.
 
     Args:
         texts: columns of the text and of the second text, if there is one.
-        labels: columns that make up the label; none where the table has no labels.
-        read_label: makes a label of the place, for messages, and the values of those columns. Blanks around a name, or
-            around those of a tuple, are removed with a warning; so are repeated names.
+        labels: columns that make up the label; empty if the table has no labels.
+        read_label: makes a label from the place, for messages, and the values of those columns. Blanks around names,
+            and repeated names of a tuple, are removed with a warning.
     """
     columns = [column for column in texts if column is not None]
     places, found, shown = [], [], []
@@ -56,10 +56,10 @@ def read_examples(
 
 
 def pose_texts(item: Any, is_pair: bool) -> TextExample:
-    """Make an example of a text; or of two texts, or an object with `text` and `text_pair`.
+    """Make an example from a text, from two texts, or from an object with `text` and `text_pair`.
 
     Raises:
-        ValueError: the item is not as many texts as the task has.
+        ValueError: the item does not have as many texts as the task.
     """
     fields = ("text", "text_pair") if is_pair else ("text",)
     texts = take_texts(item, fields)
@@ -89,7 +89,7 @@ def take_texts(item: Any, fields: Sequence[str]) -> list[str]:
 def encode_examples(
     tokenizer: Tokenizer, examples: Sequence[TextExample], sequence_length: int, labels: dict[str, np.ndarray]
 ) -> Features:
-    """Make one row of each example: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] where it has a second text."""
+    """Encode each example as one row: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] if it has a second text."""
     firsts = tokenizer.encode_batch([example.text for example in examples])
     seconds = [None if example.text_pair is None else tokenizer.encode(example.text_pair) for example in examples]
     joined = [join_texts(tokenizer, *pair, sequence_length) for pair in zip(firsts, seconds, strict=True)]
@@ -103,10 +103,10 @@ def encode_examples(
 
 
 def are_labelled(examples: Sequence[Any]) -> bool:
-    """Say whether the examples have labels.
+    """Return whether the examples have labels.
 
     Raises:
-        ValueError: some have and some have not.
+        ValueError: only some of them have labels.
     """
     unlabelled = [example for example in examples if example.label is None]
     if unlabelled and len(unlabelled) < len(examples):
@@ -121,7 +121,7 @@ def labels_of(examples: Sequence[Any]) -> list[Any]:
     """Return the label of each example.
 
     Raises:
-        ValueError: there is no example, or one has no label.
+        ValueError: there are no examples, or one has no label.
     """
     if not examples or not are_labelled(examples):
         received = f"{examples[0].place} without a label" if examples else "no examples"

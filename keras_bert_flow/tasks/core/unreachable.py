@@ -1,8 +1,8 @@
-"""Describe the labels of a file that no model can give, as `Task.count_unreachable` counts them."""
+"""Describe the labels of a file that no model can predict, as counted by `Task.count_unreachable`."""
 
 from collections.abc import Iterator, Mapping
 
-Unreachable = Mapping[str, Mapping[str, int]]  # what is counted → `total`, and a count for each reason
+Unreachable = Mapping[str, Mapping[str, int]]  # what is counted → `total`, and a count per reason
 
 # What is counted → what is wrong with it.
 PROBLEMS = {
@@ -11,7 +11,7 @@ PROBLEMS = {
     "words": "are not shown to the model as written",
     "spans": "are not shown to the model whole",
 }
-# What is counted, reason → the reason in words.
+# (What is counted, reason) → the reason in words.
 REASONS = {
     ("answers", "no_piece"): "dropped by the tokenizer",
     ("answers", "too_long"): "longer than max_answer_tokens",
@@ -27,14 +27,14 @@ REASONS = {
 
 
 def list_unreachable(found: Unreachable) -> Iterator[tuple[str, int, dict[str, int]]]:
-    """Yield what is counted and its problem in words, of how many, and the count by reason in words."""
+    """Yield what is counted and its problem in words, the total, and the count by reason in words."""
     for noun, counts in found.items():
         reasons = {REASONS[noun, reason]: count for reason, count in counts.items() if reason != "total"}
         yield f"{noun} {PROBLEMS[noun]}", counts["total"], reasons
 
 
 def describe_unreachable(name: str, found: Unreachable) -> str:
-    """Return one line about a file, or "" where a perfect model could give all of its labels."""
+    """Return one line about a file, or "" if a perfect model could predict all of its labels."""
     parts = []
     for problem, total, reasons in list_unreachable(found):
         count = sum(reasons.values())

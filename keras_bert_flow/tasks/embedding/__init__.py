@@ -1,1 +1,1 @@
-"""Vectors of texts, learnt from pairs."""
+"""Sentence embedding: vectors of texts, learnt from text pairs."""

@@ -1,4 +1,4 @@
-"""Rank the second text of each pair among all second texts, by how near its vector is to that of the first."""
+"""Retrieval ranks: rank the second text of each pair among all second texts, by cosine with the first."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logsumexp
 
-ROWS_AT_ONCE = 512  # by 100,000 candidates these are 400 MB of cosines
+ROWS_AT_ONCE = 512  # with 100,000 candidates, 400 MB of cosines
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Where the partner of each pair came, int and float64, (pairs,).
+    """Rank of each pair's second text, int and float64, (pairs,).
 
     Attributes:
-        ranks: of its own second text, from 1. Of equals the one that comes first in the table is before.
-        nearest: place of the pair whose second text came first.
-        cosines: of the pair.
-        nearest_cosines: with the one that came first.
+        ranks: rank of the pair's own second text, from 1. Ties are in table order.
+        nearest: index of the pair whose second text ranks first.
+        cosines: cosine of the pair.
+        nearest_cosines: cosine with the text that ranks first.
     """
 
     ranks: np.ndarray
@@ -28,19 +28,19 @@ class Ranking:
 
 
 def number_texts(texts: Sequence[bytes]) -> np.ndarray:
-    """Number texts, or their pieces, so that those which are the same have one number, int32, (texts,)."""
+    """Number texts or token sequences so that equal ones have the same number, int32, (texts,)."""
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int32)
 
 
 def rank_partners(vectors: np.ndarray, numbers: np.ndarray) -> Ranking:
-    """Find each second text among all that there are, each counted once.
+    """Rank each pair's second text among all distinct second texts.
 
-    A second text is left out for a pair where it cannot be wrong: it is the pair's first text, or stands in another
-    pair beside a text of this one.
+    A second text is not a candidate for a pair where it would not be wrong: if it is the pair's first text, or in
+    another pair with a text of this one.
 
     Args:
-        vectors: float, (pairs, 2, hidden). Of both texts.
+        vectors: float, (pairs, 2, hidden). Vectors of both texts.
         numbers: int, (pairs, 2). See `number_texts`.
     """
     parts = []
@@ -54,7 +54,7 @@ def rank_partners(vectors: np.ndarray, numbers: np.ndarray) -> Ranking:
 
 
 def partner_loss(vectors: np.ndarray, numbers: np.ndarray, scale: float) -> float:
-    """Return the mean cross-entropy of finding each second text among all, in nats; arguments as `rank_partners`."""
+    """Return the mean cross-entropy of finding each second text among all, in nats; arguments: see `rank_partners`."""
     losses = [
         logsumexp(scale * cosines, axis=1) - scale * cosines[np.arange(len(own)), own]
         for cosines, own, _ in _compare(vectors, numbers)
@@ -69,11 +69,11 @@ def pair_cosines(vectors: np.ndarray) -> np.ndarray:
 
 
 def _compare(vectors: np.ndarray, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, for some pairs at a time, the cosines with every candidate, and which of these is their own.
+    """Yield, for blocks of pairs, the cosines with every candidate, and the column of each pair's own.
 
     Yields:
         cosines, (pairs, candidates), -inf where one is left out; own, the column of each pair's second text; places,
-        (candidates,), the pair in which each candidate stands first.
+        (candidates,), the first pair in which each candidate occurs.
     """
     units = _unit_length(vectors)
     places = np.sort(np.unique(numbers[:, 1], return_index=True)[1])

@@ -1,4 +1,4 @@
-"""Give a text a vector, so that texts that are alike have vectors of a high cosine; learnt from pairs of texts."""
+"""Sentence embedding: vectors of texts whose cosine measures similarity, learnt from text pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,37 +21,36 @@ CONTRASTIVE, COSINE = "contrastive", "cosine"
 BELONG = True  # the label of two texts that belong together
 METRICS = {CONTRASTIVE: ("mrr", "accuracy"), COSINE: CORRELATIONS}
 MAIN_METRICS: dict[str, Any] = {CONTRASTIVE: "mrr", COSINE: "spearman"}
-DEEPEST = 10  # rank from which on a partner counts as not found by `mrr`
+DEEPEST = 10  # highest rank that counts for `mrr`
 COLLAPSED = 0.01  # share of the range of the labels
 
 
 @final
 @dataclass(frozen=True)
 class SentenceEmbedding(SentenceEmbeddingSettings, Task):
-    """Vectors of texts, learnt from a table of pairs as `tables.read_table` reads it.
+    """Sentence embedding, learnt from a table of text pairs as read by `tables.read_table`.
 
-    With the objective `contrastive` the two texts of a row belong together, and the second texts of the other rows in a
-    batch do not belong to the first; the table has no labels. With `cosine` a row has a score, which says how alike its
-    texts are. What examples are is up to their labels: `BELONG`, a score from 0 to 1, or None.
-
-    A model answers {"logits": (rows, sequences_per_row, hidden)}, the vectors. A prediction is {"embedding"} of a text
-    and {"cosine"} of two; of a pair that belongs together also {"rank", "nearest", "nearest_cosine"}: which text of the
-    table is nearest to the first, and where in that order the second one comes. `score` gives, of scores, their
-    correlation with the cosines, Spearman's and Pearson's; of pairs, `mrr`, the mean of 1 / rank, 0 where the rank is
-    above 10, and `accuracy`, the share of ranks of 1.
+    With the objective `contrastive`, the two texts of a row belong together, and the second texts of the other rows in
+    a batch are negatives; the table has no labels. With `cosine`, each row has a similarity score. The label of an
+    example is `BELONG`, a score from 0 to 1, or None.
+    The model returns {"logits": (rows, sequences_per_row, hidden)}, the vectors. A prediction is {"embedding"} for one
+    text and {"cosine"} for two; for a pair that belongs together also {"rank", "nearest", "nearest_cosine"}: the rank
+    of the second text among those of the table by cosine with the first, and which text is nearest. For scores, `score`
+    returns their Spearman and Pearson correlation with the cosines; for pairs, `mrr`, the mean of 1 / rank (0 for ranks
+    above 10), and `accuracy`, the share of ranks of 1.
 
     Attributes:
         objective: contrastive or cosine.
-        text, text_pair, label: columns; numbers from 0 where there is no header. There is a label only for `cosine`.
+        text, text_pair, label: columns; numbers from 0 if there is no header. Only `cosine` has a label.
         header: the first line of a .tsv or .csv names the columns.
-        lowest, highest: scores of the table which say not alike at all, and the same: a cosine of 0 and of 1.
-        scale: what cosines are multiplied by in the contrastive objective.
-        pooling, normalize: of `TextEmbedder`; None as the model says with which the training begins, if it does.
-        main_metric: mrr or accuracy; spearman or pearson. None: `learn` takes the first of the objective's.
-        labels: none: it chooses from nothing.
+        lowest, highest: scores of the table for unrelated and for equivalent texts: a cosine of 0 and of 1.
+        scale: factor of the cosines in the contrastive objective.
+        pooling, normalize: of `TextEmbedder`; None takes the setting of the model that training starts from, if any.
+        main_metric: mrr or accuracy; spearman or pearson. None: `learn` chooses the first of the objective's.
+        labels: always empty: there are no classes.
     Source: Reimers and Gurevych 2019, arXiv:1908.10084; Henderson et al. 2017, section 4.4, arXiv:1705.00652. Scores,
-    scale and ranks as `CosineSimilarityLoss`, `MultipleNegativesRankingLoss` and `InformationRetrievalEvaluator` of
-    `sentence_transformers` have them.
+    scale and ranks are as in `CosineSimilarityLoss`, `MultipleNegativesRankingLoss` and `InformationRetrievalEvaluator`
+    of `sentence_transformers`.
     """
 
     baseline: ClassVar[str] = "same vector for every text"
@@ -84,7 +83,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         return [replace(example, label=BELONG) for example in examples]
 
     def pose(self, item: Any) -> TextExample:
-        """Make an example of a text, or of two."""
+        """Make an example from one text or two."""
         is_text = isinstance(item, str) or (isinstance(item, Mapping) and set(item) == {"text"})
         return pose_texts(item, is_pair=not is_text)
 
@@ -100,7 +99,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         return replace(self, main_metric=self.main_metric or MAIN_METRICS[self.objective])
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
-        """Make a row of each labelled pair; of what has no label, a row of each text."""
+        """Encode each labelled pair as one row; without labels, each text as one row."""
         texts = [text for example in examples for text in show_texts(example).values()]
         token_ids = [join_texts(tokenizer, ids, None, sequence_length)[0] for ids in tokenizer.encode_batch(texts)]
         places = np.arange(len(examples), dtype=np.int32)
@@ -139,7 +138,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         return {name: metrics[name] for name in METRICS[COSINE]}
 
     def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
-        """Give every text the same vector: all cosines are 1, and second texts come in the order of the table."""
+        """Predict the same vector for every text: all cosines are 1, and second texts rank in table order."""
         if not _belong(examples):
             return [{"cosine": 1.0} for _ in examples]
         texts = [text.encode() for example in examples for text in (example.text, example.text_pair or "")]
@@ -171,7 +170,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         return self.show(example) | {"predicted": cosine, "distance": distance}
 
     def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
-        """Tell whether one text is nearest to all, or whether cosines keep to a hundredth of the range of scores."""
+        """Return whether one text is nearest to all, or cosines span at most a hundredth of the range of scores."""
         if _belong(examples):
             second_texts = {example.text_pair for example in examples}
             return len(second_texts) > 1 and len({prediction["nearest"] for prediction in predictions}) == 1
@@ -192,7 +191,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         return {"objective": self.objective, "scale": self.scale} | options
 
     def measure_loss(self, outputs: Mapping[str, Any], features: Features) -> float:
-        """Return the mean squared error of cosines; of pairs, the cross-entropy among all second texts, not a batch."""
+        """Return the mean squared error of cosines; for pairs, the cross-entropy over all second texts, not a batch."""
         vectors, labels = _vectors_of(outputs, features), features.labels["logits"]
         if labels.ndim == 2:
             return partner_loss(vectors, labels, self.scale)
@@ -204,14 +203,14 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
 
 
 def _make_labels(examples: Sequence[TextExample], token_ids: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the scores, float32, (rows,); of pairs that belong together the numbers of their texts, (rows, 2)."""
+    """Return the scores, float32, (rows,); for pairs that belong together, the numbers of their texts, (rows, 2)."""
     if _belong(examples):
         return number_texts([ids.tobytes() for ids in token_ids]).reshape(-1, 2)
     return np.array([example.label for example in examples], dtype=np.float32)
 
 
 def _vectors_of(outputs: Mapping[str, Any], features: Features) -> np.ndarray:
-    """Return what a model answered, float64, (rows, sequences_per_row, hidden)."""
+    """Return the vectors that the model returned, float64, (rows, sequences_per_row, hidden)."""
     vectors = np.asarray(outputs["logits"], dtype=np.float64) if len(features) else np.zeros((0, 1, 1))
     if vectors.ndim != 3 or vectors.shape[:2] != (len(features), features.sequences_per_row):
         raise ValueError(
@@ -226,7 +225,7 @@ def _vectors_of(outputs: Mapping[str, Any], features: Features) -> np.ndarray:
 
 
 def _describe(vectors: np.ndarray, owners: np.ndarray, count: int) -> list[Prediction]:
-    """Return the vector of each example of one text, the cosine of each of two."""
+    """Return the vector of each example of one text, and the cosine of each example of two."""
     rows: list[list[int]] = [[] for _ in range(count)]
     for row, owner in enumerate(owners):
         rows[owner].append(row)
@@ -243,7 +242,7 @@ def _belong(examples: Sequence[TextExample]) -> bool:
 
 
 def _gains(metric: str, predictions: Sequence[Prediction]) -> np.ndarray:
-    """Return what each pair contributes to a metric of ranks."""
+    """Return the contribution of each pair to a ranking metric."""
     ranks = np.array([prediction["rank"] for prediction in predictions])
     return (ranks == 1).astype(float) if metric == "accuracy" else (ranks <= DEEPEST) / ranks
 

@@ -1,1 +1,1 @@
-"""Tables of tasks, plain or packed, and the formats in which others take predictions."""
+"""Task tables, plain or compressed, and official prediction formats."""

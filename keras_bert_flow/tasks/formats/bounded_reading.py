@@ -1,4 +1,4 @@
-"""Read the bytes of a task's file, plain or packed, with limits, so that no file fills the memory of a reader."""
+"""Read plain or compressed files of a task with size limits, so that no file fills the memory."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from keras_bert_flow.text.corpus.unpacking import PACKED_SUFFIXES, unpack
 MAX_LINE_BYTES = 16 << 20
 MAX_FILE_BYTES = 1 << 30  # of a file that is read whole
 FREELY_UNPACKED_BYTES = 16 << 20
-MAX_PACKING_RATIO = 100  # of what unpacks to more than that; text has 3 to 10, and at most 1,032 is possible
+MAX_PACKING_RATIO = 100  # above that size; text has 3 to 10, and at most 1,032 is possible
 GZIP = (".gz",)
 ANY_PACKING = PACKED_SUFFIXES
 _PIECE_BYTES = 1 << 20
@@ -27,9 +27,9 @@ def read_byte_lines(path: str, packed_as: Sequence[str] = GZIP) -> Iterator[byte
     """Yield the lines of a file, each with its line feed.
 
     Args:
-        packed_as: a file whose name ends in one of these suffixes is unpacked.
+        packed_as: files whose names end in one of these suffixes are decompressed.
     Raises:
-        ValueError: a packed file is damaged or unpacks to far more than text would, or a line is too long.
+        ValueError: a compressed file is damaged or expands to far more than text would, or a line is too long.
     """
     with _open(path, packed_as) as (file, check_unpacked):
         unpacked = 0
@@ -44,7 +44,7 @@ def read_byte_lines(path: str, packed_as: Sequence[str] = GZIP) -> Iterator[byte
 
 
 def read_whole(path: str) -> bytes:
-    """Return the content of a file, unpacked if the name ends in .gz; errors as for `read_byte_lines`."""
+    """Return the content of a file, decompressed if the name ends in .gz; errors as for `read_byte_lines`."""
     pieces, size = [], 0
     with _open(path) as (file, check_unpacked):
         while piece := file.read(_PIECE_BYTES):
@@ -72,7 +72,7 @@ def _open(
 
 
 class _WholeFile:
-    """Reads an unpacked stream and names the file where it is damaged."""
+    """Reader of a decompressed stream whose errors name the file if it is damaged."""
 
     def __init__(self, file: BinaryIO, path: str, suffix: str):
         self._file, self._path, self._suffix = file, path, suffix

@@ -1,6 +1,6 @@
-"""Know the tables of GLUE, and write what its server takes.
+"""GLUE tasks: the layout of their tables, and submission files for the GLUE server.
 
-A folder of GLUE is named as in `GLUE` and holds train.tsv, the dev files and the test files. The diagnostic table
+A GLUE folder is named as in `GLUE` and contains train.tsv, the dev files and the test files. The diagnostic table
 (`AX`) is for a model of MNLI. Source: Wang et al. 2019, arXiv:1804.07461, and the files of gluebenchmark.com.
 """
 
@@ -31,7 +31,7 @@ LOWEST, HIGHEST = 0.0, 5.0  # similarity of STS-B
 
 @dataclass(frozen=True)
 class GlueTest:
-    """A test table: its file, and how many predictions the server expects of it."""
+    """A test table: its file, and the number of predictions that the server expects."""
 
     file: str
     rows: int
@@ -39,16 +39,16 @@ class GlueTest:
 
 @dataclass(frozen=True)
 class GlueTask:
-    """How one task of GLUE is laid out.
+    """Layout of one GLUE task.
 
     Attributes:
         texts: columns of the text, and of the second text, in training and dev files.
         label: column of the label there.
-        metrics: those that GLUE reports, as our `score` names them; the first is the main one.
-        tests: name in a submission → test table. It has a header, also where the others have none.
-        labels: official names of the classes; none for a score.
-        header: training and dev files name their columns.
-        test_texts: columns in test files, where they are others.
+        metrics: metrics that GLUE reports, with the names of our `score`; the first is the main one.
+        tests: name in a submission → test table. A test table always has a header.
+        labels: official names of the classes; empty for a score.
+        header: whether training and dev files have a header.
+        test_texts: columns in test files, if they differ.
     """
 
     texts: tuple[str, ...]
@@ -140,7 +140,7 @@ SUBMISSION = {name: task for task in GLUE.values() for name in task.tests}
 
 
 def glue_task(name: str, test: bool = False) -> Task:
-    """Make the task of a GLUE folder, for its training and dev files, or for its test files, which have no labels."""
+    """Return the task of a GLUE folder, for its training and dev files or for its test files, which have no labels."""
     if name not in GLUE:
         raise ValueError(f"A GLUE task must be one of its nine. Received: {name!r}. Use one of: {', '.join(GLUE)}.")
     task = GLUE[name]
@@ -151,17 +151,17 @@ def glue_task(name: str, test: bool = False) -> Task:
 
 
 def write_glue_submission(path: str | Path, predictions: Mapping[str, str | Path]) -> tuple[str, ...]:
-    """Write predictions on the test tables as the .zip that the server of GLUE takes.
+    """Write predictions on the test tables as a submission .zip for the GLUE server.
 
     Args:
-        path: of the .zip; the same predictions give the same bytes.
+        path: path of the .zip; equal predictions give equal bytes.
         predictions: name in the submission, such as `CoLA.tsv` → .jsonl of predictions in the order of the test table,
-            or .tsv as `write_glue_table` writes it.
+            or .tsv as written by `write_glue_table`.
     Returns:
-        Names of the eleven files of a whole submission that were not given; the server takes a whole one only.
+        Names of the files missing from the eleven of a complete submission; the server accepts only complete ones.
     Raises:
-        FileNotFoundError: there is no such file of predictions.
-        ValueError: a name is none of the eleven, or a file has not one official prediction for each row of its table.
+        FileNotFoundError: a file of predictions does not exist.
+        ValueError: a name is not one of the eleven, or a file does not have one valid prediction per row of its table.
     """
     path = check_local(path)
     unknown = [name for name in predictions if name not in SUBMISSION]
@@ -174,7 +174,7 @@ def write_glue_submission(path: str | Path, predictions: Mapping[str, str | Path
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with zipfile.ZipFile(partial, "w") as archive:
         for name, content in contents.items():
-            member = zipfile.ZipInfo(name)  # of no date
+            member = zipfile.ZipInfo(name)  # without a date
             member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(member, content)
     os.replace(partial, path)
@@ -214,7 +214,7 @@ def _read_scores(file: str | Path, _: tuple[str, ...]) -> Iterator[float]:
 
 
 def _read_values(file: str | Path, field: str) -> Iterator[tuple[str, Any]]:
-    """Yield the place of each prediction and its value: a field of an object, or what a table has in its place."""
+    """Yield the location of each prediction and its value, from a field of JSON lines or the column of a GLUE table."""
     if require_ending(file, (".jsonl", ".tsv")) == ".jsonl":
         for number, fields in read_objects(file):
             place = f"{file}, row {number}"

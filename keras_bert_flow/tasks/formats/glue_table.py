@@ -1,4 +1,4 @@
-"""The table in which GLUE's server takes predictions of classes and of numbers: index, from 0, and prediction."""
+"""GLUE prediction tables, for classes and for numbers: the columns index, from 0, and prediction."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -10,16 +10,16 @@ COLUMNS = ("index", "prediction")
 
 
 def format_glue_table(values: Iterable[Any]) -> str:
-    """Return the table of some values, as they are."""
+    """Return values, unchanged, as a GLUE prediction table."""
     header = "\t".join(COLUMNS)
     return f"{header}\n" + "".join(f"{index}\t{value}\n" for index, value in enumerate(values))
 
 
 def write_glue_table(path: str | Path, values: Iterable[str | float]) -> None:
-    """Write labels or numbers as they are. Which GLUE takes, `glue.write_glue_submission` sees to.
+    """Write labels or numbers unchanged; `glue.write_glue_submission` checks which ones GLUE accepts.
 
     Raises:
-        ValueError: a label holds a tab or a line end.
+        ValueError: a label contains a tab or a line end.
     """
     written = [str(value) for value in values]
     for index, value in enumerate(written):
@@ -33,10 +33,10 @@ def write_glue_table(path: str | Path, values: Iterable[str | float]) -> None:
 
 
 def walk_glue_table(path: str | Path) -> Iterator[tuple[str, str]]:
-    """Yield the place of each prediction of a table, for messages, and what stands there.
+    """Yield the location of each prediction of a table, for messages, and its text.
 
     Raises:
-        ValueError: the file is no such table, or its rows are not in their order; the message names file and row.
+        ValueError: the file is not such a table, or its rows are out of order; the message names file and row.
     """
     for count, (row, (index, value)) in enumerate(read_rows(path, list(COLUMNS), header=True, num_labels=0)):
         place = f"{path}, row {row}"
@@ -49,12 +49,12 @@ def walk_glue_table(path: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def read_glue_table(path: str | Path, convert: Callable[[str], Any]) -> list[Any]:
-    """Return the predictions of a table in their order.
+    """Return the predictions of a table, in order.
 
     Args:
-        convert: makes a prediction of what stands in the table; `float` of numbers.
+        convert: converts a text of the table to a prediction; `float` for numbers.
     Raises:
-        ValueError: as of `walk_glue_table`, or a prediction cannot be converted.
+        ValueError: as for `walk_glue_table`, or a prediction cannot be converted.
     """
     found = []
     for place, value in walk_glue_table(path):

@@ -1,4 +1,4 @@
-"""Write predictions in the format in which others take them: GLUE's table, SQuAD's JSON, CoNLL's columns."""
+"""Write predictions in official formats: GLUE tables, SQuAD JSON, CoNLL columns."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +19,10 @@ def check_format(name: str, task: Task) -> None:
 
 
 def write_official(path: str | Path, task: Task, examples: Sequence[Any], predictions: Sequence[Prediction]) -> None:
-    """Write a file in the official format of a task, which is there when all is written.
+    """Write predictions in the official format of a task, atomically.
 
     Raises:
-        ValueError: a prediction cannot be said in the format; the message names it.
+        ValueError: the format cannot express a prediction; the message names it.
     """
     unfinished = Path(f"{check_local(path)}.unfinished")
     try:

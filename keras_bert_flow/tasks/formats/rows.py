@@ -1,4 +1,4 @@
-"""Read the rows of .tsv, .csv and .jsonl files, also .gz, and pick columns from them, naming the row of every fault."""
+"""Read rows and columns of .tsv, .csv and .jsonl files, optionally .gz; errors name the row."""
 
 import csv
 import json
@@ -18,14 +18,14 @@ def read_rows(path: str | Path, columns: list[str], header: bool, num_labels: in
     """Yield the values of the named columns, row by row.
 
     Args:
-        path: the file; its ending names the format.
-        columns: names, or where `header` is False numbers from 0.
+        path: the file; its suffix determines the format.
+        columns: names, or numbers from 0 if `header` is False.
         header: the first line of a .tsv or .csv names the columns.
-        num_labels: so many of the columns, the last ones, are labels: in .jsonl they may be numbers or booleans, which
-            are spelt as the file spells them.
+        num_labels: number of label columns, the last ones. In .jsonl they may be numbers or booleans, which are spelt
+            as in the file.
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not of its format, or lacks a column.
+        ValueError: the file is malformed, or lacks a column.
     """
     kind = require_ending(path, TABLES)
     path = str(path)
@@ -35,10 +35,10 @@ def read_rows(path: str | Path, columns: list[str], header: bool, num_labels: in
 
 
 def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[str, Any]]]:
-    """Yield line, from 1, and all values of each row as they stand: the first line is a row like any other.
+    """Yield the line, from 1, and all values of each row, unchanged; the first line is a row like any other.
 
     Raises:
-        FileNotFoundError, ValueError: as of `read_rows`.
+        FileNotFoundError, ValueError: as for `read_rows`.
     """
     kind = require_ending(path, TABLES)
     path = str(path)
@@ -49,13 +49,13 @@ def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[st
 
 
 def read_objects(path: str | Path, packed_as: Sequence[str] = GZIP) -> Iterator[tuple[int, dict]]:
-    """Yield line, from 1, and fields of each object of a .jsonl.
+    """Yield the line, from 1, and the fields of each object of a .jsonl.
 
     Args:
-        packed_as: suffixes of packed files that may follow.
+        packed_as: suffixes of compressed files that may follow.
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no .jsonl, or a line is not one JSON object.
+        ValueError: it is not a .jsonl, or a line is not one JSON object.
     """
     require_ending(path, (".jsonl",), packed_as)
     for number, line in read_lines(path, packed_as):
@@ -64,7 +64,7 @@ def read_objects(path: str | Path, packed_as: Sequence[str] = GZIP) -> Iterator[
 
 
 def parse_object(place: str, text: str) -> dict:
-    """Return the fields of a JSON object; `place` is named where the text is none."""
+    """Return the fields of a JSON object; the error names `place` if the text is not one."""
     try:
         fields = parse_json(text)
     except ValueError:
@@ -83,16 +83,16 @@ def pick_fields(place: str, fields: dict, columns: list[str]) -> list:
 
 
 def spell_label(value: Any) -> Any:
-    """Spell a label of 1 or true as JSON does; leave any other value."""
+    """Return a number or boolean as spelt in JSON, any other value unchanged."""
     return json.dumps(value) if isinstance(value, bool | int | float) else value
 
 
 def require_ending(path: str | Path, endings: tuple[str, ...], packed_as: Sequence[str] = GZIP) -> str:
-    """Return the ending of a file, without that of its packing, where it is one of these.
+    """Return the suffix of a file, without that of its compression, if it is one of `endings`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file has another ending.
+        ValueError: the file has another suffix.
     """
     packing = next((suffix for suffix in packed_as if str(path).endswith(suffix)), "")
     ending = Path(str(path).removesuffix(packing)).suffix
@@ -109,14 +109,14 @@ def require_ending(path: str | Path, endings: tuple[str, ...], packed_as: Sequen
 
 
 def read_lines(path: str | Path, packed_as: Sequence[str] = GZIP) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line; only a line feed ends one, as U+2028 and its like occur inside texts."""
+    """Yield the number and text of each line; only a line feed ends one, since U+2028 and the like occur in texts."""
     path = str(path)
     for number, line in enumerate(read_byte_lines(path, packed_as), 1):
         yield number, _decode(path, number, line)
 
 
 def abridge(names: Iterable[str], limit: int = 20, width: int = 40) -> str:
-    """List names on one line, cutting long ones, and counting those beyond `limit`."""
+    """Join names on one line, truncating long ones and counting those beyond `limit`."""
     names = [" ".join(name.split()) for name in names]
     shown = [name if len(name) <= width else f"{name[:width]}..." for name in names[:limit]]
     return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")
@@ -131,7 +131,7 @@ def _parse_tsv(path: str) -> Iterator[Row]:
 def _parse_csv(path: str) -> Iterator[Row]:
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
     while True:
-        number = reader.line_num + 1  # a quoted value may run over several lines: name the first
+        number = reader.line_num + 1  # a quoted value may span several lines: name the first
         try:
             values = next(reader)
         except StopIteration:

@@ -8,17 +8,17 @@ import numpy as np
 from keras_bert_flow.tasks.formats.rows import abridge
 from keras_bert_flow.tasks.formats.tables import require_text
 
-# What float() takes besides, such as 1_000, infinity or Arabic digits, is more likely a slip.
+# What float() also accepts, such as 1_000, infinity or Arabic digits, is more likely a mistake.
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 LARGEST = float(np.finfo(np.float32).max)
 
 
 def read_score(place: str, column: str, value: Any, lowest: float = -np.inf, highest: float = np.inf) -> float:
-    """Return the number that a column holds.
+    """Return the number that a column contains.
 
     Raises:
-        ValueError: it holds none, or one that is not from `lowest` to `highest`.
+        ValueError: it is not a number, or not from `lowest` to `highest`.
     """
     require_text(place, column, value)
     spelt = value.strip()
@@ -37,7 +37,7 @@ def read_score(place: str, column: str, value: Any, lowest: float = -np.inf, hig
 
 
 def require_different_scores(scores: list[float], place: str) -> None:
-    """Refuse the scores of a training table, which begins at `place`, where they are all one."""
+    """Raise ValueError if all scores of a training table, which begins at `place`, are equal."""
     if np.ptp(scores) == 0:
         raise ValueError(
             "A training table must have at least two different scores. "

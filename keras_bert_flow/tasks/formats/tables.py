@@ -1,4 +1,4 @@
-"""Read a task's table: texts, perhaps second texts, and labels, from .tsv, .csv or .jsonl, also .gz."""
+"""Read a task's table of texts or text pairs with labels, from .tsv, .csv or .jsonl, optionally .gz."""
 
 import logging
 import re
@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_bert_flow.tasks.formats.rows import Row, abridge, read_rows
 
-# At most 18 digits: what int64 holds, and far below the length at which int() refuses a text.
+# At most 18 digits, which fit in int64, and are far fewer than int() rejects.
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 _logger = logging.getLogger(__name__)
@@ -23,11 +23,11 @@ class TaskTable:
     """Examples of a task, in the order of the file.
 
     Attributes:
-        path: where the table was read, for messages.
+        path: file of the table, for messages.
         texts: text of each example, as written.
-        text_pairs: second text of each example; None where the task has one text.
+        text_pairs: second text of each example; None if the task has one text.
         labels: name of each example's class, without surrounding blanks.
-        rows: line of the file on which each example starts, from 1; empty where no file was read.
+        rows: line of the file on which each example starts, from 1; empty if not read from a file.
     """
 
     path: str
@@ -47,20 +47,20 @@ def read_table(
 ) -> TaskTable:
     """Read a table of texts with labels.
 
-    .tsv is split on the tab and knows no quoting (GLUE's files hold bare quotes); .csv is quoted as in RFC 4180; each
-    line of .jsonl is an object with named fields, whose label may also be a number or a boolean. UTF-8, with or without
-    a byte order mark. Blank lines are skipped.
+    .tsv is split at tabs, without quoting (GLUE's files contain bare quotes); .csv is quoted as in RFC 4180; each line
+    of .jsonl is an object with named fields, whose label may also be a number or a boolean. UTF-8, with or without a
+    byte order mark. Blank lines are skipped.
 
     Args:
         path: the file.
-        text: column of the text: its name, or where `header` is False its number from 0.
+        text: column of the text: its name, or its number from 0 if `header` is False.
         text_pair: column of a second text.
         label: column of the label.
         header: the first line of a .tsv or .csv names the columns. A .jsonl always names its own.
-        max_examples: read only the first so many examples.
+        max_examples: read at most this many examples; None reads all.
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file, or a row of it, is not such a table; the message names the row.
+        ValueError: the file, or a row of it, is malformed; the message names the row.
     """
     texts = [text] if text_pair is None else [text, text_pair]
     examples = []
@@ -75,10 +75,10 @@ def read_table(
 def read_columns(
     path: str | Path, texts: list[str], labels: list[str], header: bool, max_examples: int | None
 ) -> Iterator[Row]:
-    """Yield the texts and labels of each row, as `read_table` reads them; the labels are not looked at.
+    """Yield the texts and labels of each row, as `read_table` reads them; the labels are not checked.
 
     Raises:
-        FileNotFoundError, ValueError: as `read_table`.
+        FileNotFoundError, ValueError: as for `read_table`.
     """
     columns = [*texts, *labels]
     if len(set(columns)) < len(columns):
@@ -92,11 +92,11 @@ def read_columns(
 
 
 def trim_labels(places: Sequence[str], labels: Sequence[Any]) -> list[Any]:
-    """Remove the blanks around names, and around those of tuples, and log one warning where there are any.
+    """Strip blanks around names, also of tuples, and log one warning if there were any.
 
     Args:
         places: file and row of each label.
-        labels: names, tuples of names, which lose repeated ones as well, or anything else, which stays as it is.
+        labels: names; tuples of names, which also lose repeated ones; or anything else, which is unchanged.
     """
     trimmed = [_trim(label) for label in labels]
     changed = [number for number, pair in enumerate(zip(labels, trimmed, strict=True)) if _has_blanks(*pair)]
@@ -110,7 +110,7 @@ def trim_labels(places: Sequence[str], labels: Sequence[Any]) -> list[Any]:
 
 
 def limit_examples(path: str | Path, examples: Iterator[Any], max_examples: int | None) -> Iterator[Any]:
-    """Yield the first so many examples of a file, all where `max_examples` is None; none at all is an error."""
+    """Yield at most `max_examples` examples of a file, None for all; raises ValueError if there are none."""
     if max_examples is not None and max_examples < 1:
         raise ValueError(
             f"`max_examples` must be at least 1. Received: {max_examples}. Leave it out to read every row."
@@ -123,7 +123,7 @@ def limit_examples(path: str | Path, examples: Iterator[Any], max_examples: int 
 
 
 def label_names(train: TaskTable) -> tuple[str, ...]:
-    """Return the classes of a training table, sorted: by value where every name is an integer, else by spelling.
+    """Return the classes of a training table, sorted by value if every name is an integer, else by spelling.
 
     Raises:
         ValueError: the table has one class only, so there is nothing to learn.
@@ -132,7 +132,7 @@ def label_names(train: TaskTable) -> tuple[str, ...]:
 
 
 def class_names(labels: Iterable[str], source: str) -> tuple[str, ...]:
-    """Return the classes among labels as `label_names` does; `source` says in its message where they were read."""
+    """Return the classes among labels as `label_names` does; `source` names their origin in its error message."""
     names = sort_names(labels)
     if len(names) < 2:
         received = f"{source}, where all are {names[0]!r}" if names else "none"
@@ -144,7 +144,7 @@ def class_names(labels: Iterable[str], source: str) -> tuple[str, ...]:
 
 
 def sort_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return each name once, by value where every name is an integer, else by spelling."""
+    """Return the distinct names, sorted by value if every name is an integer, else by spelling."""
     names = sorted(set(names))
     if all(INTEGER.fullmatch(name) for name in names):
         names.sort(key=int)
@@ -152,7 +152,7 @@ def sort_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def label_ids(table: TaskTable, names: tuple[str, ...]) -> np.ndarray:
-    """Number the labels of a table by their place in `names`.
+    """Return the class id of each label of a table: its index in `names`.
 
     Returns:
         int32, (examples,).
@@ -164,7 +164,7 @@ def label_ids(table: TaskTable, names: tuple[str, ...]) -> np.ndarray:
 
 
 def number_labels(labels: Iterable[str], places: Iterable[str], names: tuple[str, ...]) -> np.ndarray:
-    """Number labels as `label_ids` does; a label's place stands before a message about it."""
+    """Return class ids as `label_ids` does; an error message begins with the label's place."""
     numbers = {name: number for number, name in enumerate(names)}
     ids = []
     for label, place in zip(labels, places, strict=True):
@@ -178,17 +178,17 @@ def number_labels(labels: Iterable[str], places: Iterable[str], names: tuple[str
 
 
 def require_text(place: str, column: str, value: Any) -> None:
-    """Refuse a value that no tokenizer takes, or that is blank."""
+    """Raise ValueError for a value that is blank or that no tokenizer accepts."""
     if not isinstance(value, str) or not value.strip():
         received = abridge([repr(value)])
         raise ValueError(f"{place}: column {column!r} must hold text. Received: {received}. Fill it or drop the row.")
-    if "\0" in value:  # JSON can spell it
+    if "\0" in value:  # JSON can encode it
         raise ValueError(
             f"{place}: column {column!r} must not hold NUL. Received: {abridge([repr(value)])}. Remove it."
         )
     try:
         value.encode()
-    except UnicodeEncodeError:  # JSON can spell half a surrogate pair
+    except UnicodeEncodeError:  # JSON can encode a lone surrogate
         received = abridge([ascii(value)])
         raise ValueError(
             f"{place}: column {column!r} must be Unicode. Received: {received}. Correct the row."

@@ -1,1 +1,1 @@
-"""Tasks on words: reading, schemes of tags, windows, spans and their scores."""
+"""Token classification: CoNLL files, tagging schemes, windows, and span metrics."""

@@ -1,4 +1,4 @@
-"""Read sentences of tagged words, in columns as at CoNLL or as lines of JSON, and write predictions in columns."""
+"""Read tagged sentences from CoNLL columns or JSON lines, and write predictions as CoNLL columns."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords
 
 DOCUMENT_MARK = "-DOCSTART-"
 LAST = "last"
-BLANKS = " \t"  # what parts columns; other blanks, such as U+00A0, occur within words
+BLANKS = " \t"  # column separators; other blanks, such as U+00A0, occur within words
 Token = tuple[int, str, str | None]  # line of the file, from 1; word; tag
 
 
@@ -23,19 +23,19 @@ def read_tagged_words(
 ) -> list[TaggedWords]:
     """Read sentences of words and their tags.
 
-    A file that ends in .jsonl holds an object a line: {"words": [...], "tags": [...]}. Any other holds a word a line,
-    in columns parted by any number of spaces and tabs; a blank line ends a sentence, and so does one that begins with
-    -DOCSTART-, which is no word. Both may be gzip, ending in .gz. UTF-8, with or without a byte order mark; lines may
-    end in CR LF.
+    A .jsonl file has one object per line: {"words": [...], "tags": [...]}. Any other file has one word per line, in
+    columns separated by any number of spaces and tabs; a blank line ends a sentence, and so does a line that begins
+    with -DOCSTART-, which is not a word. Both may be gzipped, ending in .gz. UTF-8, with or without a byte order mark;
+    lines may end in CR LF.
 
     Args:
         word_column: number of the column of words, from 0, or "last".
-        tag_column: of the column of tags. A line of JSON has names in the place of numbers.
-        has_labels: the file has tags, which are read.
-        max_examples: read only the first so many sentences.
+        tag_column: number of the column of tags. JSON lines have names instead of numbers.
+        has_labels: whether to read tags.
+        max_examples: read at most this many sentences; None reads all.
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not such a table; the message names file and row.
+        ValueError: the file is malformed; the message names file and row.
     """
     path = str(path)
     if not Path(path).is_file():
@@ -58,10 +58,10 @@ def read_tagged_words(
 
 
 def read_predicted_tags(path: str | Path, examples: Sequence[TaggedWords]) -> list[TaggedWords]:
-    """Read the tags that were predicted for some sentences: columns, the word first and the tag last.
+    """Read the predicted tags of some sentences from columns, the word first and the tag last.
 
     Raises:
-        ValueError: the words are others; the message names file and row.
+        ValueError: the words differ from those of the sentences; the message names file and row.
     """
     found = read_tagged_words(path, 0, LAST)
     for gold, predicted in zip(examples, found, strict=False):
@@ -74,12 +74,12 @@ def read_predicted_tags(path: str | Path, examples: Sequence[TaggedWords]) -> li
 
 
 def write_conll(path: str | Path, examples: Sequence[TaggedWords], predicted: Sequence[Sequence[str]]) -> None:
-    """Write word, tag where there is one, and predicted tag, parted by a space, as conlleval reads them.
+    """Write word, tag if there is one, and predicted tag, separated by a space, as conlleval reads them.
 
     Args:
         predicted: the tags predicted for each sentence.
     Raises:
-        ValueError: a word holds a space, a tab or a line end, so that its line could not be read again.
+        ValueError: a word contains a space, a tab or a line end, so that its line could not be read back.
     """
     lines = []
     for example, tags in zip(examples, predicted, strict=True):
@@ -125,7 +125,7 @@ def _sentence(path: str, tokens: list[Token]) -> TaggedWords:
 
 
 def _parse_columns(path: str, columns: list[int]) -> Iterator[Token | None]:
-    """Yield a token for each word, and None where a sentence ends."""
+    """Yield a token for each word, and None at the end of a sentence."""
     width = 0
     for number, line in read_lines(path):
         values = re.split(f"[{BLANKS}]+", line.strip(BLANKS))
@@ -177,7 +177,7 @@ def _strings(place: str, name: str, fields: dict) -> tuple[str, ...]:
             "".join(values).encode()
             if not any("\0" in value for value in values):
                 return tuple(values)
-        except UnicodeEncodeError:  # JSON can spell half a surrogate pair, which no tokenizer takes
+        except UnicodeEncodeError:  # JSON can encode a lone surrogate, which no tokenizer accepts
             pass
     received = abridge([ascii(values)]) if name in fields else f"only {abridge(fields) or 'nothing'}"
     raise ValueError(

@@ -1,4 +1,4 @@
-"""Measure predicted tags by the spans that they write: precision, recall and F1, over all and for each type."""
+"""Span metrics of predicted tags: precision, recall and F1, overall and per type."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ def count_spans(
     """Count the spans of each type.
 
     Args:
-        gold: tags of each sentence, as the table has them.
-        predicted: tags of each sentence, as a model has them.
-        strict: how spans are read, see `spans_of`: by conlleval's rules, which are those of seqeval's default mode, or
-            as in seqeval's strict mode.
+        gold: gold tags of each sentence.
+        predicted: predicted tags of each sentence.
+        strict: read spans as in seqeval's strict mode, instead of by conlleval's rules, which are those of seqeval's
+            default mode; see `spans_of`.
     Returns:
-        Type → counts, by name; types that occur in `gold` or `predicted`.
+        Type → counts, sorted by name; types that occur in `gold` or `predicted`.
     Raises:
-        ValueError: sentences or their lengths differ, or a tag is not one of the scheme.
+        ValueError: the numbers of sentences or their lengths differ, or a tag is not in the scheme.
     """
     _require_pairs(gold, predicted)
     all_gold, all_predicted, correct = Counter[str](), Counter[str](), Counter[str]()
@@ -40,12 +40,12 @@ def count_spans(
 def span_metrics(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: str, strict: bool = False
 ) -> dict[str, float]:
-    """Score predicted tags over all types together.
+    """Compute precision, recall and F1 of spans over all types, and the accuracy of words.
 
     Returns:
-        precision, recall and f1 of spans (micro), 0 to 1; accuracy: the share of words with the right tag.
+        precision, recall and f1 of spans (micro), 0 to 1; accuracy: the share of words with the correct tag.
     Raises:
-        ValueError: as `count_spans`; or there is no word.
+        ValueError: as for `count_spans`, or there are no words.
     """
     return measure_sentences(count_sentences(gold, predicted, scheme, strict))
 
@@ -53,10 +53,10 @@ def span_metrics(
 def count_sentences(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: str, strict: bool = False
 ) -> np.ndarray:
-    """Count in each sentence what `measure_sentences` measures; arguments and errors as of `count_spans`.
+    """Return the counts of each sentence for `measure_sentences`; arguments and errors as for `count_spans`.
 
     Returns:
-        int64, (sentences, 5): spans of gold, predicted, in both; words; words with the right tag.
+        int64, (sentences, 5): gold spans, predicted spans, spans in both; words; words with the correct tag.
     """
     _require_pairs(gold, predicted)
     counts = np.zeros((len(gold), 5), dtype=np.int64)
@@ -68,7 +68,7 @@ def count_sentences(
 
 
 def measure_sentences(counts: np.ndarray) -> dict[str, float]:
-    """Score sentences by their counts; as `span_metrics`."""
+    """Compute the metrics of `span_metrics` from the counts of sentences."""
     *of_spans, words, same = counts.sum(axis=0).tolist()
     total = Counts(*of_spans)
     if not words:
@@ -79,7 +79,7 @@ def measure_sentences(counts: np.ndarray) -> dict[str, float]:
 def span_table(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: str, strict: bool = False
 ) -> dict[str, dict[str, float | int]]:
-    """Score each type: type → precision, recall, f1, and the counts gold, predicted and correct."""
+    """Return type → precision, recall, f1, and the counts gold, predicted and correct."""
     counts = count_spans(gold, predicted, scheme, strict)
     return make_table(counts, counts.values())
 

@@ -1,4 +1,4 @@
-"""Count the tagged words that a model does not see as they are written, and the spans that no window shows whole."""
+"""Count tagged words that a model does not see as written, and spans that no window contains whole."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 def count_hidden_words(
     tokenizer: Tokenizer, examples: Sequence[TaggedWords], features: Features, scheme: str, strict: bool
 ) -> dict[str, dict[str, int]]:
-    """Count words and spans whose tags must be given without seeing all of their text.
+    """Count words and spans whose tags must be predicted without seeing all of their text.
 
     Args:
-        features: what `TokenClassification.encode` made of the examples with this tokenizer.
+        features: the examples as encoded by `TokenClassification.encode` with this tokenizer.
         scheme, strict: how spans are read.
     Returns:
-        words: total, and by reason no_piece, the tokenizer drops all of it; unknown, part of it is [UNK]; cut, it is
-        longer than a row. spans: total and cut, no window shows all of it. Each of the two only where there is such a
-        word or span.
+        words: total, and by reason no_piece, the tokenizer drops the whole word; unknown, part of it is [UNK]; cut, it
+        is longer than a row. spans: total and cut, no window contains the whole span. Each is absent if there is no
+        such word or span.
     """
-    reason_of = _Reasons(tokenizer, room=(features.sequence_length or 0) - 2)  # [CLS], [SEP]; `encode` has set it
+    reason_of = _Reasons(tokenizer, room=(features.sequence_length or 0) - 2)  # [CLS], [SEP]; `encode` sets the length
     words = Counter(reason_of[word] for example in examples for word in example.words)
     total = words.total()
     del words[None]
@@ -33,7 +33,7 @@ def count_hidden_words(
 
 
 class _Reasons(dict):
-    """Why a word is not shown as it is written, worked out when it is first met; None if it is."""
+    """Cache of the reason why a word is not shown as written; None if it is."""
 
     def __init__(self, tokenizer: Tokenizer, room: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Read spans from the tags of words, and write tags for spans, in the schemes IOB1, IOB2, BIOES and plain."""
+"""Tagging schemes IOB1, IOB2, BIOES and plain: read spans from tags, and write tags for spans."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -8,12 +8,12 @@ from keras_bert_flow.tasks.formats.rows import abridge
 
 OUTSIDE = "O"
 PREFIXES = {"IOB1": "BI", "IOB2": "BI", "BIOES": "BIES"}
-PLAIN = "plain"  # each tag is a type, as of parts of speech: a span is a word
+PLAIN = "plain"  # each tag is a type, as in part-of-speech tagging: a span is one word
 SCHEMES = (*PREFIXES, PLAIN)
 
 
 class Span(NamedTuple):
-    """Words that are one thing of a type: from `first` up to `end`, which is the word after the last."""
+    """A typed span of words, from `first` to before `end`."""
 
     type: str
     first: int
@@ -24,11 +24,11 @@ def spans_of(tags: Sequence[str], scheme: str, strict: bool = False) -> list[Spa
     """Return the spans of a sentence, from left to right.
 
     Args:
-        strict: count only spans that are written as the scheme asks, as seqeval's strict mode does. Otherwise an I that
-            nothing begins, or of another type than the word before, begins a span itself, as for conlleval; E and S,
-            which conlleval does not know, are read as in seqeval's default mode.
+        strict: return only spans that are well-formed in the scheme, as in seqeval's strict mode. Otherwise an I
+            without a beginning, or of another type than the word before, begins a span itself, as in conlleval; E and
+            S, which conlleval does not know, are read as in seqeval's default mode.
     Raises:
-        ValueError: a tag is not one of the scheme.
+        ValueError: a tag is not in the scheme.
     Source: conlleval (E. Tjong Kim Sang), `startOfChunk` and `endOfChunk`; seqeval 1.2.2, metrics and scheme.
     """
     if scheme == PLAIN:
@@ -45,7 +45,7 @@ def tags_of(spans: Iterable[Span], length: int, scheme: str) -> list[str]:
     """Return the tags of a sentence of `length` words that has these spans.
 
     Raises:
-        ValueError: spans overlap, or stand outside the sentence; or the scheme is plain and one has several words.
+        ValueError: spans overlap or lie outside the sentence; or the scheme is plain and one has several words.
     """
     tags, before = [OUTSIDE] * length, Span("", 0, 0)
     for span in sorted(spans, key=lambda span: span.first):
@@ -60,19 +60,19 @@ def tags_of(spans: Iterable[Span], length: int, scheme: str) -> list[str]:
 
 
 def find_fault(tags: Sequence[str], scheme: str) -> int | None:
-    """Return the first word whose tag the scheme does not allow where it stands; None where all are legal."""
+    """Return the index of the first tag that the scheme does not allow there; None if all are legal."""
     legal = tags_of(spans_of(tags, scheme, strict=True), len(tags), scheme)
     return next((place for place, tag in enumerate(tags) if tag != legal[place]), None)
 
 
 def detect_scheme(sentences: Sequence[Sequence[str]], place: Callable[[int, int], str]) -> str:
-    """Tell in which scheme sentences are tagged.
+    """Detect the tagging scheme of sentences.
 
     Args:
         sentences: the tags of each.
-        place: says in a message where a word stands, from the numbers of sentence and word.
+        place: describes the location of a word in a message, from the numbers of sentence and word.
     Raises:
-        ValueError: it is plain for some tags and not for others, or no scheme allows every sentence.
+        ValueError: some tags are plain and others are not, or no scheme allows every sentence.
     """
     tags = {tag for sentence in sentences for tag in sentence}
     strange = {tag for tag in tags if not is_tag(tag, "BIOES")}
@@ -82,7 +82,7 @@ def detect_scheme(sentences: Sequence[Sequence[str]], place: Callable[[int, int]
         return PLAIN
     schemes = ("BIOES",) if any(tag[0] in "ES" for tag in tags) else ("IOB2", "IOB1")
     faults = {scheme: _find_faults(sentences, strange, scheme) for scheme in schemes}
-    scheme = min(schemes, key=lambda scheme: len(faults[scheme]))  # the first of equals: IOB2
+    scheme = min(schemes, key=lambda scheme: len(faults[scheme]))  # the first of ties: IOB2
     if not faults[scheme]:
         return scheme
     sentence, word = faults[scheme][0]
@@ -96,7 +96,7 @@ def detect_scheme(sentences: Sequence[Sequence[str]], place: Callable[[int, int]
 
 
 def tag_names(tags: Iterable[str], scheme: str) -> tuple[str, ...]:
-    """Return every tag that the scheme has for the types of these tags, O first, though some may not occur here."""
+    """Return all tags of the scheme for the types of these tags, O first, including tags that do not occur here."""
     if scheme == PLAIN:
         return tuple(sorted(set(tags)))
     types = sorted({split_tag(tag)[1] for tag in tags if tag != OUTSIDE})
@@ -105,7 +105,7 @@ def tag_names(tags: Iterable[str], scheme: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def is_tag(tag: str, scheme: str) -> bool:
-    """Tell whether a scheme has such a tag: O, or a letter of the scheme, with a type as in B-PER or alone."""
+    """Return whether a tag is in a scheme: O, or a letter of the scheme, alone or with a type as in B-PER."""
     if scheme == PLAIN or tag == OUTSIDE:
         return True
     prefix, type_ = split_tag(tag)
@@ -113,13 +113,13 @@ def is_tag(tag: str, scheme: str) -> bool:
 
 
 def describe_scheme(scheme: str) -> str:
-    """Say which tags a scheme has."""
+    """Describe the tags of a scheme, for messages."""
     return "any" if scheme == PLAIN else f"{scheme}: O, {', '.join(f'{letter}-type' for letter in PREFIXES[scheme])}"
 
 
 @lru_cache(maxsize=4096)
 def split_tag(tag: str) -> tuple[str, str]:
-    """Split B-PER into B and PER; a type may hold hyphens, or be empty."""
+    """Split B-PER into B and PER; a type may contain hyphens, or be empty."""
     prefix, _, type_ = tag.partition("-")
     return prefix, type_
 
@@ -154,7 +154,7 @@ def _strict_spans(tags: Sequence[str], scheme: str) -> list[Span]:
 def _begins(before: tuple[str, str], cell: tuple[str, str], scheme: str) -> bool:
     if scheme != "IOB1":
         return cell[0] in "BS"
-    # B parts two spans of one type that touch; elsewhere it has no place. An I after such a B begins anew.
+    # B separates adjacent spans of one type, and is illegal elsewhere. An I after an illegal B begins a new span.
     touches = before[0] != OUTSIDE and before[1] == cell[1]
     return touches if cell[0] == "B" else cell[0] == "I" and (not touches or before[0] == "B")
 
@@ -166,7 +166,7 @@ def _continues(before: tuple[str, str], cell: tuple[str, str], scheme: str) -> b
 def _closes(last: tuple[str, str], after: tuple[str, str], scheme: str) -> bool:
     if scheme == "BIOES":
         return last[0] in "ES"
-    # seqeval has no rule by which a B that follows a B of another type ends it in IOB1: neither of them counts there.
+    # In IOB1, seqeval has no rule by which a B ends a preceding B of another type: neither of them counts there.
     return scheme == "IOB2" or not (last[0] == after[0] == "B" and last[1] != after[1])
 
 
@@ -189,7 +189,7 @@ def _join(prefix: str, type_: str) -> str:
 
 
 def _find_faults(sentences: Sequence[Sequence[str]], strange: set[str], scheme: str) -> list[tuple[int, int]]:
-    """Return sentence and word of each sentence's first tag that is not the scheme's, or stands where it must not."""
+    """Return (sentence, word) of the first tag of each sentence that is not in the scheme or not legal there."""
     faults = []
     for number, tags in enumerate(sentences):
         odd = next((place for place, tag in enumerate(tags) if tag in strange), None)

@@ -1,4 +1,4 @@
-"""Hold a sentence as words, with a tag for each where somebody gave them."""
+"""A sentence as words, optionally with a tag for each."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from keras_bert_flow.tasks.tagging.word_splitting import split_words
 
 @dataclass(frozen=True)
 class TaggedWords:
-    """A sentence in words.
+    """A sentence as words, optionally tagged.
 
     Attributes:
         words: as written.
-        tags: one a word; None where nobody has tagged the sentence.
-        path: where it was read, for messages.
-        rows: line of the file on which each word stands, from 1; empty where no file was read.
-        text: what was written, where the words were split from a text.
-        offsets: first character of each word in `text`, and the one after its last; empty where there is no `text`.
+        tags: one per word; None if the sentence is not tagged.
+        path: file that it was read from, for messages.
+        rows: line of the file of each word, from 1; empty if not read from a file.
+        text: the original text, if the words were split from one.
+        offsets: start and end of each word in `text`, in characters; empty if there is no `text`.
     """
 
     words: tuple[str, ...]
@@ -31,7 +31,7 @@ class TaggedWords:
 
     @classmethod
     def from_text(cls, text: str) -> "TaggedWords":
-        """Split a text into words without tags, which remember where they stood."""
+        """Split a text into untagged words with offsets."""
         words = split_words(text)
         return cls(
             words=tuple(word.text for word in words),
@@ -40,13 +40,13 @@ class TaggedWords:
         )
 
     def place(self, word: int) -> str:
-        """Say in a message where a word stands."""
+        """Describe the location of a word, for messages."""
         if self.rows:
             return f"{self.path}, row {self.rows[word]}"
         return f"{self.path or 'sentence'} {' '.join(self.words[:5])!r}, word {word + 1}"
 
     def written(self) -> tuple[str, tuple[tuple[int, int], ...]]:
-        """Return the text and where its words stand in it; words without a text are joined by single spaces."""
+        """Return the text and the offsets of its words; words without a text are joined by single spaces."""
         if self.text is not None:
             return self.text, self.offsets
         offsets, start = [], 0
@@ -56,7 +56,7 @@ class TaggedWords:
         return " ".join(self.words), tuple(offsets)
 
     def show_spans(self, spans: Iterable[Span]) -> list[dict[str, Any]]:
-        """Say of each span its type, where it stands in words and in characters, and its text."""
+        """Return the type of each span, its position in words and in characters, and its text."""
         text, offsets = self.written()
         places = [(span, offsets[span.first][0], offsets[span.end - 1][1]) for span in spans]
         return [
@@ -76,7 +76,7 @@ def gold_tags(examples: Sequence[TaggedWords]) -> list[tuple[str, ...]]:
     """Return the tags of each sentence.
 
     Raises:
-        ValueError: nobody has tagged one.
+        ValueError: a sentence is not tagged.
     """
     tags = []
     for example in examples:

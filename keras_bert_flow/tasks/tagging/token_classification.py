@@ -1,4 +1,4 @@
-"""Tag words: named entities, parts of speech, chunks."""
+"""Token classification: named entities, parts of speech, chunks."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,18 +43,18 @@ OUTPUT = "logits"
 
 @dataclass(frozen=True)
 class TokenClassification(TokenClassificationSettings, Task):
-    """Give each word of a sentence a tag. A word is tagged at its first piece, as in the paper.
+    """Token classification: a tag for each word, predicted at its first piece, as in the paper.
 
     Attributes:
         word_column: column of the words, from 0, or "last". A .jsonl has the fields `words` and `tags`.
         tag_column: column of the tags.
-        scheme: IOB1, IOB2, BIOES, or plain where a tag says nothing of its neighbours; None: `learn` finds out, and
-            refuses training tables that are legal in none. Named, tags that are not legal are read as by conlleval.
-        stride: sentences that are too long are cut into windows; at most so many pieces from one to the next. None:
+        scheme: IOB1, IOB2, BIOES, or plain if tags are independent of their neighbours. None: `learn` detects it, and
+            rejects training tables that are legal in none. If given, illegal tags are read as by conlleval.
+        stride: sentences that are too long are split into windows, at most this many pieces from one to the next. None:
             half a window.
         strict: predictions and labels are read as in seqeval's strict mode, for spans and for the score.
         main_metric: precision, recall, f1 or accuracy; `learn` makes it accuracy for plain tags.
-        labels: the tags, as `learn` found them.
+        labels: the tags, as found by `learn`.
     Source: Devlin et al. 2019, section 5.3; arXiv:1810.04805.
     """
 
@@ -84,7 +84,7 @@ class TokenClassification(TokenClassificationSettings, Task):
         return read_tagged_words(path, self.word_column, self.tag_column, has_labels, max_examples)
 
     def pose(self, item: Any) -> TaggedWords:
-        """Make an example of a text, which is split into words, or of a list of words."""
+        """Make an example from a text, which is split into words, or from a list of words."""
         if isinstance(item, str):
             return TaggedWords.from_text(item)
         if not isinstance(item, list | tuple) or not all(isinstance(word, str) and word.strip() for word in item):
@@ -95,7 +95,7 @@ class TokenClassification(TokenClassificationSettings, Task):
         return TaggedWords(tuple(item))
 
     def learn(self, examples: Sequence[TaggedWords]) -> "TokenClassification":
-        """Return this task with a scheme and its tags: every one that the scheme has for the types of the examples."""
+        """Return this task with a scheme and all tags that the scheme has for the types of the examples."""
         sentences = gold_tags(examples)
         scheme: Any = self.scheme or detect_scheme(sentences, lambda sentence, word: examples[sentence].place(word))
         for example, tags in zip(examples, sentences, strict=True):
@@ -116,10 +116,10 @@ class TokenClassification(TokenClassificationSettings, Task):
         )
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[TaggedWords], sequence_length: int) -> Features:
-        """Turn sentences into rows: [CLS], the pieces of words, [SEP]; several windows where they are too long.
+        """Encode sentences as rows: [CLS], the pieces of words, [SEP]; several windows for a long sentence.
 
-        A word that is longer than a window is shown by its first pieces. In windows that overlap each word has its
-        label once, where its answer is taken from, so that none counts more than another.
+        A word that is longer than a window is truncated to its first pieces. In overlapping windows each word has its
+        label only in the window that predicts it, so that all words have the same weight.
         """
         room, stride = window_size(sequence_length, self.stride)
         pieces_of, ids = PiecesOfWords(tokenizer), {name: number for number, name in enumerate(self.labels)}
@@ -156,9 +156,9 @@ class TokenClassification(TokenClassificationSettings, Task):
         """Turn logits into tags and spans.
 
         Returns:
-            For each sentence: words; tags, one a word; probabilities, of these tags; spans, of which each has its type,
-            first_word, end_word (the one after its last), start and end (its first character in the text, and the one
-            after its last) and text. The text is that which the words were split from, or the words joined by spaces.
+            For each sentence: words; tags, one per word; probabilities of these tags; spans, each with type,
+            first_word, end_word (exclusive), start and end (in characters of the text, exclusive) and text. The text is
+            the one that the words were split from, or the words joined by spaces.
         """
         borders = np.cumsum([0, *(len(example.words) for example in examples)])
         chosen, probabilities = np.zeros(borders[-1], dtype=np.int64), np.zeros(borders[-1])
@@ -169,7 +169,7 @@ class TokenClassification(TokenClassificationSettings, Task):
             answered = zip(borders[features.examples], features.details, strict=True)
             places = np.concatenate([border + window.answered for border, window in answered])
             chosen[places] = logits.argmax(axis=-1)
-            logits -= logits.max(axis=-1, keepdims=True)  # of the tag chosen it is 0 now, and exp(0) is 1
+            logits -= logits.max(axis=-1, keepdims=True)  # that of the chosen tag is 0 now, and exp(0) is 1
             probabilities[places] = 1 / np.exp(logits).sum(axis=-1)
         return [
             self._predict(example, [self.labels[tag] for tag in chosen[first:end]], probabilities[first:end].tolist())
@@ -177,11 +177,11 @@ class TokenClassification(TokenClassificationSettings, Task):
         ]
 
     def score(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Measure spans and tags: precision, recall, f1 (over all types) and accuracy (of words), 0 to 1."""
+        """Compute precision, recall and f1 of spans (over all types) and the accuracy of words, 0 to 1."""
         return span_metrics(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
 
     def guess(self, training: Sequence[TaggedWords], examples: Sequence[TaggedWords]) -> list[Prediction]:
-        """Give each word the commonest tag of training, with its share there for a probability."""
+        """Predict the most common tag of training for each word, with its share there as the probability."""
         counts = Counter(chain.from_iterable(gold_tags(training)))
         if not counts:
             raise ValueError(
@@ -196,16 +196,16 @@ class TokenClassification(TokenClassificationSettings, Task):
     def tabulate(
         self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]
     ) -> dict[str, dict[str, float | int]]:
-        """Measure each type: precision, recall, f1, and the counts gold, predicted and correct."""
+        """Compute precision, recall and f1 of each type, and the counts gold, predicted and correct."""
         return span_table(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
 
     def show(self, example: TaggedWords) -> dict[str, Any]:
-        """Return an example for a reader; its labels are the words that have a tag, each as word/tag."""
+        """Return an example for display; its labels are the words with a tag, as word/tag."""
         tagged = zip(example.words, example.tags or (), strict=True)
         return {"text": example.written()[0], "gold": [f"{word}/{tag}" for word, tag in tagged if tag != OUTSIDE]}
 
     def review(self, example: TaggedWords, prediction: Prediction) -> dict[str, Any] | None:
-        """Return the words with a wrong tag, each as word/tag, and the probability of the surest of those tags."""
+        """Return the wrongly tagged words, as word/tag, and the highest probability of these tags."""
         tagged = zip(example.words, example.tags or (), prediction["tags"], prediction["probabilities"], strict=True)
         wrong = [row for row in tagged if row[1] != row[2]]
         if not wrong:
@@ -218,7 +218,7 @@ class TokenClassification(TokenClassificationSettings, Task):
         }
 
     def is_collapsed(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> bool:
-        """Tell whether every word has the same tag, such as O."""
+        """Return whether every word has the same predicted tag, such as O, though the labels differ."""
         return has_collapsed(chain.from_iterable(gold_tags(examples)), chain.from_iterable(_tags(predictions)))
 
     def make_measure(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> Measure:
@@ -229,7 +229,7 @@ class TokenClassification(TokenClassificationSettings, Task):
         write_conll(path, examples, [found["tags"] for found in predictions])
 
     def write_beside(self, path: Path, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> None:
-        with suppress(ValueError):  # a word of a .jsonl may hold a blank, and then no columns can say it
+        with suppress(ValueError):  # a word of a .jsonl may contain a blank, which columns cannot express
             self.write_official(Path(f"{path}.conll"), examples, predictions)
 
     def read_official(self, path: str | Path, examples: Sequence[TaggedWords]) -> list[Prediction]:

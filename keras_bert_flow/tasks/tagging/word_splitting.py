@@ -1,11 +1,11 @@
-"""Split a raw text into words, each with its place, as a tagged table would have them."""
+"""Split raw text into words with offsets, as in tables of tagged words."""
 
 import re
 from typing import NamedTuple
 
 from keras_bert_flow.text.tokenizers.normalization import is_han, is_punctuation
 
-JOINERS = frozenset("-\u2010\u2011'\u2019.&/@_\u00b7")  # between two letters or digits they hold a word together
+JOINERS = frozenset("-\u2010\u2011'\u2019.&/@_\u00b7")  # between two letters or digits they do not split a word
 JOINERS_OF_DIGITS = frozenset(",:")  # 1,000 and 12:30
 
 
@@ -18,13 +18,13 @@ class Word(NamedTuple):
 
 
 def split_words(text: str) -> list[Word]:
-    """Split a text at blanks, and set each Han character and punctuation mark apart; nothing but blanks is lost.
+    """Split text at blanks, Han characters and punctuation marks; only blanks are dropped.
 
-    A mark within a word, as in Jean-Pierre, U.S or 3.5, leaves it whole, since tables of tagged words do: their labels
-    stand on first pieces, so a model has not learnt to tag what follows such a mark.
+    A mark within a word, as in Jean-Pierre, U.S or 3.5, does not split it, as in tables of tagged words: their labels
+    are on first pieces, so a model has not learnt to tag what follows such a mark.
 
     Returns:
-        The words, in order; `text[word.start:word.end] == word.text`, and only blanks stand between them.
+        The words, in order; `text[word.start:word.end] == word.text`, with only blanks between them.
     """
     words = []
     for chunk in re.finditer(r"\S+", text):
@@ -39,7 +39,7 @@ def split_words(text: str) -> list[Word]:
 
 
 def _parts(characters: str, place: int) -> bool:
-    """Tell whether a word ends before the character at `place`."""
+    """Return whether a word ends before the character at `place`."""
     return _stands_alone(characters, place - 1) or _stands_alone(characters, place)
 
 

@@ -1,4 +1,4 @@
-"""Cut sentences that are too long for a model into windows that overlap, at the borders of words."""
+"""Split sentences that are too long for a model into overlapping windows, at word boundaries."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Window:
-    """Words that a model reads in one row, and those of them whose answer counts.
+    """The words of one row, and those whose predictions are taken from it.
 
     Attributes:
-        first: first word read.
-        end: word after the last one read.
-        answered: words of the sentence whose answer is taken from this window, int, (answers,).
-        positions: place of the first piece of each of these among the tokens of the row, int, (answers,).
+        first: first word of the row.
+        end: word after the last one of the row.
+        answered: words of the sentence whose prediction is taken from this window, int, (answers,).
+        positions: position of their first pieces in the row, int, (answers,).
     """
 
     first: int
@@ -25,7 +25,7 @@ class Window:
 
 
 class PiecesOfWords(dict):
-    """The pieces of each word met, never none: a word of which nothing is left, as of controls only, is [UNK]."""
+    """Cache of the pieces of words. A word without pieces, such as one of control characters only, is [UNK]."""
 
     def __init__(self, tokenizer: Tokenizer):
         super().__init__()
@@ -37,10 +37,10 @@ class PiecesOfWords(dict):
 
 
 def window_size(sequence_length: int, stride: int | None) -> tuple[int, int]:
-    """Return how many pieces a row has room for, and the stride; None becomes half a window.
+    """Return the number of pieces that fit into a row, and the stride; None becomes half a window.
 
     Raises:
-        ValueError: there is no room, or the stride is longer than it.
+        ValueError: no piece fits, or the stride is longer than that.
     """
     room = sequence_length - 2  # [CLS], [SEP]
     if room < 1:
@@ -55,26 +55,26 @@ def window_size(sequence_length: int, stride: int | None) -> tuple[int, int]:
 
 
 def cut_windows(lengths: np.ndarray, room: int, stride: int) -> list[Window]:
-    """Cut a sentence into windows, of which each word has its answer from the one that shows most around it.
+    """Split a sentence into windows; each word is predicted in the window with the most context around it.
 
-    Most is: more pieces on the side that has fewer; then more on both; then the earlier window. A word stands in a
-    window whole.
+    Most context means more pieces on the shorter side, then more on both sides, then the earlier window. Words are
+    never split between windows.
 
     Args:
         lengths: pieces of each word, from 1 to `room`, int, (words,).
-        room: pieces in a window.
-        stride: at most so many pieces from the start of a window to the start of the next, but at least a word. Not
-            more than `room`.
-    Source: google-research/bert, run_squad.py, `_check_is_max_context`, where the second rule is 0.01 of the length of
-        the window; that would prefer a long window to one that shows more.
+        room: pieces of a window.
+        stride: most pieces from the start of one window to the start of the next, but at least one word. At most
+            `room`.
+    Source: google-research/bert, run_squad.py, `_check_is_max_context`, where the second rule is 0.01 of the window's
+    length, which would prefer a longer window to one with more context.
     """
-    starts = np.concatenate([[0], np.cumsum(lengths)])  # (words + 1,); of pieces
+    starts = np.concatenate([[0], np.cumsum(lengths)])  # (words + 1,), in pieces
     if starts[-1] <= room:
         words = np.arange(len(lengths))
         return [Window(0, len(lengths), words, 1 + starts[:-1])]
     ranges = _ranges(starts, room, stride)
     context = np.stack([_context(starts, first, end) for first, end in ranges])  # (windows, words)
-    best = context.argmax(axis=0)  # the first of equals
+    best = context.argmax(axis=0)  # the first of ties
     windows = []
     for number, (first, end) in enumerate(ranges):
         answered = np.flatnonzero(best == number)
@@ -87,14 +87,14 @@ def _ranges(starts: np.ndarray, room: int, stride: int) -> list[tuple[int, int]]
     first, words = 0, len(starts) - 1
     while not ranges or ranges[-1][1] < words:
         end = int(np.searchsorted(starts, starts[first] + room, side="right")) - 1
-        if not ranges or end > ranges[-1][1]:  # it shows a word that none has shown yet
+        if not ranges or end > ranges[-1][1]:  # it contains a word that no other window has yet
             ranges.append((first, end))
         first = max(first + 1, int(np.searchsorted(starts, starts[first] + stride, side="right")) - 1)
     return ranges
 
 
 def _context(starts: np.ndarray, first: int, end: int) -> np.ndarray:
-    """Rank how much a window shows around each word, int, (words,); -1 for words that are not in it."""
+    """Rank the context around each word in a window, int, (words,); -1 for words that are not in it."""
     before, after = starts[first:end] - starts[first], starts[end] - starts[first + 1 : end + 1]
     ranks = np.full(len(starts) - 1, -1)
     ranks[first:end] = np.minimum(before, after) * 2 * starts[-1] + before + after

@@ -1,1 +1,1 @@
-"""Text files, plain or packed, to documents and sentences, with what was rejected of them."""
+"""Corpus reading: plain or compressed text files to documents and sentences, with counts of rejected text."""

@@ -1,4 +1,4 @@
-"""Offer a corpus and a task that need no download: the docstrings of the packages on this disk."""
+"""Built-in corpus and task that need no download: the docstrings of the installed packages."""
 
 import ast
 import functools
@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-# Only what every install with the extras `beam` and `flows` holds, so that all backends read the same text.
+# Only what every install with the extras `beam` and `flows` contains, so that all backends read the same text.
 PROJECTS = ("python", "numpy", "keras", "apache_beam", "prefect", "scipy")
-MAX_TRAIN_ROWS = 600  # of a project; keeps the classes even
+MAX_TRAIN_ROWS = 600  # per project; keeps the classes balanced
 MAX_DEV_ROWS = 100
 DEV_PERCENT = 15  # of the modules
 
@@ -37,10 +37,10 @@ _MAX_OTHER_SHARE = 0.25
 
 
 def builtin_documents() -> Iterator[tuple[str, str]]:
-    """Yield (module name, text) for each module, in a fixed order; a paragraph is a line.
+    """Yield (module name, text) for each module, in a fixed order; one paragraph per line.
 
-    The text is the prose of the docstrings: no code, no tables of parameters' names, no paragraph twice. Then come the
-    topics of Python's own `help()`, a document each. The order is that of `PROJECTS`, then of file names.
+    The text is the prose of the docstrings, without code, parameter lists and duplicate paragraphs. Then follow the
+    topics of Python's own `help()`, one document each. The order is that of `PROJECTS`, then of file names.
 
     Raises:
         FileNotFoundError: a project is not installed.
@@ -57,11 +57,11 @@ def builtin_documents() -> Iterator[tuple[str, str]]:
 
 
 def builtin_task() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return (text, project) rows to learn from and rows to be measured on: which project is a docstring from?
+    """Return training and dev rows of (text, project) for a task: which project a docstring is from.
 
-    A text is the first 40 to 400 characters of a docstring, cut at a paragraph. Texts that name one of the projects
-    are left out. The hash of its name puts a module on one side, so the sides share no file and no text; which rows
-    are taken and their order come from hashes too.
+    A text is the first 40 to 400 characters of a docstring, cut at a paragraph. Texts that name one of the projects are
+    left out. Modules are split by the hash of their name, so the two sets share no file and no text; the choice and
+    order of the rows come from hashes, too.
     """
     sides: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
     seen: set[bytes] = set()
@@ -73,7 +73,7 @@ def builtin_task() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
 
 
 def write_builtin_corpus(folder: str | Path) -> Path:
-    """Write corpus.txt: a paragraph a line, a blank line between documents."""
+    """Write corpus.txt: one paragraph per line, a blank line between documents."""
     path = Path(folder) / "corpus.txt"
     path.write_text("\n".join(f"{text}\n" for _, text in builtin_documents()), encoding="utf-8")
     return path
@@ -88,7 +88,7 @@ def write_builtin_task(folder: str | Path) -> tuple[Path, Path]:
 
 
 def builtin_digest() -> str:
-    """Return a hex digest that changes with the versions read and with this file, without reading the sources."""
+    """Return a hex digest of the package versions and of this file, without reading the sources."""
     versions = [platform.python_version(), *(f"{name} {_find_version(name)}" for name in PROJECTS[1:])]
     return _digest("\n".join(versions), Path(__file__).read_bytes()).hex()
 
@@ -109,7 +109,7 @@ def _read_modules() -> tuple[tuple[str, str, tuple[str, ...]], ...]:
 
 
 def _find_root(project: str) -> Path:
-    """Find the folder of a project's sources; finding a top-level package does not import it."""
+    """Return the source folder of a project; finding a top-level package does not import it."""
     if project == "python":
         return Path(sysconfig.get_path("stdlib"))
     spec = importlib.util.find_spec(project)
@@ -122,7 +122,7 @@ def _find_root(project: str) -> Path:
 
 
 def _find_version(project: str) -> str:
-    _find_root(project)  # says what is missing better than importlib does
+    _find_root(project)  # has a better error message than importlib
     return importlib.metadata.version(project.replace("_", "-"))
 
 
@@ -143,7 +143,7 @@ def _read_docstrings(path: Path) -> tuple[str, ...]:
 def _walk_definitions(
     node: ast.AST,
 ) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the module, its classes and functions, and theirs, in reading order, without entering expressions."""
+    """Yield the module and its nested classes and functions, in reading order, without entering expressions."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         yield node
     for field in ("body", "handlers", "orelse", "finalbody"):
@@ -168,10 +168,10 @@ def _find_prose(docstring: str) -> list[str]:
 
 
 def _split_blocks(docstring: str) -> Iterator[list[str]]:
-    """Yield runs of lines that belong together: cut at blank lines, items, headings and changes of indentation."""
+    """Yield blocks of lines, split at blank lines, items, headings and changes of indentation."""
     block: list[str] = []
     indent = 0
-    code_indent: int | None = None  # lines deeper than this are code, since a line ended in `::`
+    code_indent: int | None = None  # more deeply indented lines are code, since a line ended in `::`
     is_fenced = False
     for line in [*docstring.splitlines(), ""]:
         text = line.strip()
@@ -183,7 +183,7 @@ def _split_blocks(docstring: str) -> Iterator[list[str]]:
         is_code = is_fence or is_fenced or code_indent is not None or text.startswith((">>>", "... ", "$ "))
         hangs = len(block) == 1 and line_indent > indent and _ITEM.match(block[0])
         if _UNDERLINE.fullmatch(text):
-            block = []  # what stands above a line is a heading
+            block = []  # the text above an underline is a heading
         elif text and not is_code and not _ITEM.match(text) and (line_indent == indent or hangs):
             block.append(text)
             indent = line_indent

@@ -1,4 +1,4 @@
-"""Read documents: between blank lines in `.txt`, one a line in `.jsonl`, one a row in `.parquet`."""
+"""Read documents: separated by blank lines in `.txt`, one per line in `.jsonl`, one per row in `.parquet`."""
 
 import hashlib
 import io
@@ -25,7 +25,7 @@ ID_BYTES = 16  # of the digest that names a document
 
 @dataclass(frozen=True)
 class Document:
-    """A text as sentences; `id` is the digest of the text, so it does not depend on where the text was found."""
+    """A document as sentences; `id` is the digest of the text, so it does not depend on where the text was found."""
 
     id: str
     sentences: tuple[str, ...]
@@ -34,7 +34,7 @@ class Document:
 def read_documents(
     path: str, rule: ReadingRule, counts: Counter | None = None, storage: Storage = LOCAL
 ) -> Iterator[Document]:
-    """Read the documents of one file; arguments and errors are those of `read_texts`."""
+    """Read the documents of one file; arguments and errors as for `read_texts`."""
     for lines in read_texts(path, rule, counts, storage):
         yield make_document(lines, rule.split_lines)
 
@@ -42,17 +42,17 @@ def read_documents(
 def read_texts(
     path: str, rule: ReadingRule, counts: Counter | None = None, storage: Storage = LOCAL
 ) -> Iterator[list[str]]:
-    """Read the lines of each document of one file, never more than one document at a time.
+    """Yield the lines of each document of one file, holding one document at a time.
 
     Args:
         path: a corpus file, see `inputs.SUFFIXES`.
         rule: how lines are read.
-        counts: to which is added what `LineReader` counts, and `documents`. Read lines are used, blank, or rejected;
-            documents all have text.
-        storage: where the file lies.
+        counts: counter to which the counts of `LineReader` are added, and `documents`. Every line read is used, blank
+            or rejected; every document has text.
+        storage: where the file is.
     Raises:
         ValueError: the file cannot be read, or a line is rejected and the rule is strict; the message names file and
-            line. What came before is not taken back: `find_fault` tells beforehand.
+            line. Documents before that have been yielded; `find_fault` checks beforehand.
     """
     with open_input(path, storage) as file:
         counts = Counter() if counts is None else counts
@@ -65,10 +65,10 @@ class Fault(NamedTuple):
     """Why a file cannot be read to its end.
 
     Attributes:
-        reason: `unreadable`, where it cannot be opened, or `damaged`, which a Parquet file without the column of text
-            is as well.
+        reason: `unreadable` if it cannot be opened, or `damaged`, which includes a Parquet file without the text
+            column.
         message: one line that names the file.
-        known_bytes: how much is lost, as far as known: the bytes that could be unpacked or, if more, those on the disk.
+        known_bytes: lost bytes, as far as known: those that could be decompressed or, if more, those on disk.
     """
 
     reason: str
@@ -77,7 +77,7 @@ class Fault(NamedTuple):
 
 
 def find_fault(path: str, rule: ReadingRule, storage: Storage = LOCAL) -> Fault | None:
-    """Read a file to its end, using nothing of it, and return what keeps one from doing so, None where nothing does."""
+    """Read a file to its end, without using it, and return the fault that prevents that; None if there is none."""
     try:
         file = open_input(path, storage)
     except ValueError as error:
@@ -93,7 +93,7 @@ def find_fault(path: str, rule: ReadingRule, storage: Storage = LOCAL) -> Fault 
 
 
 def make_document(lines: Iterable[str], split_lines: bool) -> Document:
-    """Make a document of its lines, blank sentences left out."""
+    """Make a document from its lines, without blank sentences."""
     pieces = chain.from_iterable(map(split_sentences, lines)) if split_lines else map(str.strip, lines)
     sentences = tuple(filter(None, pieces))
     digest = hashlib.blake2b("\n".join(sentences).encode(), digest_size=ID_BYTES)
@@ -121,18 +121,18 @@ def _split_text(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _read_pieces(file: BinaryIO, path: str, rule: ReadingRule) -> Iterator[bytes]:
-    """Yield the unpacked bytes of a file, or the values of its column of text."""
+    """Yield the decompressed bytes of a file, or the values of its text column."""
     if path.endswith(PARQUET):
         yield from (value or b"" for value in read_column(file, path, rule.text_field))
     else:
-        read = getattr(file, "read1", file.read)  # `read` forgets what it had before the damage
+        read = getattr(file, "read1", file.read)  # `read` loses the bytes before the damage
         with whole_file(path):
             while piece := read(_PIECE_BYTES):
                 yield piece
 
 
 def _file_bytes(path: str, storage: Storage) -> int:
-    """Return the size of a file as it lies there, 0 where even that is unknown."""
+    """Return the size of a file as stored, 0 if unknown."""
     try:
         with storage.open(path) as file:
             return file.seek(0, io.SEEK_END)

@@ -1,4 +1,4 @@
-"""Find the files of a corpus and open them, whatever their format and packing."""
+"""Find and open corpus files, of any supported format and compression."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -8,9 +8,9 @@ from typing import BinaryIO
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
 from keras_bert_flow.text.corpus.unpacking import PACKED_SUFFIXES, unpack
 
-PARQUET = ".parquet"  # packs its columns itself
+PARQUET = ".parquet"  # compresses its columns itself
 LINE_SUFFIXES = (".txt", ".jsonl")
-DAMAGED_ERRORS = (EOFError, OSError, ValueError)  # raised when reading; pyarrow's are kinds of OSError and ValueError
+DAMAGED_ERRORS = (EOFError, OSError, ValueError)  # when reading; pyarrow's are subclasses of OSError and ValueError
 SUFFIXES = (*(line + packed for line in LINE_SUFFIXES for packed in ("", *PACKED_SUFFIXES)), PARQUET)
 
 
@@ -18,8 +18,8 @@ def find_inputs(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
     """Expand files, folders and globs into a sorted list of corpus files.
 
     Raises:
-        FileNotFoundError: a pattern matches nothing, or a folder holds no corpus file.
-        ValueError: a file is of another kind, or its place cannot be reached.
+        FileNotFoundError: a pattern matches nothing, or a folder contains no corpus file.
+        ValueError: a file is of another kind, or its location cannot be reached.
     """
     paths = sorted({path for pattern in patterns for path in _expand(pattern, storage)})
     found = sorted({_identity(path): path for path in paths}.values())  # each file once, however it was named
@@ -32,7 +32,7 @@ def find_inputs(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
 
 
 def find_ignored(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
-    """Return the files in the folders of a corpus that are not read because of how they end, but no hidden ones."""
+    """Return the files in corpus folders that are not read because of their suffix, except hidden ones."""
     ignored = {
         path
         for pattern in patterns
@@ -43,10 +43,10 @@ def find_ignored(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]
 
 
 def check_inputs(patterns: Sequence[str], storage: Storage = LOCAL, skip_bad_inputs: bool = False) -> list[str]:
-    """Find the files of a corpus as `find_inputs` does, and open each, unless those that cannot be are skipped.
+    """Find corpus files as `find_inputs` does, and open each one unless bad inputs are skipped.
 
     Raises:
-        FileNotFoundError, ValueError: as `find_inputs` and `open_packed` do.
+        FileNotFoundError, ValueError: as for `find_inputs` and `open_packed`.
     """
     paths = find_inputs(patterns, storage)
     if not skip_bad_inputs:
@@ -56,13 +56,13 @@ def check_inputs(patterns: Sequence[str], storage: Storage = LOCAL, skip_bad_inp
 
 
 def packages_for(paths: Sequence[str]) -> list[str]:
-    """Return the packages that reading corpus files takes besides the standard library."""
+    """Return the packages needed to read corpus files, in addition to the standard library."""
     needed = {".zst": "zstandard", PARQUET: "pyarrow"}
     return sorted({package for ending, package in needed.items() if any(path.endswith(ending) for path in paths)})
 
 
 def open_input(path: str, storage: Storage = LOCAL) -> BinaryIO:
-    """Open a corpus file for reading bytes, unpacked.
+    """Open a corpus file for reading decompressed bytes.
 
     Raises:
         ValueError: it cannot be opened; the message is one line that names it.
@@ -73,7 +73,7 @@ def open_input(path: str, storage: Storage = LOCAL) -> BinaryIO:
 
 
 def open_packed(path: str, storage: Storage = LOCAL) -> BinaryIO:
-    """Open a corpus file for reading bytes as they lie there; raises as `open_input` does."""
+    """Open a corpus file for reading bytes as stored; raises as `open_input` does."""
     try:
         return storage.open(path)
     except OSError as error:
@@ -85,7 +85,7 @@ def open_packed(path: str, storage: Storage = LOCAL) -> BinaryIO:
 
 @contextmanager
 def whole_file(path: str) -> Iterator[None]:
-    """Turn an error of reading a file that was opened into one line that names it."""
+    """Convert errors while reading an open file into one-line errors that name it."""
     try:
         yield
     except DAMAGED_ERRORS as error:
@@ -93,7 +93,7 @@ def whole_file(path: str) -> Iterator[None]:
 
 
 def describe_damage(path: str, error: Exception) -> ValueError:
-    """Return an error whose one line names a file that cannot be read to its end."""
+    """Return a one-line error that names a file that cannot be read to its end."""
     reason = " ".join(str(error).split()).rstrip(".")
     return ValueError(
         f"A corpus file must be whole. Received: {path}, damaged: {reason}. Restore the file, or leave it out by "
@@ -102,12 +102,12 @@ def describe_damage(path: str, error: Exception) -> ValueError:
 
 
 def input_format(path: str) -> str:
-    """Return what of a file's name says how its bytes are read, such as `.jsonl.gz`."""
+    """Return the suffix of a file that determines how its bytes are read, such as `.jsonl.gz`."""
     return next(suffix for suffix in sorted(SUFFIXES, key=len, reverse=True) if path.endswith(suffix))
 
 
 def is_jsonl(path: str) -> bool:
-    """Tell whether each line of a corpus file is a document in JSON."""
+    """Return whether each line of a corpus file is a document in JSON."""
     return input_format(path).startswith(".jsonl")
 
 

@@ -1,7 +1,7 @@
-"""Read the texts of a corpus file one at a time, each with its number: lines of text or JSON, rows of Parquet.
+"""Read the texts of a corpus file one at a time, with their numbers: lines of text or JSON, rows of Parquet.
 
-Every line and row, and its bytes, is counted once as read, and once as used, blank, or rejected for a reason: the
-totals add up.
+Every line and row, and its bytes, is counted once as read, and once as used, blank, or rejected for a reason, so that
+the totals add up.
 """
 
 from collections import Counter
@@ -36,31 +36,31 @@ class ReadingRule:
 
 
 class LineReader:
-    """Read the texts of one file.
+    """Reader of the texts of one file.
 
     Args:
-        file: open, unpacked.
+        file: open file, decompressed.
         path: its name, for messages.
         rule: how lines are read.
-        counts: to which `lines_<what>` and `bytes_<what>` are added for each line or row: `read`, and one of `used`,
-            `blank` and `rejected_<reason>`. The bytes of a line are those of the unpacked file, its end included; of a
-            row, those of the value.
+        counts: counter to which `lines_<what>` and `bytes_<what>` are added for each line or row: `read`, and one of
+            `used`, `blank` and `rejected_<reason>`. The bytes of a line are those of the decompressed file, line end
+            included; those of a row are those of its value.
     """
 
     def __init__(self, file: BinaryIO, path: str, rule: ReadingRule, counts: Counter):
         self._file, self._path, self._rule, self._counts = file, path, rule, counts
 
     def read_text(self) -> Iterator[str]:
-        """Emit every line of a text file that can be used; a blank one is an empty string."""
+        """Yield every usable line of a text file; a blank line is an empty string."""
         for _, line, size in self._decoded(self._lines()):
-            if line == "\n":  # as many as documents
+            if line == "\n":  # about as many as documents
                 self._add("blank", size)
                 yield ""
             else:
                 yield self._tell_blank(line, size)
 
     def read_jsonl(self) -> Iterator[str]:
-        """Emit the text of every line of JSON that has one."""
+        """Yield the text of every JSON line that has one."""
         for number, line, size in self._decoded(self._lines()):
             if not line.strip():
                 self._add("blank", size)
@@ -69,7 +69,7 @@ class LineReader:
                 text = parse_json(line)[self._rule.text_field]
                 if not isinstance(text, str):
                     raise TypeError
-                text.encode()  # half of a surrogate pair, which JSON can write and UTF-8 cannot, is no text
+                text.encode()  # a lone surrogate, which JSON can encode and UTF-8 cannot, is not text
             except (ValueError, TypeError, KeyError):
                 wanted = f"hold a JSON object with the text field `{self._rule.text_field}`"
                 self._reject("not_json_with_text", wanted, number, size)
@@ -78,7 +78,7 @@ class LineReader:
                 yield text
 
     def read_parquet(self) -> Iterator[str]:
-        """Emit the text of every row that has one."""
+        """Yield the text of every row that has one."""
         for _, text, size in self._decoded(self._rows()):
             if text := self._tell_blank(text, size):
                 yield text
@@ -100,7 +100,7 @@ class LineReader:
                 self._reject("not_utf8", "be UTF-8", number, size)
 
     def _lines(self) -> Iterator[tuple[int, bytes, int]]:
-        """Emit the number, the text and the bytes in the file of each line that holds no NUL byte."""
+        """Yield the number, the text and the bytes in the file of each line without a NUL byte."""
         number, counts = 0, self._counts
         while (found := self._read_line())[1]:
             number += 1
@@ -113,15 +113,15 @@ class LineReader:
                 yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line, size
 
     def _read_line(self) -> tuple[bytes, int, bool]:
-        """Read one line with its end and return it, its bytes, and whether one of them is NUL.
+        """Read one line with its end; return it, its size in bytes, and whether it has a NUL byte.
 
-        After the last line it is empty; one that is too long comes cut, but still too long.
+        The line is empty after the last one; a line that is too long is truncated, but still too long.
         """
         most = self._rule.max_line_bytes + _AROUND_BYTES
         try:
             line = rest = self._file.readline(most)
             size, has_nul = len(line), b"\0" in line
-            if size < most:  # it ends here
+            if size < most:  # the line ends here
                 return line, size, has_nul
             while rest and not rest.endswith(b"\n"):
                 rest = self._file.readline(most)

@@ -1,4 +1,4 @@
-"""Read one text column of a Parquet file, a few rows at a time; a page, mostly a megabyte, is the least it can load."""
+"""Read one text column of a Parquet file, a few rows at a time; it loads at least a page, usually a megabyte."""
 
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
@@ -6,18 +6,18 @@ from typing import BinaryIO
 from keras_bert_flow.text.corpus.inputs import whole_file
 from keras_bert_flow.text.corpus.parquet_footer import ColumnChunk, read_chunks
 
-_ROWS = 64  # held at once, unless a row may be long
-_HELD_BYTES = 256 << 20  # of the values held at once
+_ROWS = 64  # in memory at once, unless rows may be long
+_HELD_BYTES = 256 << 20  # of values in memory at once
 _FREELY_UNPACKED_BYTES = 16 << 20
-_MAX_PACKING_RATIO = 100  # of what unpacks to more than that; text has 3 to 10
-_BYTES = 1 << 20  # read from the disk at once; by default it would be a row group's whole column
+_MAX_PACKING_RATIO = 100  # above that size; text has 3 to 10
+_BYTES = 1 << 20  # read from disk at once; the default is a row group's whole column
 
 
 def read_column(file: BinaryIO, path: str, name: str) -> Iterator[bytes | None]:
-    """Emit the values of a column of text as the bytes that lie there, None for a row without one.
+    """Yield the values of a text column as stored bytes, None for null.
 
     Raises:
-        ValueError: the file is damaged, or has no such column of text; the message names it.
+        ValueError: the file is damaged, or has no such text column; the message names it.
     """
     import pyarrow as pa  # comes with Apache Beam
 
@@ -28,12 +28,12 @@ def read_column(file: BinaryIO, path: str, name: str) -> Iterator[bytes | None]:
             batch = next(batches, None)
             if batch is None:
                 return
-            values = batch.column(0).cast(pa.large_binary()).to_pylist()  # whether it is UTF-8 was never looked at
+            values = batch.column(0).cast(pa.large_binary()).to_pylist()  # whether it is UTF-8 is not checked
         yield from values
 
 
 def open_table(file: BinaryIO, path: str, name: str):
-    """Open a Parquet file that has the column; errors as of `read_column`. Only the footer is read."""
+    """Open a Parquet file that has the column, reading only its footer; errors as for `read_column`."""
     from pyarrow import parquet
 
     with whole_file(path):
@@ -44,16 +44,16 @@ def open_table(file: BinaryIO, path: str, name: str):
 
 
 def list_chunks(file: BinaryIO, path: str, name: str) -> list[ColumnChunk]:
-    """Return the sizes of a column in each row group; errors as of `read_column`."""
+    """Return the sizes of a column in each row group; errors as for `read_column`."""
     with whole_file(path):
         return read_chunks(file, name)
 
 
 def choose_rows(chunks: Sequence[ColumnChunk], path: str) -> int:
-    """Return how many rows to hold at once: each may be as long as the page of values that rows refer to.
+    """Return how many rows to hold at once: each may be as long as the dictionary page.
 
     Raises:
-        ValueError: the column unpacks to far more than text does.
+        ValueError: the column expands to far more than text would.
     """
     longest = 0
     for chunk in chunks:

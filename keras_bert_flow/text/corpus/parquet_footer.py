@@ -1,7 +1,7 @@
 """Read the sizes of a column from the footer of a Parquet file.
 
-PyArrow's own objects for these sizes abort the process where a footer contradicts itself: the C++ exception crosses a
-function that Cython does not guard. Its readers of data do raise.
+PyArrow's own objects for these sizes abort the process if a footer contradicts itself: the C++ exception crosses a
+function that Cython does not guard. Its data readers do raise.
 
 Source: Apache Parquet format, parquet.thrift (`FileMetaData`); Apache Thrift, thrift-compact-protocol.md.
 """
@@ -14,20 +14,20 @@ from typing import Any, BinaryIO
 MAGIC_BYTES = LENGTH_BYTES = 4  # the file ends with the length of the footer and `PAR1`
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
 _INTEGERS = (4, 5, 6)  # of 16, 32 and 64 bits
-_DEEPEST = 32  # of structures within structures; Parquet's schema needs 7
-# Numbers of fields in parquet.thrift.
+_DEEPEST = 32  # nested structures; Parquet's schema needs 7
+# Field numbers in parquet.thrift.
 _ROW_GROUPS, _COLUMNS, _COLUMN_METADATA = 4, 1, 3
 _PATH, _UNPACKED, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 3, 6, 7, 9, 11
 
 
 @dataclass(frozen=True)
 class ColumnChunk:
-    """One row group's part of a column.
+    """The part of a column in one row group.
 
     Attributes:
         packed: bytes in the file.
         unpacked: bytes without compression.
-        packed_dictionary: bytes in the file of the page of values that rows refer to; 0 without one.
+        packed_dictionary: bytes of the dictionary page in the file; 0 without one.
     """
 
     packed: int
@@ -36,10 +36,10 @@ class ColumnChunk:
 
 
 def read_chunks(file: BinaryIO, name: str) -> list[ColumnChunk]:
-    """Return the chunks of the column `name`, in the order of the row groups; the place in the file stays.
+    """Return the chunks of the column `name`, in the order of the row groups; the file position is restored.
 
     Raises:
-        ValueError: the footer is not one of a Parquet file.
+        ValueError: the footer is not that of a Parquet file.
     """
     place = file.tell()
     file.seek(-MAGIC_BYTES - LENGTH_BYTES, io.SEEK_END)
@@ -56,12 +56,12 @@ def read_chunks(file: BinaryIO, name: str) -> list[ColumnChunk]:
 
 
 def _to_chunk(column: dict[int, Any]) -> ColumnChunk:
-    dictionary = column.get(_DICTIONARY_PAGE) or column[_DATA_PAGE]  # 0 stands for none as well
+    dictionary = column.get(_DICTIONARY_PAGE) or column[_DATA_PAGE]  # 0 means none as well
     return ColumnChunk(column[_PACKED], column[_UNPACKED], max(0, column[_DATA_PAGE] - dictionary))
 
 
 class _Reader:
-    """Read values of the compact protocol; a structure is a dictionary by field number."""
+    """Reader of values in the compact protocol; a structure is a dictionary by field number."""
 
     def __init__(self, content: bytes):
         self._content, self._at, self._depth = content, 0, 0
@@ -98,7 +98,7 @@ class _Reader:
     def _read_list(self) -> list[Any]:
         header = self._read_byte()
         size = self._read_varint() if header >> 4 == 15 else header >> 4
-        return [self._read_value(header & 15) for _ in range(size)]  # each value takes a byte, so the content ends it
+        return [self._read_value(header & 15) for _ in range(size)]  # each value takes a byte, so the content bounds it
 
     def _read_map(self) -> list[tuple[Any, Any]]:
         size = self._read_varint()

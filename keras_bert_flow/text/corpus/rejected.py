@@ -1,13 +1,13 @@
-"""Describe the text of a corpus that was rejected: how much, for which reason, in which files, and what to do.
+"""Describe the rejected text of a corpus: how much, for which reason, in which files, and what to do.
 
-Readers count `lines_rejected_<reason>` and `bytes_rejected_<reason>` (`text/corpus/lines.py`), and for files that are
-skipped `files_rejected_<reason>` and the bytes known of them. Bytes are those of the unpacked file, line ends included.
+Readers count `lines_rejected_<reason>` and `bytes_rejected_<reason>` (`text/corpus/lines.py`), and for skipped files
+`files_rejected_<reason>` and their known bytes. Bytes are those of the decompressed file, line ends included.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-NAMED_FILES = 3  # of each reason, those with the most rejected bytes
+NAMED_FILES = 3  # per reason, those with the most rejected bytes
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ def rejected_bytes(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def rejected_share(counters: Mapping[str, int]) -> float:
-    """Return the share of the bytes of a corpus that were rejected; 0.0 where there are none."""
+    """Return the share of the bytes of a corpus that were rejected; 0.0 if there are none."""
     read = counters.get("bytes_read", 0)
     return sum(rejected_bytes(counters).values()) / read if read else 0.0
 
 
 def describe_rejected(counters: Mapping[str, int], files: Sequence[tuple[str, str, int]] = ()) -> str:
-    """Describe the rejected text in part of a sentence; an empty string where nothing was rejected.
+    """Describe the rejected text as part of a sentence; an empty string if nothing was rejected.
 
     Args:
-        counters: of the readers.
-        files: (reason, path, rejected bytes) of each file with rejected text, where that is known.
+        counters: counters of the readers.
+        files: (reason, path, rejected bytes) of each file with rejected text, if known.
     """
     by_reason = rejected_bytes(counters)
     if not by_reason:
@@ -76,7 +76,7 @@ def advise(counters: Mapping[str, int]) -> str:
 
 
 def check_rejected(counters: Mapping[str, int], max_share: float, files: Sequence[tuple[str, str, int]] = ()) -> None:
-    """Refuse a corpus of which too much was rejected.
+    """Raise ValueError if too much of a corpus was rejected.
 
     Raises:
         ValueError: more than `max_share` of the bytes; the message says why, where, and what to do.
@@ -90,10 +90,11 @@ def check_rejected(counters: Mapping[str, int], max_share: float, files: Sequenc
 
 
 def explain_lack(counters: Mapping[str, int]) -> tuple[str, str]:
-    """Return what became of a corpus that holds too little text, and what to do about it.
+    """Return why a corpus has too little text, and what to do about it.
 
     Args:
-        counters: of the readers, and of the job where it counts `documents_without_tokens` and `duplicate_documents`.
+        counters: counters of the readers, and of the job if it counts `documents_without_tokens` and
+            `duplicate_documents`.
     """
     if not counters.get("bytes_read") and not rejected_bytes(counters):
         return "all of it empty", "Check the input."

@@ -1,12 +1,12 @@
-"""Split running text into sentences by rules, for alphabets with capitals and for Chinese and Japanese."""
+"""Rule-based sentence splitting, for alphabets with capitals and for Chinese and Japanese."""
 
 import re
 
-# Always one match for a run of marks, never a failed one: so a scan is linear, whatever the text.
+# A run of marks always gives one match, never a failed one, so a scan takes linear time for any text.
 _TERMINATOR = re.compile(r"[.!?…؟۔।॥。！？；]+[\"'”’»)\]」』）】》〉]*")
 _NEXT = re.compile(r"\s*[\"'“‘«(\[{¿¡]*([^\W\d_]+|.)?", re.DOTALL)
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
-_WIDE_MARKS = frozenset("。！？；")  # they end a sentence without a space behind them
+_WIDE_MARKS = frozenset("。！？；")  # they end a sentence without a space after them
 _OPENERS = "\"'“‘«([{"
 _LONGEST_ABBREVIATION = 24
 
@@ -32,13 +32,13 @@ _STARTERS = _words(
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a text, stripped, none empty, nothing left out.
+    """Return the sentences of a text, stripped and not empty, without leaving anything out.
 
-    A sentence ends at . ! ? … with the quotes and brackets that close it, if whitespace follows and the next word does
-    not begin in lower case; or at 。！？； wherever they stand. A full stop does not count behind titles and the like
-    (`Dr.`, `e.g.`), behind `No.`, `Fig.` or a month before a number, or behind a number that opens the sentence; behind
-    initials and what often ends in a full stop (`J.`, `U.S.`, `Inc.`) it counts only before a word that mostly begins
-    sentences. Where rules must guess, they rather join two sentences than cut one.
+    A sentence ends at . ! ? … and the quotes and brackets that close it, if whitespace follows and the next word does
+    not begin in lower case; or at 。！？； anywhere. A full stop does not end a sentence after titles and the like
+    (`Dr.`, `e.g.`), after `No.`, `Fig.` or a month before a number, or after a number at the start of the sentence.
+    After initials and common abbreviations (`J.`, `U.S.`, `Inc.`) it ends one only before a word that usually begins
+    sentences. When in doubt, the rules join two sentences rather than split one.
     """
     sentences = []
     start = 0

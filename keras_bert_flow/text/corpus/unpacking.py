@@ -1,7 +1,7 @@
-"""Unpack gzip, bzip2, xz and Zstandard streams while reading them, and never take a cut file for a whole one.
+"""Decompress gzip, bzip2, xz and Zstandard streams while reading, and detect truncated files.
 
-The readers of the standard library end silently behind a bzip2 or xz stream that is followed by damage, that of
-`zstandard` behind a cut one; a corpus that lost its second half this way would go unnoticed.
+The readers of the standard library end silently after a bzip2 or xz stream that is followed by damage, that of
+`zstandard` after a truncated one; a corpus that lost its second half this way would go unnoticed.
 """
 
 import bz2
@@ -12,20 +12,20 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-_PIECE_BYTES = 512  # unpacks to at most some 20 MB, whatever somebody packed to fill our memory
+_PIECE_BYTES = 512  # expands to at most about 20 MB, even in a decompression bomb
 _BUFFER_BYTES = 1 << 16
-_XZ_BYTES = 256 << 20  # that a stream may have the decoder hold; `xz -9` takes 65 MB
-_PADDED = (".gz", ".xz")  # zeros may stand between or behind streams
+_XZ_BYTES = 256 << 20  # most memory of the decoder; `xz -9` takes 65 MB
+_PADDED = (".gz", ".xz")  # zeros may be between or after streams
 
 
 def unpack(packed: BinaryIO, suffix: str) -> BinaryIO:
-    """Return a reader of the unpacked bytes of one or more joined streams; closing it closes `packed`.
+    """Return a reader of the decompressed bytes of one or more concatenated streams; closing it closes `packed`.
 
     Args:
-        packed: the file as it lies on the disk.
+        packed: the file as stored.
         suffix: one of PACKED_SUFFIXES.
     Raises:
-        EOFError, OSError, ValueError: on reading, where the file is cut or damaged.
+        EOFError, OSError, ValueError: on reading, if the file is truncated or damaged.
     """
     return io.BufferedReader(_Unpacking(packed, suffix), _BUFFER_BYTES)
 
@@ -50,7 +50,7 @@ class _Unpacking(io.RawIOBase):
         while not self._ready and (piece := self._next_piece()):
             try:
                 self._ready = memoryview(self._decoder.decompress(piece))
-            except Exception as error:  # each library has its own kind
+            except Exception as error:  # each library has its own class
                 raise ValueError(str(error)) from error
         taken = min(len(buffer), len(self._ready))
         buffer[:taken] = self._ready[:taken]
@@ -58,7 +58,7 @@ class _Unpacking(io.RawIOBase):
         return taken
 
     def _next_piece(self) -> bytes:
-        """Return packed bytes for the decoder, a new one where a stream has ended; none behind the last stream."""
+        """Return compressed bytes for the decoder, which is new after the end of a stream; none after the last one."""
         if not self._decoder.eof:
             piece = self._packed.read(_PIECE_BYTES)
             if not piece:

@@ -1,5 +1,5 @@
-"""Pre-training objectives: a file each, with all that must be known of one without Keras.
+"""Pre-training objectives: one module each, without Keras.
 
-A file says how instances are made and what there is to know of them: what their labels mean, which shares of them are
-expected, how many documents it takes. `registry` names the files. Models are in `models/`.
+A module defines how instances are made and their properties: the meaning of labels, their expected shares, the number
+of documents needed. `registry` lists the modules. Models are in `models/`.
 """

@@ -1,4 +1,4 @@
-"""Distillation: masked tokens, which a larger model has guessed as well.
+"""Distillation: masked tokens that a teacher model predicts as well.
 
 Source: Sanh et al. 2019 (DistilBERT), section 3; arXiv:1910.01108.
 """
@@ -10,9 +10,9 @@ from keras_bert_flow.text.objectives.objective import Batch, Features
 
 
 class Distillation(MaskedTokens):
-    """Batches for a student: of the records of any objective, of which the masked tokens are used alone.
+    """Batches for a student model, from records of any objective; only the masked tokens are used.
 
-    The outputs `soft` and `hidden` of the model are losses, which no label changes: those are 0.
+    The outputs `soft` and `hidden` of the model are losses that do not depend on labels, which are 0.
 
     Args:
         has_soft_targets, has_hidden_states: whether the model has these outputs.

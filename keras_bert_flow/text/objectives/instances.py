@@ -1,4 +1,4 @@
-"""Turn a pool of documents into masked instances: what the model has to learn from is decided here."""
+"""Build masked pre-training instances from a pool of documents."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from keras_bert_flow.text.rows import TokenRows
 
 @dataclass(frozen=True)
 class Instances:
-    """Masked instances; see the two for what their matrices hold."""
+    """Masked instances; see `TokenRows` and `MaskedRows` for the matrices."""
 
     rows: TokenRows
     masked: MaskedRows
@@ -22,13 +22,13 @@ class Instances:
 def build_instances(
     documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule, seed: int
 ) -> Iterator[Instances]:
-    """Make the instances of a pool, ROWS at a time: a function of the documents, their order and the arguments.
+    """Make the instances of a pool, ROWS at a time, as a pure function of the documents, their order and the arguments.
 
     Args:
-        documents: no two of them the same.
+        documents: all different.
         copies: times each document is used, with other pairs or cuts, and other masks.
-        rule: what to make.
-        seed: of every choice.
+        rule: how instances are made.
+        seed: seed of every random choice.
     """
     rng = keyed_generator(seed, "masks", *(document.id for document in documents))
     for rows in find_objective(rule.objective).make_rows(documents, copies, rule, seed):

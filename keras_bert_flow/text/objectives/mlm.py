@@ -1,12 +1,12 @@
-"""Fill sequences with text from end to end, over the borders of sentences and documents, for masked LM alone.
+"""Masked LM without pairs: fill sequences with text across the borders of sentences and documents.
 
-The documents of a pool stand in one row, in the order of their digests (so at random), with [SEP] between two; copies
-of the row follow one another like laps of a circle. The row is cut where a sequence is full. So no token is lost, none
-comes twice in a copy, each lap is cut at other places, and only the last sequence of a pool has padding.
+The documents of a pool are concatenated in the order of their digests (so at random), with [SEP] between two; copies
+follow one another like laps of a circle. The text is cut where a sequence is full. So no token is lost or occurs twice
+in a copy, each lap is cut at other positions, and only the last sequence of a pool has padding.
 
-Source: Liu et al. 2019 (RoBERTa), section 4.2, FULL-SENTENCES; arXiv:1907.11692. One rule differs: there a sequence
-ends with the last sentence that fits whole, and half a sentence of room is left on average. Here the sentence is cut,
-and goes on in the next sequence.
+Source: Liu et al. 2019 (RoBERTa), section 4.2, FULL-SENTENCES; arXiv:1907.11692. One rule differs: there, a sequence
+ends with the last sentence that fits whole, and half a sentence of room is left on average. Here, the sentence is cut
+and continues in the next sequence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.rows import TokenRows, pad_texts
 
 SPECIAL_TOKENS = 2  # [CLS] text [SEP]
-PADDED_PER_DOCUMENT = 1 / 32  # the last, padded sequence of each pool of about 64 documents, twice that to be safe
+PADDED_PER_DOCUMENT = 1 / 32  # one padded sequence per pool of about 64 documents, doubled to be safe
 
 
 class MaskedTokens(Objective):
-    """Masked tokens alone, in one text that is filled to the end: RoBERTa."""
+    """Masked LM alone, on fully packed sequences: RoBERTa."""
 
     needed = "text to train on"
     most_padding = 0.02
@@ -53,10 +53,10 @@ def pack_documents(
     """Yield sequences of token ids, int32, at most `sequence_length` long, [CLS] and [SEP] included.
 
     Args:
-        documents: token ids of each document, none of them empty or holding `sep_id`.
+        documents: token ids of each document, none empty or containing `sep_id`.
         sequence_length: most tokens of a sequence.
-        copies: how often to use the documents. Where all of them together are shorter than a sequence, each copy is a
-            sequence of its own, so that no sequence holds a token twice.
+        copies: how often to use the documents. If all of them together are shorter than a sequence, each copy is a
+            sequence of its own, so that no sequence contains a token twice.
     """
     room = sequence_length - SPECIAL_TOKENS
     border = np.array([sep_id], np.int32)
@@ -66,7 +66,7 @@ def pack_documents(
         start, end = 0, len(row) * copies
         while start < end:
             if row[start % len(row)] == sep_id:
-                start += 1  # the border of two documents is also the border of two sequences
+                start += 1  # the border between two documents is also one between two sequences
                 continue
             text = row.take(np.arange(start, min(start + room, end)), mode="wrap")
             start += len(text)

@@ -1,10 +1,10 @@
-"""Cut documents into pairs of segments, B following A or taken from another document.
+"""Masked LM and next sentence prediction: segment pairs, with B following A or from another document.
 
 Source: Devlin et al. 2019, section 3.1, task 2 and appendix A.2; google-research/bert,
-`create_instances_from_document`. Its rules, kept: the target length is drawn once for a pass over a document; a chunk
-of one sentence always gets a random B (so a little more than half of the pairs do); sentences of a chunk that a random
-B displaced are used again. One rule differs: a random B is never from the same document (there, after ten draws, it
-can be), and where there is no other document to draw from, no pair is labelled random.
+`create_instances_from_document`. Its rules that are kept: the target length is drawn once for a pass over a document; a
+chunk of one sentence always gets a random B (so a little more than half of the pairs do); sentences of a chunk that a
+random B displaced are used again. One rule differs: a random B is never from the same document (there, after ten draws,
+it can be), and if there is no other document to draw from, no pair is labelled random.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,13 +26,13 @@ from keras_bert_flow.text.rows import TokenRows
 RANDOM_NEXT_SHARE = 0.5
 # Chunks of one sentence always get a random B; where a third of the chunks are such, the share is 2/3.
 HIGHEST_RANDOM_SHARE = 2 / 3
-# A chunk is used whole half of the time; otherwise what a random B displaced, half of it on average, comes again: 4/3
-# pairs a chunk. Of a document shorter than a chunk there are up to 2 pairs on average.
+# A chunk is used whole half of the time; otherwise what a random B displaced, half of it on average, is used again: 4/3
+# pairs per chunk. A document shorter than a chunk gives up to 2 pairs on average.
 PAIRS_PER_CHUNK, LEAST_PAIRS = 1.45, 2.0
 
 
 class NextSentence(SentencePairs):
-    """Masked tokens, and whether the second segment follows the first: BERT."""
+    """Masked LM and next sentence prediction: BERT."""
 
     sentence_label = SentenceLabel(
         task="next_sentence",
@@ -62,19 +62,19 @@ class NextSentence(SentencePairs):
 def draw_pairs(
     pool: Pool, number: int, sequence_length: int, short_fraction: float, rng: np.random.Generator
 ) -> Iterator[PairPlaces]:
-    """Make one pass over a document; the segments of a pair may be too long together.
+    """Draw the pairs of one pass over a document; the segments of a pair together may be too long.
 
     Args:
-        pool: this document, and the others, that a random B may come from.
-        number: which of them.
+        pool: this document, and the others, from which a random B may come.
+        number: index of this document.
         sequence_length: most tokens of an instance, special tokens included.
         short_fraction: share of passes whose target length is drawn from 2 to the longest.
-        rng: source of every choice.
+        rng: source of every random choice.
     """
     start, stop = pool.firsts[number : number + 2]
     others = len(pool.firsts) - 2
     target = draw_target(sequence_length - SPECIAL_TOKENS, short_fraction, rng)
-    draws = iter(rng.random((stop - start, 4)).tolist())  # enough for a pair a sentence; one by one they cost far more
+    draws = iter(rng.random((stop - start, 4)).tolist())  # enough for a pair per sentence; one by one is far slower
     while start < stop:
         for_split, for_label, for_document, for_sentence = next(draws)
         end = pool.end_of_chunk(start, stop, target)
@@ -84,7 +84,7 @@ def draw_pairs(
             other = int(for_document * others)
             other += other >= number
             yield *first, *_draw_segment(pool, other, target - first[1], for_sentence), True
-            start = split  # the rest of the chunk comes again
+            start = split  # the rest of the chunk is used again
         else:
             if split < end:  # else a single sentence, and no other document to pair it with
                 yield *first, *pool.place(split, end), False
@@ -92,7 +92,7 @@ def draw_pairs(
 
 
 def _draw_segment(pool: Pool, number: int, target: int, draw: float) -> tuple[int, int]:
-    """Take sentences from a random place of a document until `target` tokens; at least one sentence."""
+    """Take sentences from a random position of a document up to `target` tokens; at least one sentence."""
     first, stop = pool.firsts[number : number + 2]
     start = first + int(draw * (stop - first))
     return pool.place(start, pool.end_of_chunk(start, stop, target))

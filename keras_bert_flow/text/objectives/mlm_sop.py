@@ -1,12 +1,12 @@
-"""Cut documents into pairs of neighbouring segments, half of them in the wrong order.
+"""Masked LM and sentence order prediction: pairs of neighbouring segments, half of them swapped.
 
 Source: Lan et al. 2020 (ALBERT), section 3.1, arXiv:1909.11942; google-research/albert, create_pretraining_data.py.
-Chunks, target lengths and truncation are those of `mlm_nsp`. One rule differs: there, a chunk of one sentence gets a
-random second segment even so. Here a chunk has two sentences or more, and a sentence that would be left alone at the
+Chunks, target lengths and truncation are those of `mlm_nsp`. One rule differs: there, a chunk of one sentence still
+gets a random second segment. Here, a chunk has two sentences or more, and a sentence that would be left alone at the
 end joins the chunk before it; a document of one sentence gives no pair.
 
-Kept, and worth knowing: the sentence that fills a chunk is more often a long one, so the later segment is on average
-the longer one, and lengths alone tell the order a little better than chance.
+A known property that is kept: the sentence that fills a chunk is more often a long one, so the later segment is longer
+on average, and lengths alone predict the order a little better than chance.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ PAIRS_PER_CHUNK, LEAST_PAIRS = 1.0, 2.0  # no sentence is used again
 
 
 class SentenceOrder(SentencePairs):
-    """Masked tokens, and whether two neighbouring segments are swapped: ALBERT."""
+    """Masked LM and sentence order prediction: ALBERT."""
 
     sentence_label = SentenceLabel(
         task="sentence_order",
@@ -56,14 +56,14 @@ class SentenceOrder(SentencePairs):
 def draw_ordered_pairs(
     pool: Pool, number: int, sequence_length: int, short_fraction: float, rng: np.random.Generator
 ) -> Iterator[PairPlaces]:
-    """Make one pass over a document; the label of a pair says that its segments are swapped.
+    """Draw the pairs of one pass over a document; the label of a pair is whether its segments are swapped.
 
     Args:
-        pool: holds the document.
-        number: which of its documents.
+        pool: contains the document.
+        number: index of the document.
         sequence_length: most tokens of an instance, special tokens included.
         short_fraction: share of passes whose target length is drawn from 2 to the longest.
-        rng: source of every choice.
+        rng: source of every random choice.
     """
     start, stop = pool.firsts[number : number + 2]
     target = draw_target(sequence_length - SPECIAL_TOKENS, short_fraction, rng)

@@ -11,9 +11,9 @@ from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.rows import TokenRows
 
-ROWS = 1024  # made at once, about 1 MB a matrix; what is drawn depends on it
-KINDS = ("loss", "accuracy")  # of the figures of an output
-# (sentences, tokens) of a document → thousandths of an instance; integers add up to the same number in any order
+ROWS = 1024  # made at once, about 1 MB per matrix; what is drawn depends on it
+KINDS = ("loss", "accuracy")  # metrics of an output
+# (sentences, tokens) of a document → thousandths of an instance; integers have the same sum in any order
 Estimate = Callable[[int, int], int]
 Features = Mapping[str, np.ndarray]
 Batch = tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]  # x, y, sample weights
@@ -24,12 +24,12 @@ class InstanceRule:
     """How instances are made.
 
     Attributes:
-        objective: its name.
+        objective: name of the objective.
         sequence_length: most tokens of an instance.
         short_fraction: share of passes over a document that aim at a random shorter length; not for `mlm`.
         cls_id: id of [CLS].
         sep_id: id of [SEP].
-        masking: how tokens are hidden.
+        masking: how tokens are masked.
     """
 
     objective: str
@@ -42,16 +42,16 @@ class InstanceRule:
 
 @dataclass(frozen=True)
 class SentenceLabel:
-    """What is to be told of a pair of segments, yes or no.
+    """The binary label of a pair of segments.
 
     Attributes:
-        task: what a two-way head learns from it, such as `next_sentence`; begins the names of its scores.
-        meanings: of label 0, and of label 1.
-        counter: the job's count of labels 1.
-        shares: lowest and highest share of labels 1 that chance may stray from.
-        usual: the share to expect, in words; may be empty.
-        remedies: where there are too few labels 1, and too many; may be empty.
-        is_drawn: by a coin toss for each pair whatever the text, so another share is an error.
+        task: name of the task, such as `next_sentence`; prefix of the names of its scores.
+        meanings: meanings of label 0 and of label 1.
+        counter: name of the job's count of labels 1.
+        shares: lowest and highest expected share of labels 1, chance aside.
+        usual: the expected share, in words; may be empty.
+        remedies: for too few labels 1, and for too many; may be empty.
+        is_drawn: the label is drawn by a coin toss for each pair whatever the text, so another share is an error.
     """
 
     task: str
@@ -64,20 +64,20 @@ class SentenceLabel:
 
 
 class Objective(ABC):
-    """What a model learns from text.
+    """Base class of pre-training objectives.
 
     Attributes:
-        sentence_label: of an instance that is a pair of segments; None where it is one text.
-        needed_documents: how many there must be to train on.
+        sentence_label: label of an instance that is a pair of segments; None if it is one text.
+        needed_documents: least number of documents to train on.
         needed: the same in words.
-        least_sentences: of a document, or it makes no instance.
-        most_padding: largest share of places that may be padding without a warning.
-        is_divisible: an instance can be cut into shorter ones.
-        families: of encoders that are trained on it; empty where all are.
-        has_generator: a narrower encoder fills the gaps.
-        has_words_head: whether a bag of words can be predicted beside.
-        scores: output of the model → what its scores on held-out records are called.
-        main_score: that of `scores` whose loss tells the best model.
+        least_sentences: least sentences of a document that makes an instance.
+        most_padding: largest share of padding without a warning.
+        is_divisible: an instance can be split into shorter ones.
+        families: families of encoders that are trained on it; empty if all are.
+        has_generator: a narrower encoder fills the masks.
+        has_words_head: whether a bag of words can be predicted in addition.
+        scores: output of the model → name of its scores on held-out records.
+        main_score: the one of `scores` whose loss selects the best model.
     """
 
     sentence_label: SentenceLabel | None = None
@@ -97,14 +97,14 @@ class Objective(ABC):
         return self.sentence_label is not None
 
     def draw(self, features: Features, *key: str | int) -> Features:
-        """Return the features of an instance with what is to be drawn beside its masks, by a key; nothing here."""
+        """Return the features of an instance, with random numbers added that are drawn by a key; by default none."""
         return features
 
     def make_batch(self, features: Features) -> Batch:
-        """Rename the features of a batch to the model's inputs, labels and sample weights.
+        """Convert the features of a batch to the model's inputs, labels and sample weights.
 
-        Shapes: token_ids, segment_ids, padding_mask (batch, length); mask_positions, `mlm` labels and weights
-        (batch, masks_per_sequence).
+        Shapes: token_ids, segment_ids, padding_mask (batch, length); mask_positions, `mlm` labels and weights (batch,
+        masks_per_sequence).
         """
         x = {
             "token_ids": features["input_ids"].astype("int32"),
@@ -115,14 +115,15 @@ class Objective(ABC):
         return x, {"mlm": features["masked_lm_ids"].astype("int32")}, {"mlm": features["masked_lm_weights"]}
 
     def name_parts(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Call the figures of the model's outputs in a line of the log what its scores are called: `nsp_loss` becomes
-        `sentence_order_loss` where that is what is learnt.
+        """Rename the metrics of outputs in a log line to the names of their scores.
+
+        For example, `nsp_loss` becomes `sentence_order_loss` if that is what is learnt.
         """
         names = {f"{output}_{kind}": f"{name}_{kind}" for output, name in self.scores.items() for kind in KINDS}
         return {names.get(name, name): value for name, value in line.items()}
 
     def find_further_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return scores on held-out records that are of no output alone, by the sums of `score_pretraining`."""
+        """Return scores on held-out records that combine outputs, from the sums of `score_pretraining`."""
         return {}
 
     @abstractmethod
@@ -136,7 +137,7 @@ class Objective(ABC):
 
     @abstractmethod
     def estimate_instances(self, sequence_length: int, short_fraction: float) -> Estimate:
-        """Return what maps the size of a document to an upper estimate of its instances in one pass.
+        """Return a function of the size of a document that estimates its instances in one pass, from above.
 
         Args:
             sequence_length: most tokens of an instance.

@@ -1,4 +1,4 @@
-"""Pairs of segments, [CLS] A [SEP] B [SEP]: what the objectives that have them share."""
+"""Shared by objectives with segment pairs, [CLS] A [SEP] B [SEP]."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -11,12 +11,12 @@ from keras_bert_flow.text.randomness import keyed_generator
 from keras_bert_flow.text.rows import TokenRows, join_pairs
 
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
-# Place and length of A, place and length of B, all in tokens of the pool; the label
+# Position and length of A, position and length of B, all in tokens of the pool; the label
 PairPlaces = tuple[int, int, int, int, bool]
 
 
 class SentencePairs(Objective):
-    """Masked tokens, and something to tell of two segments; abstract."""
+    """Base class of objectives with masked tokens and a label of two segments."""
 
     def make_batch(self, features: Features) -> Batch:
         """Add the label of the pair, `nsp`, and its weight, (batch,)."""
@@ -36,8 +36,8 @@ def make_pair_rows(
     """Make the pairs of a pool, ROWS at a time.
 
     Args:
-        draw: makes one pass over a document, as `mlm_nsp.draw_pairs`.
-        purpose: of its random numbers.
+        draw: draws the pairs of one pass over a document, such as `mlm_nsp.draw_pairs`.
+        purpose: key of its random numbers.
         documents, copies, rule, seed: see `instances.build_instances`.
     """
     pool = Pool.of(documents)
@@ -62,25 +62,26 @@ def make_pair_rows(
 
 
 def draw_target(longest: int, short_fraction: float, rng: np.random.Generator) -> int:
-    """Draw the length that the chunks of one pass over a document aim at, tokens."""
+    """Draw the target length, in tokens, of the chunks of one pass over a document."""
     return int(rng.integers(2, longest, endpoint=True)) if rng.random() < short_fraction else longest
 
 
 def truncate_pairs(places: np.ndarray, longest: int, rng: np.random.Generator) -> np.ndarray:
-    """Shorten pairs to `longest` tokens: always the longer segment, B if both are of a length, at front or back by a
-    coin toss for each token.
+    """Truncate pairs to `longest` tokens: always the longer segment, B if both have the same length.
+
+    Each token is removed at the front or the back by a coin toss.
 
     Args:
-        places: int, (pairs, 4), place and length of A and of B.
+        places: int, (pairs, 4), position and length of A and of B.
         longest: most tokens of A and B together.
         rng: source of the tosses.
     Returns:
-        The same of what is left.
+        int, (pairs, 4), position and length of what is left of A and of B.
     """
     lengths = places[:, 1::2]
     excess = np.maximum(lengths.sum(axis=1) - longest, 0)
     first_is_longer = lengths[:, 0] > lengths[:, 1]
-    alone = np.minimum(excess, np.abs(lengths[:, 0] - lengths[:, 1]))  # cuts until both are of a length
+    alone = np.minimum(excess, np.abs(lengths[:, 0] - lengths[:, 1]))  # cuts until both have the same length
     in_turn = excess - alone  # and then in turn, B first
     cuts = np.stack([in_turn // 2 + alone * first_is_longer, (in_turn + 1) // 2 + alone * ~first_is_longer], axis=1)
     left = places.copy()

@@ -1,4 +1,4 @@
-"""Find a pre-training objective by its name."""
+"""Registry of pre-training objectives."""
 
 from functools import cache
 
@@ -6,14 +6,14 @@ from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.text.objectives.objective import Objective
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
-# name → class, loaded when it is asked for: an objective needs no module but its own
+# name → class, imported on first use, so that an objective needs only its own module
 OBJECTIVES = {
     "mlm_nsp": "keras_bert_flow.text.objectives.mlm_nsp:NextSentence",
     "mlm": "keras_bert_flow.text.objectives.mlm:MaskedTokens",
     "mlm_sop": "keras_bert_flow.text.objectives.mlm_sop:SentenceOrder",
     "rtd": "keras_bert_flow.text.objectives.rtd:ReplacedTokens",
 }
-DEFAULT = "mlm_nsp"  # of records whose manifest names none
+DEFAULT = "mlm_nsp"  # for records whose manifest names none
 
 
 def check_joining(name: str, tokenizer: Tokenizer) -> None:
@@ -27,7 +27,7 @@ def check_joining(name: str, tokenizer: Tokenizer) -> None:
 
 @cache
 def find_objective(name: str) -> Objective:
-    """Return the objective of a name, one of `OBJECTIVES`.
+    """Return an objective by its name, one of `OBJECTIVES`.
 
     Raises:
         ValueError: there is no such objective.

@@ -1,5 +1,4 @@
-"""Replaced-token detection: a small masked LM fills the gaps of a text, and a second encoder tells which tokens it
-replaced.
+"""Replaced-token detection: a small masked LM fills the masks, and a second encoder detects which tokens it replaced.
 
 Source: Clark et al. 2020 (ELECTRA), section 2; arXiv:2003.10555.
 """
@@ -16,8 +15,9 @@ DRAWS = "replacement_draws"
 
 
 class ReplacedTokens(MaskedTokens):
-    """Instances of `mlm`, for a generator; where its guesses are drawn at is drawn here, so that it depends on no
-    backend, and a resumed run draws the same.
+    """Replaced-token detection: instances of `mlm` for a generator, with random numbers to sample its tokens.
+
+    The numbers are drawn here, so that they are backend-independent, and a resumed run draws the same.
     """
 
     families = ("electra",)
@@ -27,8 +27,9 @@ class ReplacedTokens(MaskedTokens):
     scores = dict(MaskedTokens.scores) | {"rtd": "replaced_token"}
 
     def find_further_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return `replaced_token_chance`, the accuracy of calling every token original: by the probability that the
-        generator gives other tokens than the hidden ones.
+        """Return `replaced_token_chance`, the accuracy of calling every token original.
+
+        It follows from the probability that the generator gives to tokens other than the masked ones.
         """
         return {"replaced_token_chance": 1 - sums["masked_lm_missed"] / sums["replaced_token_weight"]}
 
@@ -38,10 +39,10 @@ class ReplacedTokens(MaskedTokens):
         return {**features, DRAWS: rng.random(len(features["masked_lm_ids"]), np.float32)}
 
     def make_batch(self, features: Features) -> Batch:
-        """Give the model the hidden tokens as well, `mask_ids`, and the draws.
+        """Add the original tokens, `mask_ids`, and the draws to the model's inputs.
 
-        Its output `rtd` has logits of a wrong and a right verdict on each token: the label is always 1, with the weight
-        of a real token.
+        Its output `rtd` has logits of a wrong and a right decision on each token: the label is always 1, with the
+        weight of a real token.
         """
         x, y, weights = super().make_batch(features)
         padding_mask = x["padding_mask"]

@@ -1,1 +1,1 @@
-"""Text to tokens and back: normalisation, WordPiece, and where in the text each token stands."""
+"""Tokenizers: normalisation, WordPiece, and token offsets in the text."""

@@ -1,4 +1,4 @@
-"""Write WordPiece as a `tokenizer.json`, which `tokenizers` and all that stands on it read."""
+"""Write WordPiece as a `tokenizer.json`, which `tokenizers` and libraries built on it read."""
 
 from collections.abc import Sequence
 
@@ -14,11 +14,11 @@ UNK, CLS, SEP = "[UNK]", "[CLS]", "[SEP]"
 def encode_fast_tokenizer(pieces: Sequence[str], cased: bool) -> bytes:
     """Return the content of a `tokenizer.json`.
 
-    It gives the ids of `WordPieceTokenizer`, but for the differences that docs/tokenizer.md lists, and joins texts as
-    [CLS] A [SEP] B [SEP]. A special piece that a text spells out is that piece, as in `transformers`.
+    It gives the ids of `WordPieceTokenizer`, except for the differences listed in docs/tokenizer.md, and joins texts as
+    [CLS] A [SEP] B [SEP]. A special piece that is written out in a text is that piece, as in `transformers`.
 
     Args:
-        pieces: the vocabulary, in the order of ids, special pieces among them.
+        pieces: the vocabulary, in the order of ids, special pieces included.
         cased: keep case and accents.
     """
     ids = {piece: piece_id for piece_id, piece in enumerate(pieces)}

@@ -1,4 +1,4 @@
-"""The file of a tokenizer: `vocab.txt` of WordPiece, or the `tokenizer.json` of any."""
+"""Tokenizer files: `vocab.txt` for WordPiece, or `tokenizer.json` for any tokenizer."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,25 +13,25 @@ from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_
 
 
 def find_tokenizer_file(folder: str | Path) -> Path:
-    """Return the file of a folder that its tokenizer is read from: `vocab.txt`, or without it `tokenizer.json`.
+    """Return the tokenizer file of a folder: `vocab.txt`, or without it `tokenizer.json`.
 
-    Where there is neither, it is `vocab.txt`, which whoever reads it then misses.
+    If there is neither, it is `vocab.txt`, and reading it fails.
     """
     vocabulary, fast = Path(folder) / VOCABULARY_FILE, Path(folder) / FAST_TOKENIZER
     return fast if fast.is_file() and not vocabulary.is_file() else vocabulary
 
 
 def read_tokenizer_file(path: str | Path, cased: bool | None = None) -> Tokenizer:
-    """Read a tokenizer.
+    """Read a tokenizer from its file.
 
     Args:
-        path: a vocabulary with a piece a line, or a `tokenizer.json`, which `tokenizer_config.json` beside it may add
-            to.
-        cased: whether WordPiece keeps case; None: as a `tokenizer.json` says, and else no. Others say so themselves.
+        path: a vocabulary with one piece per line, or a `tokenizer.json`, which a `tokenizer_config.json` next to it
+            may extend.
+        cased: whether WordPiece keeps case. None: as in `tokenizer.json`, otherwise False. Other tokenizers define it
+            themselves.
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is damaged, of a tokenizer that joins texts in another way than BERT's, or WordPiece of another
-            case.
+        ValueError: it is damaged, joins texts in another way than BERT, or is WordPiece with another value of `cased`.
     """
     path = Path(path)
     if path.suffix != ".json":
@@ -50,18 +50,18 @@ def read_tokenizer_file(path: str | Path, cased: bool | None = None) -> Tokenize
 
 
 def read_pieces(path: str | Path) -> tuple[str, ...]:
-    """Return the pieces of a tokenizer's file in the order of ids; see `read_tokenizer_file`."""
+    """Return the pieces of a tokenizer file in the order of ids; see `read_tokenizer_file`."""
     return read_tokenizer_file(path).pieces if Path(path).suffix == ".json" else tuple(read_vocabulary(path))
 
 
 def list_tokenizer_files(path: str | Path) -> list[Path]:
-    """Return the files that make a tokenizer: this one, and the settings beside a `tokenizer.json`."""
+    """Return the files of a tokenizer: this one, and the settings next to a `tokenizer.json`."""
     settings = Path(path).with_name(SETTINGS)
     return [Path(path), *([settings] if Path(path).suffix == ".json" and settings.is_file() else [])]
 
 
 def copy_tokenizer(path: str | Path, folder: Path) -> None:
-    """Put a tokenizer into a folder: `vocab.txt` as it is, or the files of a `tokenizer.json`."""
+    """Copy a tokenizer into a folder: `vocab.txt` unchanged, or the files of a `tokenizer.json`."""
     if Path(path).suffix == ".json":
         read_tokenizer_file(path).write(folder)
     else:

@@ -1,4 +1,4 @@
-"""A tokenizer of another family: byte-level BPE, Unigram, or whatever else a `tokenizer.json` holds."""
+"""Tokenizers of other families, loaded from `tokenizer.json`: byte-level BPE, Unigram, or any other."""
 
 import json
 from array import array
@@ -12,7 +12,7 @@ from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.text.tokenizers.tokenizer import Offsets
 
 FAST_TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
-# BERT's names of the special tokens → what they may be called; the first that the vocabulary has is taken.
+# BERT's names of the special tokens → their possible spellings; the first one in the vocabulary is used.
 SPECIAL_NAMES = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -24,15 +24,15 @@ WORD_MARKS = ("Ġ", "▁")  # of byte-level BPE and of SentencePiece: a space be
 
 
 class LoadedTokenizer:
-    """Encode text as `tokenizers` does by a `tokenizer.json`; see `Tokenizer`.
+    """Tokenizer of a `tokenizer.json`, encoding text as `tokenizers` does; see `Tokenizer`.
 
     Args:
-        content: of `tokenizer.json`.
-        settings: of `tokenizer_config.json`, which may name the special tokens.
-        source: of the former, for messages.
+        content: content of `tokenizer.json`.
+        settings: content of `tokenizer_config.json`, which may name the special tokens.
+        source: path of the former, for messages.
     Raises:
-        ValueError: the content is damaged, ids leave gaps, a special token is missing, or texts are not joined as
-            [CLS] A [SEP] B [SEP] with one or more [SEP] in the middle.
+        ValueError: the content is damaged, ids have gaps, a special token is missing, or texts are not joined as [CLS]
+            A [SEP] B [SEP] with one or more [SEP] in the middle.
     """
 
     cased = True  # its own normalizer decides
@@ -62,7 +62,7 @@ class LoadedTokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> "LoadedTokenizer":
-        """Read a `tokenizer.json`, with the `tokenizer_config.json` beside it, if there is one."""
+        """Read a `tokenizer.json`, with the `tokenizer_config.json` next to it, if there is one."""
         settings = path.with_name(SETTINGS)
         named = read_json_object(settings) if settings.is_file() else {}
         return cls(path.read_text(encoding="utf-8"), named, str(path))
@@ -92,7 +92,7 @@ class LoadedTokenizer:
     def encode_with_offsets(self, text: str) -> Offsets:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-        for place, (start, end) in enumerate(offsets):  # a piece may have the space before its word
+        for place, (start, end) in enumerate(offsets):  # a piece may include the space before its word
             piece = text[start:end]
             offsets[place, 0] = end - len(piece.lstrip()) if piece.strip() else start
         return self._take_ids(encoding), offsets[:, 0], offsets[:, 1]
@@ -113,7 +113,7 @@ class LoadedTokenizer:
         (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def _take_ids(self, encoding: tokenizers.Encoding) -> np.ndarray:
-        """Return the ids; a special token that a Unigram model finds in a text is [UNK]."""
+        """Return the ids; a special token that a Unigram model finds in a text becomes [UNK]."""
         ids = np.array(encoding.ids, dtype=np.int32)
         ids[np.isin(ids, self.special_ids)] = self.unk_id
         return ids

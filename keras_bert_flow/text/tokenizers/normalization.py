@@ -1,9 +1,9 @@
-"""Turn raw text into words: cleaned, spaced, folded, the same for counting a vocabulary and for encoding with it."""
+"""Text normalisation: clean, split and fold text into words, for both vocabulary learning and encoding."""
 
 import unicodedata
 from itertools import groupby
 
-# google-research/bert `_is_chinese_char`: Han only, since Hangul, hiragana and katakana are written with other habits.
+# google-research/bert `_is_chinese_char`: Han only, since Hangul, hiragana and katakana are written differently.
 HAN_RANGES = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -14,22 +14,23 @@ HAN_RANGES = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-MAX_REMEMBERED_CODES = 1 << 16  # of each table, about 10 MB; text in all the scripts of the world has fewer
-MAX_REMEMBERED_WORDS = 20_000  # of each kind; about 8 MB together, and most of the words of a text
-MAX_REMEMBERED_CHARACTERS = 50  # longer ones, such as a sentence of Chinese, hardly ever come again
+MAX_REMEMBERED_CODES = 1 << 16  # per table, about 10 MB; text in all the scripts of the world has fewer
+MAX_REMEMBERED_WORDS = 20_000  # per cache; about 8 MB together, and most of the words of a text
+MAX_REMEMBERED_CHARACTERS = 50  # longer ones, such as a Chinese sentence, hardly ever repeat
 
 
 def normalize_text(text: str, cased: bool) -> str:
     """Return the words of a text, separated by single spaces.
 
-    In effect the `BasicTokenizer` of google-research/bert: drop NUL, U+FFFD, controls and format characters; split at
-    whitespace; set every Han character and punctuation mark apart; unless `cased`, lower-case and drop accents.
-    Unicode properties are those of the Python that runs. Three things differ in form, not in result. The original folds
-    word by word, here the whole text is folded at once: neither lower-casing nor NFD looks past whitespace. It spaces
-    Han before folding, here after: nothing else folds into Han. And it brings the marks of a letter in canonical order
-    before it drops most of them; here only where some are left whose order matters, since `unicodedata` takes time
-    quadratic in the length of a run of marks. One thing differs: lone surrogates, which no UTF-8 file can hold, are
-    dropped, where the original lets them make the word unknown.
+    Equivalent to `BasicTokenizer` of google-research/bert: drop NUL, U+FFFD, control and format characters; split at
+    whitespace; separate every Han character and punctuation mark; unless `cased`, lower-case and drop accents.
+    Unicode properties are those of the running Python. Three steps differ in form, not in result. The original folds
+    word by word, here the whole text is folded at once: neither lower-casing nor NFD looks past whitespace. It
+    separates Han before folding, here after: nothing else folds into Han. And it puts the marks of a letter in
+    canonical order before it drops most of them; here only if marks are left whose order matters, since `unicodedata`
+    takes time quadratic in the length of a run of marks. One result differs: lone surrogates, which no UTF-8 file can
+    contain, are dropped, while in the original they make the word unknown.
+
     Source: google-research/bert, tokenization.py, `BasicTokenizer`.
     """
     text = clean_text(text)
@@ -37,21 +38,21 @@ def normalize_text(text: str, cased: bool) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Drop NUL, U+FFFD, controls, format characters and lone surrogates; tabs and line ends become spaces."""
+    """Drop NUL, U+FFFD, control and format characters and lone surrogates; tabs and line ends become spaces."""
     if text.isprintable() and "\ufffd" not in text:  # a cheap test: nothing to drop in most texts
         return text
     return text.translate(_CLEANED)
 
 
 def decompose(text: str) -> str:
-    """Return the canonical decomposition (NFD) of a text in linear time, but for sorting each run of marks."""
+    """Return the canonical decomposition (NFD) of a text in linear time, except for sorting each run of marks."""
     decomposed = "".join(unicodedata.normalize("NFD", character) for character in text)
     runs = groupby(decomposed, key=lambda character: unicodedata.combining(character) > 0)
     return "".join("".join(sorted(run, key=unicodedata.combining) if is_marks else run) for is_marks, run in runs)
 
 
 def _fold(text: str) -> str:
-    """Decompose a text, strip its accents and set words apart."""
+    """Decompose a text, strip accents, and separate punctuation and Han characters."""
     folded = text.translate(_FOLDED)
     if _ORDERED and not _ORDERED.isdisjoint(text):
         return decompose(text).translate(_STRIPPED)
@@ -59,7 +60,7 @@ def _fold(text: str) -> str:
 
 
 class _CharacterTable(dict):
-    """A table for `str.translate` that classifies a character when it is first met, and remembers many."""
+    """Table for `str.translate` that computes replacements on first use, and caches many."""
 
     def __init__(self, replace):
         super().__init__()
@@ -95,7 +96,7 @@ def _decompose_and_strip(character: str) -> str:
 
 
 def is_punctuation(character: str) -> bool:
-    """Tell whether a character is a punctuation mark, which is always a word of its own."""
+    """Return whether a character is a punctuation mark, which is always a word of its own."""
     # Symbols such as $ + < ^ count as punctuation in ASCII only: google-research/bert `_is_punctuation`.
     if character.isascii():
         return character.isprintable() and not character.isalnum() and character != " "
@@ -103,7 +104,7 @@ def is_punctuation(character: str) -> bool:
 
 
 def is_han(character: str) -> bool:
-    """Tell whether a character is a Han ideograph, which is always a word of its own."""
+    """Return whether a character is a Han ideograph, which is always a word of its own."""
     return any(first <= ord(character) <= last for first, last in HAN_RANGES)
 
 
@@ -111,4 +112,4 @@ _CLEANED = _CharacterTable(_clean)
 _SPACED = _CharacterTable(_space)
 _STRIPPED = _CharacterTable(_space_and_strip)
 _FOLDED = _CharacterTable(_decompose_and_strip)
-_ORDERED: set[str] = set()  # of the characters met, those with a mark that is not stripped, such as a stem in music
+_ORDERED: set[str] = set()  # characters seen with a mark that is not stripped, such as a musical stem

@@ -1,4 +1,4 @@
-"""Find where in a text, as it was written, each of its pieces stands."""
+"""Token offsets: where each piece begins and ends in the original text."""
 
 import re
 from functools import lru_cache
@@ -17,24 +17,24 @@ from keras_bert_flow.text.tokenizers.normalization import (
 from keras_bert_flow.text.tokenizers.tokenizer import Offsets, Tokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION
 
-# What stands between two spaces. `clean_text` drops these controls, which `\s` takes for spaces, and joins what they
-# stand between.
+# Text between two spaces. `clean_text` drops these control characters, which `\s` matches as spaces, and joins what is
+# around them.
 CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
 
 Spans = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # ids, starts and ends of a chunk's pieces
 
 
 def encode_with_offsets(tokenizer: Tokenizer, text: str) -> Offsets:
-    """Return the ids of a text and where in it, as it was written, each piece begins and ends.
+    """Return the ids of a text, and where in the original text each piece begins and ends.
 
-    `text[start:end]` is what a piece was made of: as written, with its accents, also those that are characters of their
-    own, and with whatever was dropped inside of it; what was dropped between two pieces is in neither. Where a
-    character gives several pieces, as a Hangul syllable that is folded into letters, each has the whole character. The
-    marks of one letter are taken in the order written, though Unicode's canonical order may be another.
+    `text[start:end]` is the source of a piece, as written: with its accents, even as separate characters, and with
+    whatever was dropped inside it; what was dropped between two pieces is in neither. If a character gives several
+    pieces, such as a Hangul syllable that is folded into letters, each has the whole character. The marks of one letter
+    are taken in the order written, though Unicode's canonical order may differ.
 
     Returns:
-        The ids, just those of `tokenizer.encode(text)`, the starts and the ends, in characters of `text`; int32,
-        (pieces,) each. Neither starts nor ends ever decrease.
+        The ids, the same as `tokenizer.encode(text)`, the starts and the ends, in characters of `text`; int32,
+        (pieces,) each. Starts and ends are non-decreasing.
     """
     matches = list(CHUNK.finditer(text))
     chunk_spans = _remember_spans(tokenizer)  # type: ignore[arg-type]  # hashed by identity
@@ -48,7 +48,7 @@ def encode_with_offsets(tokenizer: Tokenizer, text: str) -> Offsets:
 
 
 def find_pieces(starts: np.ndarray, ends: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
-    """Return the first and the last piece that have a character of `text[start:end]`, or None where no piece has."""
+    """Return the first and the last piece that overlap `text[start:end]`, or None if no piece does."""
     first = int(np.searchsorted(ends, start, side="right"))
     last = int(np.searchsorted(starts, end, side="left")) - 1
     return (first, last) if first <= last else None
@@ -60,7 +60,7 @@ def _remember_spans(tokenizer: Tokenizer) -> "_ChunkSpans":
 
 
 class _ChunkSpans(dict):
-    """The pieces of what stands between two spaces, worked out when it is first met."""
+    """Cache of the pieces of chunks, which are the text between two spaces."""
 
     def __init__(self, tokenizer: Tokenizer):
         super().__init__()
@@ -79,7 +79,7 @@ class _ChunkSpans(dict):
         return spans
 
     def _measure(self, chunk: str, ids: tuple[int, ...]) -> list[int]:
-        """Return the characters of each piece; of [UNK], which stands for a whole word, those of the word."""
+        """Return the number of characters of each piece; [UNK] has those of its whole word."""
         tokenizer = self._tokenizer
         lengths = [self._lengths[piece_id] for piece_id in ids]
         if tokenizer.unk_id in ids:
@@ -91,7 +91,7 @@ class _ChunkSpans(dict):
         return lengths
 
     def _trace(self, chunk: str) -> tuple[list[int] | range, list[int] | range]:
-        """Return the begin and end in a chunk of what each character of the normalised chunk was made of."""
+        """Return the start and end in a chunk of the source of each character of the normalised chunk."""
         if chunk.isascii() and chunk.isprintable():  # nothing is dropped, and each character gives one
             return range(len(chunk)), range(1, len(chunk) + 1)
         firsts: list[int] = []
@@ -107,10 +107,9 @@ class _ChunkSpans(dict):
 
 
 class _KeptCharacters(dict):
-    """How many characters normalisation makes of one: 0 of what it cleans away, -1 of an accent that it strips.
+    """Cache of how many characters normalisation makes of one: 0 if it is dropped, -1 for an accent that is stripped.
 
-    A character's neighbours do not change that: they choose between two forms of the small sigma, and the order of
-    marks.
+    Neighbouring characters do not change that: they only affect the form of the small sigma, and the order of marks.
     """
 
     def __init__(self, cased: bool):

@@ -1,4 +1,4 @@
-"""What tasks and models ask of a tokenizer, whichever family it is of."""
+"""Tokenizer interface used by tasks and models, for every family."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -11,15 +11,15 @@ Offsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Tokenizer(Protocol):
-    """Turn text into token ids and back. Special tokens written out in a text are text like any other.
+    """Convert text to token ids and back. Special tokens written out in a text are ordinary text.
 
     Attributes:
         pieces: the vocabulary, in the order of ids.
         cased: whether case and accents are kept.
         pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens, by BERT's names for them.
         special_ids: these five.
-        separators: how many `sep_id` stand between two texts of one row.
-        mask_token: what stands for a masked word in a text.
+        separators: number of `sep_id` between two texts of one row.
+        mask_token: spelling of a masked word in a text.
         starts_word: bool, (vocabulary,). Whether a piece begins a word.
     """
 
@@ -45,19 +45,19 @@ class Tokenizer(Protocol):
         """Return the ids of each text."""
 
     def encode_word(self, word: str) -> np.ndarray:
-        """Return the ids of a word as it stands in a text, behind a space."""
+        """Return the ids of a word as in a text, after a space."""
 
     def encode_into(self, ids: array, text: str) -> int:
         """Append the ids of a text to an `array("i")`, and return how many."""
 
     def encode_with_offsets(self, text: str) -> Offsets:
-        """Return the ids of a text and where in it each piece begins and ends, in characters; int32, (tokens,) each."""
+        """Return the ids of a text and the start and end of each piece, in characters; int32, (tokens,) each."""
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """Return a text of some ids; what was normalised away is not to be had back."""
+        """Return the text of some ids; what normalisation removed is not restored."""
 
     def append(self, text: str, piece: str) -> str:
-        """Return a text with a piece behind it: a new word, or the rest of its last one."""
+        """Append a piece to a text: a new word, or a continuation of its last one."""
 
     def write(self, folder: Path) -> None:
-        """Write the files that the tokenizer is read from."""
+        """Write the files that the tokenizer can be read from."""

@@ -1,4 +1,4 @@
-"""Turn text into WordPiece ids and back."""
+"""WordPiece tokenizer: text to ids and back."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -30,16 +30,16 @@ MAX_WORD_CHARACTERS = 200  # longer words are [UNK]: google-research/bert `Wordp
 
 
 class WordPieceTokenizer:
-    """Encode text by the greedy longest match of google-research/bert.
+    """WordPiece tokenizer: greedy longest match, as in google-research/bert.
 
-    Special pieces written out in a text get no protection, as in the original: "[MASK]" is three words. An instance
-    remembers the words it has met, with the marks around them: text repeats its words. It can be pickled.
+    Special pieces written out in a text are not protected, as in the original: "[MASK]" is three words. An instance
+    caches the words that it has seen, with adjacent marks, since text repeats its words. It is picklable.
 
     Args:
         pieces: the vocabulary, in the order of ids.
         cased: keep case and accents.
     Raises:
-        ValueError: `pieces` is no vocabulary.
+        ValueError: `pieces` is not a vocabulary.
     Source: google-research/bert, tokenization.py, `FullTokenizer`.
     """
 
@@ -84,15 +84,15 @@ class WordPieceTokenizer:
         return [self.encode(text) for text in texts]
 
     def encode_word(self, word: str) -> np.ndarray:
-        """Return the ids of a word; what stands before it makes no difference."""
+        """Return the ids of a word, which do not depend on what precedes it."""
         return self.encode(word)
 
     def encode_with_offsets(self, text: str) -> Offsets:
-        """Return the ids of a text and where in it each piece begins and ends; see `offsets.encode_with_offsets`."""
+        """Return the ids of a text and the start and end of each piece; see `offsets.encode_with_offsets`."""
         return encode_with_offsets(self, text)
 
     def append(self, text: str, piece: str) -> str:
-        """Return a text with a piece behind it; a continuation joins the word before."""
+        """Append a piece to a text; a continuation joins the last word."""
         return text.rstrip() + piece.removeprefix(CONTINUATION) if piece.startswith(CONTINUATION) else text + piece
 
     def write(self, folder: Path) -> None:
@@ -100,7 +100,7 @@ class WordPieceTokenizer:
         write_vocabulary(folder / VOCABULARY_FILE, self.pieces)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """Join pieces into words, words by spaces. Case, accents and spacing are not to be had back."""
+        """Join pieces into words, and words by spaces. Case, accents and spacing are not restored."""
         skipped = self.special_ids if skip_special else ()
         pieces = [self.pieces[piece_id] for piece_id in ids if piece_id not in skipped]
         return " ".join(pieces).replace(f" {CONTINUATION}", "")
@@ -108,14 +108,14 @@ class WordPieceTokenizer:
 
 @lru_cache(maxsize=4)
 def _restore_tokenizer(pieces: tuple[str, ...], cased: bool) -> WordPieceTokenizer:
-    """Give all copies that reach a process one tokenizer: a Beam worker is sent one for each step of a pipeline."""
+    """Unpickle equal tokenizers as one instance: a Beam worker is sent one for each step of a pipeline."""
     return WordPieceTokenizer(pieces, cased)
 
 
 class _TextIds(dict):
-    """The ids of what stands between two spaces, such as `word,"`: mostly a word, so a few hundred thousand are met.
+    """Cache of the ids of text between two spaces, such as `word,"`, of which a few hundred thousand are seen.
 
-    Nothing in normalisation looks past whitespace, so each is normalised on its own.
+    Normalisation never looks past whitespace, so each is normalised on its own.
     """
 
     def __init__(self, ids: dict[str, int], cased: bool):
@@ -132,7 +132,7 @@ class _TextIds(dict):
 
 
 class _WordIds(dict):
-    """The ids of each word, worked out when it is first met. Text repeats its words, so few are."""
+    """Cache of the ids of each word. Text repeats its words, so few are computed."""
 
     def __init__(self, ids: dict[str, int]):
         super().__init__()

@@ -1,1 +1,1 @@
-"""Vocabularies: the file, and the learner that makes one from word counts."""
+"""Vocabularies: the vocabulary file, and the learner that makes one from word counts."""

@@ -1,4 +1,4 @@
-"""Find the substrings of counted words that could be pieces, and every place where each of them stands."""
+"""Candidate pieces of a vocabulary: frequent substrings of counted words, and all of their positions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,23 +9,23 @@ import numpy as np
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION
 
 MAX_PIECE_CHARACTERS = 50
-_MIN_COUNT = 2  # a longer piece seen once would save tokens of the text it was learnt from, and hardly any elsewhere
+_MIN_COUNT = 2  # a longer piece seen once would save tokens of the text it was learnt from, but hardly any elsewhere
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Words laid end to end, a gap of one place behind each, and the pieces that could cover them.
+    """Words laid end to end, each followed by a gap of one position, and the pieces that could cover them.
 
     Attributes:
-        text: the words, a NUL in each gap.
-        starts: int, (words,). Place of each word's first character.
-        from_the_end: for 1, 2, ... characters to the end of the word, the places where so many remain, int.
-        occurrences: float, (places,). How often the word of this place was counted.
-        matches: for each length 1, 2, ... (places, pieces): where a candidate of this length begins, and which it is.
+        text: the words, with NUL in each gap.
+        starts: int, (words,). Position of each word's first character.
+        from_the_end: for 1, 2, ... characters to the end of the word, the positions where that many remain, int.
+        occurrences: float, (places,). Count of the word at each position.
+        matches: for each length 1, 2, ... (places, pieces): where a candidate of this length begins, and which one.
             Candidates are numbered by length.
         counts: float, (candidates,). Occurrences of each.
-        lengths: int, (candidates,). Characters of each, `##` not counted.
-        examples: int, (candidates,). A place where it begins.
+        lengths: int, (candidates,). Characters of each, without `##`.
+        examples: int, (candidates,). A position where each begins.
     """
 
     text: str
@@ -38,7 +38,7 @@ class Candidates:
     examples: np.ndarray
 
     def name(self, piece: int) -> str:
-        """Return a candidate as a vocabulary writes it."""
+        """Return a candidate as written in a vocabulary."""
         place = self.examples[piece]
         characters = self.text[place : place + self.lengths[piece]]
         return characters if place == 0 or self.text[place - 1] == "\0" else CONTINUATION + characters
@@ -55,16 +55,15 @@ class Candidates:
 
 
 def find_candidates(word_counts: Mapping[str, int]) -> Candidates:
-    """Return each single character, and each longer substring that occurs twice and is not always part of one longer.
+    """Return each character, and each longer substring that occurs twice and is not always part of one longer.
 
     What begins a word and what continues one are different candidates. A substring that the same character always
-    follows is left out, since the longer one covers more at the same places; one of over 50 characters, too.
-
-    A trie is walked down from all places at once, one level for each length: time and memory grow with the places at
-    which frequent substrings begin, not with the square of a word's length.
+    follows is left out, since the longer one covers more at the same positions; so is one of over 50 characters.
+    A trie is walked down from all positions at once, one level for each length: time and memory grow with the positions
+    at which frequent substrings begin, not with the square of a word's length.
 
     Args:
-        word_counts: occurrences of each word; no word is empty or holds a NUL. Their order changes nothing.
+        word_counts: count of each word; no word is empty or contains NUL. Their order has no effect.
     """
     words = sorted(word_counts)
     lengths = np.array([len(word) for word in words], np.int64)
@@ -90,7 +89,7 @@ def find_candidates(word_counts: Mapping[str, int]) -> Candidates:
 
 
 def _group(remaining: np.ndarray) -> list[np.ndarray]:
-    """Return the places by how many characters remain, those of gaps left out."""
+    """Return the positions by how many characters remain, without those of gaps."""
     order = np.argsort(remaining, kind="stable").astype(np.int32)
     bounds = np.searchsorted(remaining[order], np.arange(1, remaining.max(initial=0) + 2))
     return [order[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
@@ -102,19 +101,19 @@ class _Level(NamedTuple):
     places: np.ndarray
     nodes: np.ndarray  # the node of each of these places
     counts: np.ndarray  # (nodes,)
-    examples: np.ndarray  # (nodes,), a place of each
+    examples: np.ndarray  # (nodes,), a position of each
 
 
 def _walk_down(
     text: str, starts: np.ndarray, remaining: np.ndarray, occurrences: np.ndarray
 ) -> tuple[list[_Level], list[np.ndarray]]:
-    """Return the levels of the trie, and for each level which of its nodes one child covers."""
+    """Return the levels of the trie, and for each level which of its nodes are covered by one child."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     alphabet, characters = np.unique(codes, return_inverse=True)
     is_start = np.zeros(len(text), np.int64)
     is_start[starts] = 1
     places = np.flatnonzero(remaining)
-    parents = is_start[places]  # two roots: 0 of what continues a word, 1 of what begins one
+    parents = is_start[places]  # two roots: 0 for continuations, 1 for beginnings of words
     levels: list[_Level] = []
     is_covered: list[np.ndarray] = []
     while len(places) and len(levels) < MAX_PIECE_CHARACTERS:

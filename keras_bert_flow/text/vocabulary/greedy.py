@@ -1,4 +1,4 @@
-"""Encode all counted words with a choice of candidate pieces, and tell what each piece saves or would save."""
+"""Encode all counted words with the chosen pieces, and compute what each piece saves or would save."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from keras_bert_flow.text.vocabulary.candidates import Candidates
 
 @dataclass(frozen=True)
 class Encoding:
-    """What the greedy longest match makes of every word, and of every rest of a word.
+    """Greedy longest-match encoding of every word, and of every suffix of a word.
 
     Attributes:
         piece: int, (places,). The longest chosen candidate that begins here.
-        longest: int, (places,). Its characters; 0 in a gap.
-        second: int, (places,). Characters of the next longest; 0 where there is none.
+        longest: int, (places,). Its length in characters; 0 in a gap.
+        second: int, (places,). Length of the next longest; 0 if there is none.
         tokens: int, (places,). Tokens from here to the end of the word.
         is_reached: bool, (places,). A token begins here when the whole word is encoded.
     """
@@ -27,7 +27,7 @@ class Encoding:
 
 
 def encode_greedily(candidates: Candidates, is_chosen: np.ndarray) -> Encoding:
-    """Encode every word by the longest match first.
+    """Encode every word by greedy longest match.
 
     Args:
         candidates: the words and their possible pieces.
@@ -54,7 +54,7 @@ def encode_greedily(candidates: Candidates, is_chosen: np.ndarray) -> Encoding:
 
 
 def count_tokens(candidates: Candidates, encoding: Encoding) -> float:
-    """Return the tokens of the counted text."""
+    """Return the number of tokens of the counted text."""
     return float(candidates.occurrences[candidates.starts] @ encoding.tokens[candidates.starts])
 
 
@@ -67,8 +67,8 @@ def count_uses(candidates: Candidates, encoding: Encoding) -> np.ndarray:
 def find_losses(candidates: Candidates, encoding: Encoding) -> np.ndarray:
     """Return for each candidate how many more tokens the text would have without it, float, (candidates,).
 
-    It is 0 for what is not used, and may be negative. Exact but for words with a piece twice: the rest of these is
-    counted as it is now.
+    It is 0 for candidates that are not used, and may be negative. It is exact except for words that contain a piece
+    twice: the rest of these is counted as it is now.
     """
     places = np.flatnonzero(encoding.is_reached & (encoding.second > 0))
     tokens, longest, second = encoding.tokens, encoding.longest[places], encoding.second[places]
@@ -79,7 +79,7 @@ def find_losses(candidates: Candidates, encoding: Encoding) -> np.ndarray:
 def find_gains(candidates: Candidates, encoding: Encoding) -> np.ndarray:
     """Return for each candidate not chosen how many fewer tokens the text would have with it, float, (candidates,).
 
-    It is 0 for what is chosen, and may be negative. Exact but for words with a piece twice.
+    It is 0 for chosen candidates, and may be negative. It is exact except for words that contain a piece twice.
     """
     gains = np.zeros(len(candidates.counts))
     for length, (places, pieces) in enumerate(candidates.matches, 1):

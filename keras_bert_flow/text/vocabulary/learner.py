@@ -1,4 +1,4 @@
-"""Learn a WordPiece vocabulary from word counts, the same one every time."""
+"""Learn a WordPiece vocabulary from word counts, deterministically."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from keras_bert_flow.text.vocabulary.greedy import (
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES
 
 MAX_CJK_CHARACTERS = 8000
-# What a piece saves in other text is less than what it saves here, the more so the rarer it is. The constants were
-# chosen by learning from nine tenths of a training text and measuring on the last one.
+# A piece saves less in other text than it saves here, especially if it is rare. The constants were chosen by learning
+# from nine tenths of a training text and measuring on the last tenth.
 _SHRINKAGE = 4.0
 _KEPT_A_ROUND = 0.8
 _EXCHANGE_ROUNDS = 30
@@ -34,28 +34,27 @@ def learn_vocabulary(
     min_character_count: int = 1,
     max_cjk_characters: int = MAX_CJK_CHARACTERS,
 ) -> list[str]:
-    """Return exactly `size` pieces that encode every counted word of allowed characters without [UNK].
+    """Learn exactly `size` pieces that encode every counted word of allowed characters without [UNK].
 
     Google never published the learner of 2018, and the trainers in use merge frequent pairs, though WordPiece does not
-    encode by merging but by the longest match. Here pieces are chosen by what that encoding makes of them. All frequent
-    substrings of words are candidates. Again and again all words are encoded, and the fifth of the pieces whose loss
-    would cost the fewest tokens is dropped, until `size` are left; near the end, pieces dropped too early take the
-    places of ones that save less, as long as the text gets shorter. The saving of a piece seen n times counts
-    n / (n + 4), for rare ones seldom come again in other text.
-
-    The special pieces come first, then the characters (letters as `a` and as `##a`, so that other words of theirs are
-    known, too), then the others, the most used first. Equal ones are settled by length and string order, so the result
-    depends on the counts alone. Where there are too few candidates, words seen once follow, and then `[unused0]`,
+    encode by merging but by longest match. Here pieces are chosen by their effect on that encoding. All frequent
+    substrings of words are candidates. Repeatedly, all words are encoded, and the fifth of the pieces whose removal
+    would cost the fewest tokens is dropped, until `size` are left. Near the end, pieces dropped too early replace
+    others that save less, as long as the text gets shorter. The saving of a piece seen n times is weighted by n / (n +
+    4), since rare ones seldom recur in other text.
+    The special pieces come first, then the characters (letters as `a` and as `##a`, so that other words of these
+    letters are known, too), then the others, most used first. Ties are broken by length and string order, so the result
+    depends on the counts alone. If there are too few candidates, words seen once follow, and then `[unused0]`,
     `[unused1]`, ...
 
     Args:
-        word_counts: occurrences of each normalised word. Words longer than 200 characters are ignored: they encode
-            to [UNK] under any vocabulary.
-        size: pieces to return, special ones included.
-        min_character_count: characters with fewer occurrences are left out, and words that hold them become [UNK].
-        max_cjk_characters: Han characters to keep, the most frequent ones; the others are left out, too.
+        word_counts: count of each normalised word. Words longer than 200 characters are ignored: they encode to [UNK]
+            under any vocabulary.
+        size: number of pieces to return, special ones included.
+        min_character_count: characters with a lower count are left out, and words that contain them become [UNK].
+        max_cjk_characters: number of Han characters to keep, the most frequent ones; the others are left out, too.
     Raises:
-        ValueError: `size` has no room for the characters.
+        ValueError: `size` is too small for the characters.
     """
     word_counts = _keep_usable(word_counts, min_character_count, max_cjk_characters)
     characters = _list_characters(word_counts)
@@ -80,7 +79,7 @@ def learn_vocabulary(
 
 
 def _keep_usable(word_counts: Mapping[str, int], min_character_count: int, max_cjk_characters: int) -> dict[str, int]:
-    """Drop words that are too long or hold a character that is not to be in the vocabulary."""
+    """Drop words that are too long or contain a character that is left out of the vocabulary."""
     usable = {word: count for word, count in word_counts.items() if 0 < len(word) <= MAX_WORD_CHARACTERS and count > 0}
     character_counts: Counter[str] = Counter()
     for word, count in usable.items():
@@ -89,19 +88,19 @@ def _keep_usable(word_counts: Mapping[str, int], min_character_count: int, max_c
     by_count = sorted(character_counts, key=lambda character: (-character_counts[character], character))
     left_out = {character for character in by_count if character_counts[character] < min_character_count}
     left_out.update([character for character in by_count if is_han(character)][max_cjk_characters:])
-    left_out.add("\0")  # stands between two words in `Candidates.text`
+    left_out.add("\0")  # separates two words in `Candidates.text`
     return {word: count for word, count in usable.items() if left_out.isdisjoint(word)}
 
 
 def _list_characters(word_counts: Mapping[str, int]) -> list[str]:
-    """Return each character as it occurs, and each letter in both forms, so that no other word of theirs is unknown."""
+    """Return each character as it occurs, and each letter in both forms, so that other words of these are known."""
     firsts, others = {word[0] for word in word_counts}, {character for word in word_counts for character in word[1:]}
     letters = {character for character in firsts | others if not is_han(character) and not is_punctuation(character)}
     return [*sorted(firsts | letters), *sorted(CONTINUATION + character for character in others | letters)]
 
 
 def _choose_longer(candidates: Candidates, room: int) -> list[str]:
-    """Return at most `room` candidates of two and more characters, the most used ones first."""
+    """Return at most `room` candidates of two and more characters, most used first."""
     characters = int((candidates.lengths == 1).sum())
     is_chosen = _improve(candidates, _prune(candidates, characters + room))
     uses = count_uses(candidates, encode_greedily(candidates, is_chosen))
@@ -111,10 +110,10 @@ def _choose_longer(candidates: Candidates, room: int) -> list[str]:
 
 
 def _prune(candidates: Candidates, number: int) -> np.ndarray:
-    """Choose `number` candidates: drop those that are missed least, round after round.
+    """Choose `number` candidates by repeatedly dropping those whose removal costs least.
 
-    What is not used beside longer pieces goes early and may be wanted when those are gone, so the last rounds end with
-    an exchange.
+    Candidates that are not used next to longer pieces are dropped early and may be needed when those are gone, so the
+    last rounds end with an exchange.
     """
     is_chosen = np.ones(len(candidates.counts), bool)
     while (left := int(is_chosen.sum())) > number:
@@ -128,7 +127,7 @@ def _prune(candidates: Candidates, number: int) -> np.ndarray:
 
 
 def _improve(candidates: Candidates, is_chosen: np.ndarray) -> np.ndarray:
-    """Exchange candidates as long as the text gets shorter, in groups that get smaller."""
+    """Exchange candidates as long as the text gets shorter, in groups of decreasing size."""
     group = int(_EXCHANGED_SHARE * is_chosen.sum())
     encoding = encode_greedily(candidates, is_chosen)
     for _ in range(_EXCHANGE_ROUNDS):
@@ -136,7 +135,7 @@ def _improve(candidates: Candidates, is_chosen: np.ndarray) -> np.ndarray:
         changed_encoding = encode_greedily(candidates, changed)
         if count_tokens(candidates, changed_encoding) < count_tokens(candidates, encoding):
             is_chosen, encoding = changed, changed_encoding
-        elif group > 1:  # pieces of the same words were counted on twice
+        elif group > 1:  # gains of pieces of the same words were counted twice
             group //= 2
         else:
             break
@@ -144,7 +143,7 @@ def _improve(candidates: Candidates, is_chosen: np.ndarray) -> np.ndarray:
 
 
 def _exchange(candidates: Candidates, is_chosen: np.ndarray, encoding: Encoding, most: int) -> np.ndarray:
-    """Return the choice with at most `most` candidates in the places of others that save less."""
+    """Return the choice with at most `most` candidates exchanged for others that save more."""
     losses, gains = (find(candidates, encoding) * _trust(candidates) for find in (find_losses, find_gains))
     coming = _least(-gains, ~is_chosen, most)
     leaving = _least(losses, is_chosen & (candidates.lengths > 1), len(coming))
@@ -159,6 +158,6 @@ def _trust(candidates: Candidates) -> np.ndarray:
 
 
 def _least(values: np.ndarray, is_eligible: np.ndarray, number: int) -> np.ndarray:
-    """Return the `number` eligible indices of the smallest values, the smallest first, equal ones by index."""
+    """Return the `number` eligible indices of the smallest values, smallest first, ties by index."""
     eligible = np.flatnonzero(is_eligible)
     return eligible[np.argsort(values[eligible], kind="stable")[:number]]

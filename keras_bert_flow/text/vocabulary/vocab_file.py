@@ -1,4 +1,4 @@
-"""Read, check and write `vocab.txt`: one piece a line, the line number is the id."""
+"""Read, check and write `vocab.txt`: one piece per line, the line number is the id."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ MAX_PIECES = 2_000_000
 def read_vocabulary(path: str | Path) -> tuple[str, ...]:
     """Read the pieces of a vocabulary file in the order of their ids.
 
-    Lines end in LF or CRLF. Special pieces may stand anywhere: the vocabularies of 2018 have them at 0 and 100 to 103.
+    Lines end in LF or CRLF. Special pieces may be anywhere: the vocabularies of 2018 have them at 0 and 100 to 103.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -29,7 +29,7 @@ def read_vocabulary(path: str | Path) -> tuple[str, ...]:
             f"A vocabulary must be UTF-8. Received: {path}, where byte {error.start} is not. "
             "Convert it with iconv -t UTF-8."
         ) from None
-    # Not splitlines(): a piece may be a character that Python takes for a line end, such as U+0085.
+    # Not splitlines(): a piece may be a character that Python treats as a line end, such as U+0085.
     pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     check_vocabulary(pieces, str(path))
     return tuple(pieces)
@@ -52,14 +52,14 @@ def read_vocabulary_bytes(path: str | Path) -> bytes:
 
 
 def write_vocabulary(path: str | Path, pieces: Iterable[str]) -> None:
-    """Write the pieces, one a line, as every BERT tool reads them."""
+    """Write the pieces, one per line, as every BERT tool reads them."""
     pieces = tuple(pieces)
     check_vocabulary(pieces, str(path))
     Path(path).write_bytes("".join(f"{piece}\n" for piece in pieces).encode("utf-8"))
 
 
 def check_vocabulary(pieces: Sequence[str], source: str = "pieces") -> None:
-    """Raise ValueError unless ids and pieces are one to one and all special pieces are there."""
+    """Raise ValueError unless ids and pieces are one to one and all special pieces are present."""
     first_id: dict[str, int] = {}
     for piece_id, piece in enumerate(pieces):
         if not piece or "\n" in piece or "\r" in piece:

@@ -1,4 +1,4 @@
-"""Choose the words to learn a vocabulary from where there are more than memory has room for: the frequent ones."""
+"""Limit the words that a vocabulary is learnt from to the most frequent ones that fit in memory."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,23 +9,23 @@ MAX_PLACES = (
     8_000_000  # characters of all words and one more for each; the learner takes about 240 bytes of memory each
 )
 
-# For each number of occurrences the places of all words that have it
+# Count of a word → total places of all words with that count
 Histogram = Mapping[int, int]
 
 
 def count_places(word: str) -> int:
-    """Return the places that a word takes in the learner, 0 for one that it ignores."""
+    """Return the places of a word in the learner, 0 for one that it ignores."""
     return len(word) + 1 if len(word) <= MAX_WORD_CHARACTERS else 0
 
 
 class WordLimit:
-    """Tell which words to keep: a function of the counts alone, which needs memory for none of the words.
+    """Decide which words to keep, as a function of the counts alone, without holding any words in memory.
 
     The most frequent words are kept, as many as fit. Of those that are as frequent as the first that does not fit, a
     share is chosen by a digest, so the limit holds on average.
 
     Args:
-        histogram: of all words.
+        histogram: histogram of all words.
         most: places of the words to keep.
     """
 
@@ -40,7 +40,7 @@ class WordLimit:
             left -= histogram[count]
 
     def __call__(self, word: str, count: int) -> bool:
-        """Tell whether to keep a word with so many occurrences."""
+        """Return whether to keep a word with this count."""
         if count != self._least:
             return count > self._least
         return as_fraction(self._find_number(word.encode())) < self._share
