@@ -25,10 +25,10 @@ class TaskConfig(Settings):
     """What every kind of task has."""
 
     name: str = Field(BUILTIN, description="Name shown in the report; `builtin` is the docstring task.")
-    train: str = Field(BUILTIN, description="File to learn from, here or at s3:// and the like; or `builtin`.")
-    dev: str = Field(BUILTIN, description="File to be measured on, in the same format; or `builtin`.")
+    train: str = Field(BUILTIN, description="Training file, local or at s3:// and the like; or `builtin`.")
+    dev: str = Field(BUILTIN, description="Evaluation file, in the same format; or `builtin`.")
     extra_dev: dict[str, str] = Field(
-        {}, description="Name → file to be measured on as well, at the end; `dev` alone chooses among models."
+        {}, description="Name → further evaluation file, measured at the end; only `dev` selects models."
     )
 
     @model_validator(mode="after")
@@ -71,7 +71,7 @@ def _make_section(settings: type[TaskSettings]) -> type[TaskConfig]:
     """Return the section `task` of one kind: what every kind has, and its own settings."""
     hints = get_type_hints(settings, include_extras=True)
     own: dict[str, Any] = {field.name: (hints[field.name], field.default) for field in fields(settings)}
-    kind: Any = (Literal[settings.kind], Field(settings.kind, description="What the task is."))
+    kind: Any = (Literal[settings.kind], Field(settings.kind, description="Kind of the task."))
     name = settings.__name__.replace("Settings", "Config")
     return create_model(name, __base__=TaskConfig, __doc__=settings.__doc__, kind=kind, **own)
 

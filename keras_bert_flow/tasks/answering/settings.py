@@ -14,18 +14,17 @@ class QuestionAnsweringSettings(TaskSettings):
 
     kind: ClassVar[str] = "question_answering"
 
-    stride: Annotated[
-        int, Field(ge=1, description="Pieces from the start of one window of a long text to the next.")
-    ] = 128
+    stride: Annotated[int, Field(ge=1, description="Stride between the windows of a long text, in pieces.")] = 128
     max_question_tokens: Annotated[
-        int, Field(ge=1, description="Pieces of a question; a longer one loses its end.")
+        int, Field(ge=1, description="Maximum length of a question, in pieces; longer ones are truncated.")
     ] = 64
-    max_answer_tokens: Annotated[int, Field(ge=1, description="Pieces of an answer, at most.")] = 30
-    n_best: Annotated[int, Field(ge=1, description="Answers that a prediction lists, at most.")] = 20
+    max_answer_tokens: Annotated[int, Field(ge=1, description="Maximum length of an answer, in pieces.")] = 30
+    n_best: Annotated[int, Field(ge=1, description="Maximum number of answers per prediction.")] = 20
     null_threshold: Annotated[
         float | None,
         Field(
-            description="By how much no answer must score above the best one; left out, each question has an answer."
+            description="Margin by which the null answer must exceed the best answer to be predicted. Default: every "
+            "question has an answer."
         ),
     ] = None
     main_metric: Annotated[Literal["f1", "exact"], Field(description=f"{COMPARED}.")] = "f1"

@@ -10,19 +10,17 @@ from keras_bert_flow.tasks.core.settings import Header, TaskSettings
 
 @dataclass(frozen=True)
 class MultipleChoiceSettings(TaskSettings):
-    """One of several texts that may go on from another, laid out as SWAG or RACE."""
+    """The correct one of several continuations of a text, as in SWAG or RACE."""
 
     kind: ClassVar[str] = "multiple_choice"
 
-    context: Annotated[str, Field(description="Column of the text that is read first.")] = "sent1"
-    question: Annotated[str | None, Field(description="Column of the text before each choice, if there is one.")] = (
-        "sent2"
-    )
+    context: Annotated[str, Field(description="Column of the context.")] = "sent1"
+    question: Annotated[str | None, Field(description="Column of the text before each choice, if any.")] = "sent2"
     choices: Annotated[
         tuple[str, ...],
-        Field(min_length=1, description="A column for each choice, or one field of a JSON object that lists them."),
+        Field(min_length=1, description="One column per choice, or one field of a JSON object that lists them."),
     ] = ("ending0", "ending1", "ending2", "ending3")
-    label: Annotated[str, Field(description="Column of the right choice, a number from 0 or a letter from A.")] = (
+    label: Annotated[str, Field(description="Column of the correct choice, a number from 0 or a letter from A.")] = (
         "label"
     )
     header: Header = True

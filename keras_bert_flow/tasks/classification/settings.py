@@ -14,9 +14,9 @@ class TextSettings(TaskSettings):
 
     is_pooled: ClassVar[bool] = True
 
-    text: Annotated[
-        str, Field(description="Column of the text: a name, or a number from 0 where there is no header.")
-    ] = "text"
+    text: Annotated[str, Field(description="Column of the text: a name, or a number from 0 if there is no header.")] = (
+        "text"
+    )
     text_pair: Annotated[str | None, Field(description="Column of a second text, for pairs.")] = None
     label: Annotated[str, Field(description="Column of the label: a name, or a number from 0.")] = "label"
 
@@ -30,9 +30,9 @@ class ClassificationSettings(TextSettings):
     header: Header = True
     main_metric: Annotated[
         Literal["accuracy", "f1", "f1_positive", "matthews"],
-        Field(description=f"{COMPARED}; `f1` is the classes' mean, `f1_positive` the second's."),
+        Field(description=f"{COMPARED}; `f1` is the mean over classes, `f1_positive` that of the second."),
     ] = "accuracy"
-    labels: Annotated[tuple[str, ...], Field(description="The classes; left out, those of the training table.")] = ()
+    labels: Annotated[tuple[str, ...], Field(description="The classes. Default: those of the training table.")] = ()
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,10 @@ class RegressionSettings(TextSettings):
 
     header: Header = True
     main_metric: Annotated[Literal["pearson", "spearman"], Field(description=f"{COMPARED}.")] = "spearman"
-    lowest: Annotated[float | None, Field(description="Lowest number there can be; predictions are cut to it.")] = None
-    highest: Annotated[float | None, Field(description="Highest number there can be; predictions are cut to it.")] = (
+    lowest: Annotated[float | None, Field(description="Smallest possible number; predictions are clipped to it.")] = (
+        None
+    )
+    highest: Annotated[float | None, Field(description="Largest possible number; predictions are clipped to it.")] = (
         None
     )
 
@@ -55,13 +57,13 @@ class MultiLabelSettings(TextSettings):
 
     kind: ClassVar[str] = "multi_label"
 
-    separator: Annotated[str, Field(min_length=1, description="Between two labels of one column.")] = "|"
+    separator: Annotated[str, Field(min_length=1, description="Separator between labels in one column.")] = "|"
     label_columns: Annotated[
-        tuple[str, ...], Field(description="A column of 0 and 1 for each label, in place of `label`.")
+        tuple[str, ...], Field(description="One column of 0 and 1 per label, instead of `label`.")
     ] = ()
-    threshold: Annotated[float, Field(gt=0, lt=1, description="Probability from which on a label is given.")] = 0.5
+    threshold: Annotated[float, Field(gt=0, lt=1, description="Minimum probability of a predicted label.")] = 0.5
     header: Header = True
     main_metric: Annotated[Literal["f1_micro", "f1_macro", "exact_match"], Field(description=f"{COMPARED}.")] = (
         "f1_micro"
     )
-    labels: Annotated[tuple[str, ...], Field(description="The labels; left out, those of the training table.")] = ()
+    labels: Annotated[tuple[str, ...], Field(description="The labels. Default: those of the training table.")] = ()

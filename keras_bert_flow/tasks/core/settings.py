@@ -23,4 +23,4 @@ class TaskSettings:
 
 
 Header = Annotated[bool, Field(description="The first line of a .tsv or .csv names the columns.")]
-COMPARED = "By which runs are compared"
+COMPARED = "Metric by which runs are compared"

@@ -18,14 +18,14 @@ class TokenClassificationSettings(TaskSettings):
     tag_column: Annotated[int | Literal["last"], Field(description="Column of the tag, from 0.")] = "last"
     scheme: Annotated[
         Literal["IOB1", "IOB2", "BIOES", "plain"] | None,
-        Field(description="How tags make spans; left out, it is found out."),
+        Field(description="Tagging scheme of spans. Default: detected from the tags."),
     ] = None
     stride: Annotated[
         int | None,
-        Field(ge=1, description="Pieces from one window of a long sentence to the next; left out, half a window."),
+        Field(ge=1, description="Stride between the windows of a long sentence, in pieces. Default: half a window."),
     ] = None
-    strict: Annotated[bool, Field(description="Count spans as seqeval's strict mode does, not as conlleval.")] = False
+    strict: Annotated[bool, Field(description="Count spans like seqeval's strict mode, not like conlleval.")] = False
     main_metric: Annotated[
         Literal["precision", "recall", "f1", "accuracy"],
-        Field(description=f"{COMPARED}; for plain tags always accuracy."),
+        Field(description=f"{COMPARED}; always accuracy for plain tags."),
     ] = "f1"
