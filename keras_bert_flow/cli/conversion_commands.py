@@ -76,7 +76,7 @@ def convert(
     is_same = dtype == "float32" and all(change is None for change in changes.values())
     if target is None and name == HUGGING_FACE and is_same:
         raise ValueError(
-            f"It must be said what {source} is to become. Received: no --format, and no --dtype. Give one."
+            f"A conversion must change the model. Received: {source}, with neither --format nor --dtype. Give one."
         )
     with following(f"Conversion of {source}: reading, writing and reading back", output):
         done = run(source, output, target or HUGGING_FACE, name, dtype, cased, dry_run, base=base, **changes)

@@ -131,8 +131,8 @@ def collect(
 
     if older_than is None and keep_last is None:
         raise ValueError(
-            "It must be said what to keep. Received: neither --older-than nor --keep-last. Try --older-than 30d "
-            "--dry-run."
+            "`kbf runs gc` must have a rule for what to keep. Received: neither --older-than nor --keep-last. Try "
+            "--older-than 30d --dry-run."
         )
     age = None if older_than is None else read_age(older_than)
 

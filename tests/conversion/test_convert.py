@@ -288,7 +288,7 @@ def test_command_refuses_before_it_begins(tmp_path, pretrainer):
     def refuse(*arguments, of=pretrainer, to=tmp_path / "out", words):
         assert_refused(run("convert", of, to, *arguments), words)
 
-    refuse(words="to become")
+    refuse(words="must change the model")
     refuse("--format", "onnx", words="A format must be one of huggingface, tensorflow")
     refuse("--format", "tensorflow", to=pretrainer, words="must be new")
     assert not [*tmp_path.iterdir()]
