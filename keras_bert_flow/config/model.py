@@ -11,7 +11,7 @@ from keras_bert_flow.config.settings import Settings
 class ModelConfig(Settings):
     """The shape of the network."""
 
-    family: str = Field("bert", description="Encoder family.")
+    family: str = Field("bert", description="Encoder family; see docs/family.md.")
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field("base", description="A published size.")
     num_layers: int | None = Field(
         None, ge=1, le=MOST_LAYERS, description="Number of encoder blocks. Default: that of `size`."
