@@ -1,5 +1,4 @@
 import datetime
-import resource
 import subprocess
 import sys
 
@@ -64,11 +63,8 @@ def test_overrides_are_refused_with_a_short_message(value):
 
 def test_alias_bomb_takes_little_memory(tmp_path):
     (tmp_path / "bomb.yaml").write_text(BOMB)
-    code = f"from keras_bert_flow.config.loading import load_config; load_config({str(tmp_path / 'bomb.yaml')!r})"
     limit = 1 << 30
-
-    def lower():
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, preexec_fn=lower)
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n"
+    code += f"from keras_bert_flow.config.loading import load_config; load_config({str(tmp_path / 'bomb.yaml')!r})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert "ValueError: A configuration must be plain YAML" in run.stderr
