@@ -160,7 +160,7 @@ def _check_finished(output: str, manifest: Manifest, key: str) -> None:
     for file in manifest.files:
         if sizes.get(f"{output}/{file.name}") != file.file_bytes:
             raise FileExistsError(
-                f"Every file of a manifest must be there, and whole. Received: {output}/{file.name}, which is not. "
+                f"Every file of a manifest must exist, undamaged. Received: {output}/{file.name}, which is not. "
                 "To have it made again, move this folder away first."
             )
 
@@ -189,7 +189,7 @@ def _list(folder: str) -> list[FileMetadata]:
 
 def _out_of_reach(folder: str, error: Exception) -> ValueError:
     return ValueError(
-        f"The output must be in reach. Received: {folder}: {' '.join(str(error).split())}. Check the path, and your "
+        f"The output must be reachable. Received: {folder}: {' '.join(str(error).split())}. Check the path, and your "
         "rights to it."
     )
 

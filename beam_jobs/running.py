@@ -70,8 +70,9 @@ def _run(pipeline: beam.Pipeline, options: PipelineOptions, folder: Path) -> Non
         if reason := _UNREACHED.search(str(error)):
             runner = options.view_as(StandardOptions).runner
             raise ValueError(
-                f"A runner's own program must be there, or in reach. Received: {runner}, with none at {reason[1]}. "
-                "Name one on this machine: --flink_job_server_jar, --spark_job_server_jar or --prism_location."
+                f"A runner's own program must be installed or downloadable. Received: {runner}, with none at "
+                f"{reason[1]}. Name one on this machine: --flink_job_server_jar, --spark_job_server_jar or "
+                "--prism_location."
             ) from error
         raise
 
@@ -130,7 +131,7 @@ def check_options(options: Sequence[str]) -> None:
     unknown: list[str] = []
 
     def refuse(message: str) -> NoReturn:
-        raise ValueError(f"An option of Apache Beam must have a value of its kind. Received: {message}. See --help.")
+        raise ValueError(f"An option of Apache Beam must have a value of its type. Received: {message}. See --help.")
 
     def find_unknown(parser: argparse.ArgumentParser) -> None:
         # Otherwise Beam's whole usage would be printed.

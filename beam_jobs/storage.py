@@ -45,7 +45,7 @@ class BeamStorage:
             below = _match(pattern.rstrip("/") + "/**")
         except BeamIOError as error:
             raise ValueError(
-                f"An input must be in reach. Received: {pattern}: {' '.join(str(error).split())}. "
+                f"An input must be reachable. Received: {pattern}: {' '.join(str(error).split())}. "
                 "Check the path, and your rights to it."
             ) from error
         return [path for path in below if path.endswith(suffixes)]

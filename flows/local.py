@@ -69,7 +69,7 @@ def run_locally(
         StageError: any other failure.
     """
     if importlib.util.find_spec("prefect") is None:
-        raise ValueError("`kbf run` must have Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'")
+        raise ValueError("`kbf run` needs Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'")
     chosen, home = find_chosen_server()
     chosen_backend = () if backend is None else (f"backend={backend}",)  # takes precedence over a setting
     parameters = {"config_path": str(config_path), "overrides": [*overrides, *chosen_backend]}

@@ -57,7 +57,7 @@ def bert_matrix(config_path: str = DEFAULT_CONFIG, overrides: tuple[str, ...] = 
     if failed:
         first = next(iter(failed))
         raise StageError(
-            f"Every run of a matrix must end well. Received: {len(failed)} of {len(cells)} failed, the first "
+            f"Every run of a matrix must succeed. Received: {len(failed)} of {len(cells)} failed, the first "
             f"{first}: {failed[first]} The others are in {place}. Run again to go on."
         )
     return str(place)

@@ -88,7 +88,7 @@ def test_model_is_digested_with_the_folders_in_it(tmp_path):
     assert digest_after(".git/index", "any") == digest_after(".cache/huggingface/x/y", "any") == best
     assert list(folder_files(tmp_path / "model")) == ["1_Pooling/config.json", "config.json"]
     for none in ("nowhere", "model/config.json"):
-        with pytest.raises(FileNotFoundError, match=f"must be a folder. Received: .*{none}, which is none"):
+        with pytest.raises(FileNotFoundError, match=f"must be a folder. Received: .*{none}, which is not one"):
             folder_digest(tmp_path / none)
 
 

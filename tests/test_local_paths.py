@@ -83,7 +83,9 @@ def test_options_that_are_paths_are_found():
 def test_commands_refuse_paths_at_other_places(command, option, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if option in ANYWHERE:  # they may be elsewhere, but not anywhere
-        with pytest.raises(ValueError, match=r"elsewhere must be one of .*s3.*Received: nowhere://bucket/x\."):
+        with pytest.raises(
+            ValueError, match=r"remote address must begin with one of .*s3.*Received: nowhere://bucket/x\."
+        ):
             app(arguments_with(command, option, "nowhere://bucket/x"), standalone_mode=False)
         return
     with pytest.raises(ValueError, match=rf"{option.replace('_', '-')} {REFUSED}.*Received: gs://bucket/x\."):

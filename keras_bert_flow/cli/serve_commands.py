@@ -28,9 +28,7 @@ def serve(
 ) -> None:
     """Run Prefect's server, its UI and a worker on this machine until Ctrl-C, with one form per configuration."""
     if importlib.util.find_spec("prefect") is None:
-        raise ValueError(
-            "`kbf serve` must have Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'"
-        )
+        raise ValueError("`kbf serve` needs Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'")
     from flows.serving import serve as serve_here
 
     files = [os.path.relpath(path) for path in configs or (find_configs()["quickstart"],)]

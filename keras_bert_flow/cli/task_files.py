@@ -19,6 +19,7 @@ def change_task(task: Task, overrides: Sequence[str]) -> Task:
     changes = load_config(None, overrides, TASKS[task.kind]).model_dump(exclude_unset=True)
     if fixed := sorted(OF_THE_MODEL & changes.keys()):
         raise ValueError(
-            f"What a model chooses from must be as it was trained. Received: --set {', '.join(fixed)}. Leave it out."
+            f"The choices of a model must be those that it was trained on. Received: --set {', '.join(fixed)}. "
+            "Leave it out."
         )
     return make_task(**task.get_config() | changes)

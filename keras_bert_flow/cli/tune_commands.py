@@ -160,7 +160,7 @@ def _show_best(search: "Search", name: str, metric: str) -> None:
     rows = search.rank()
     if not rows:
         raise ValueError(
-            f"A search must have a trial that ends well. Received: {len(search.list_ended())} that failed or were "
+            f"A search must have a trial that succeeds. Received: {len(search.list_ended())} that failed or were "
             "pruned. Search other values, or more trials."
         )
     show(f"\nThe best of {len(search.list_ended())} trials of {name}; study: {search.path}")

@@ -167,9 +167,7 @@ class FinetuningConfig(Settings):
     @model_validator(mode="after")
     def _check_seeds(self):
         if len({*self.seeds}) < len(self.seeds):
-            raise ValueError(
-                f"`seeds` must name each seed once. Received: {list(self.seeds)}. Leave out the second of equals."
-            )
+            raise ValueError(f"`seeds` must name each seed once. Received: {list(self.seeds)}. Remove the duplicate.")
         return self
 
     @model_validator(mode="after")
@@ -177,7 +175,7 @@ class FinetuningConfig(Settings):
         counts = self.label_counts or ()
         if len({*counts}) < len(counts):
             raise ValueError(
-                f"`label_counts` must name each number once. Received: {list(counts)}. Leave out the second of equals."
+                f"`label_counts` must name each number once. Received: {list(counts)}. Remove the duplicate."
             )
         return self
 
@@ -185,8 +183,7 @@ class FinetuningConfig(Settings):
     def _check_trained_part(self):
         if len({*self.lora_targets}) < len(self.lora_targets):
             raise ValueError(
-                f"`lora_targets` must name each once. Received: {list(self.lora_targets)}. "
-                "Leave out the second of equals."
+                f"`lora_targets` must name each once. Received: {list(self.lora_targets)}. Remove the duplicate."
             )
         if self.lora_rank is not None and self.frozen_layers is not None:
             raise ValueError(

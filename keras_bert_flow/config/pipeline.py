@@ -68,9 +68,7 @@ class PipelineConfig(Settings):
     @model_validator(mode="after")
     def _check_loggers(self):
         if len({*self.loggers}) < len(self.loggers):
-            raise ValueError(
-                f"`loggers` must name each once. Received: {list(self.loggers)}. Leave out the second of equals."
-            )
+            raise ValueError(f"`loggers` must name each once. Received: {list(self.loggers)}. Remove the duplicate.")
         return self
 
     @model_validator(mode="after")

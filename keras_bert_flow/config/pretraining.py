@@ -127,7 +127,7 @@ class PretrainingConfig(Settings):
     def _check_masks(self):
         if self.masked_fraction is not None and self.masking == "static":
             raise ValueError(
-                "`masked_fraction` is for masks that are drawn anew. Received: "
+                "`masked_fraction` needs dynamic masking. Received: "
                 f"masked_fraction={self.masked_fraction}, masking=static. Set masking to dynamic, or the share of "
                 "static masks in records.masked_fraction."
             )

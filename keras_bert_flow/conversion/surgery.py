@@ -102,7 +102,7 @@ def set_tied(checkpoint: Checkpoint, tied: bool) -> Checkpoint:
         raise ValueError("A model must have a masked-LM head to be tied or untied. Received: none. Leave it out.")
     if (checkpoint.config.get(TIED_FIELD) is not False) == tied:
         state = "tied" if tied else "untied"
-        raise ValueError(f"A masked-LM head must be another to be {state}. Received: one that is so. Leave it out.")
+        raise ValueError(f"A masked-LM head must not be {state} already. Received: one that is. Leave it out.")
     bias = f"{own}.bias" if f"{own}.bias" in tensors else f"{head}.bias"
     sources = {name: name for name in tensors if name not in (f"{own}.weight", f"{own}.bias")} | {f"{head}.bias": bias}
     if not tied:

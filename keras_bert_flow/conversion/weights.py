@@ -96,7 +96,7 @@ def _check_finite(variable, value: np.ndarray) -> np.ndarray:
     """Return the value of a variable as float32; ValueError if it is NaN or infinite."""
     value = value.astype("float32")
     if not np.isfinite(value).all():
-        raise ValueError(f"Weights must be numbers. Received: {variable.path} with NaN or infinity. Save none such.")
+        raise ValueError(f"Weights must be numbers. Received: {variable.path} with NaN or infinity. Do not save it.")
     return value
 
 

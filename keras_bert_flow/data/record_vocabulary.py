@@ -16,7 +16,7 @@ def check_record_vocabulary(path: Path, vocabulary_size: int, other: str | Path 
     pieces = read_pieces(path)
     if len(pieces) != vocabulary_size:
         raise ValueError(
-            f"Records must lie with the vocabulary that they were made with, of {vocabulary_size} pieces. "
+            f"Records must come with the vocabulary that they were made with, of {vocabulary_size} pieces. "
             f"Received: {path}, with {len(pieces)}. Build the folder again."
         )
     if other is not None and read_pieces(other) != pieces:

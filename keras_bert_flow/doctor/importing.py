@@ -98,7 +98,7 @@ def check_import(
     check_joining(records.objective, tokenizer)
     parts = {TRAIN: _find(files), HELD_OUT: _find(held_out)}
     if twice := {*parts[TRAIN]} & {*parts[HELD_OUT]}:
-        raise ValueError(f"Held-out records must be others. Received: {min(twice)} for both. Name it once.")
+        raise ValueError(f"Held-out records must be files of their own. Received: {min(twice)} for both. Name it once.")
     shapes: dict[tuple[int, int], str] = {}
     for path in (*parts[TRAIN], *parts[HELD_OUT]):
         features = _read_first(path)
@@ -159,7 +159,7 @@ def _judge(counts: RecordCounts) -> None:
     for finding in judge_records(counts, {}, is_whole=False):
         if finding.verdict == "error":
             raise ValueError(
-                f"Records of others must pass the doctor. Received: {finding.what}: {finding.value}. {_SAY}"
+                f"Imported records must pass the doctor. Received: {finding.what}: {finding.value}. {_SAY}"
             )
         if finding.verdict == "warning":
             _logger.warning("%s: %s. %s", finding.what, finding.value, finding.remedy)
@@ -178,10 +178,10 @@ def _find(patterns: Sequence[str]) -> list[str]:
 def _read_first(path: str) -> Mapping[str, np.ndarray]:
     with open(path, "rb") as file:
         if file.read(len(_GZIP)) == _GZIP:
-            raise ValueError(f"Records must be without compression. Received: {path}, packed by gzip. Unpack it.")
+            raise ValueError(f"Records must not be compressed. Received: {path}, in gzip. Decompress it.")
     records = TFRecordFile(path)
     if not len(records):
-        raise ValueError(f"A file of records must hold one. Received: {path}, without. Leave it out.")
+        raise ValueError(f"A file of records must hold at least one. Received: {path}, which is empty. Leave it out.")
     try:
         return decode_record(convert_record(records[0]))
     except ValueError as error:

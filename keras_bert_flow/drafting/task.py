@@ -58,7 +58,7 @@ def draft_task(path: str | Path) -> DraftedTask:
     for suffix in GZIP:
         name = name.removesuffix(suffix)
     if not Path(path).is_file():
-        raise FileNotFoundError(f"A task must be a file. Received: {path}, which is none. Check the path.")
+        raise FileNotFoundError(f"A task must be a file. Received: {path}, which is not one. Check the path.")
     if name.endswith(".json"):
         return DraftedTask("question_answering", {}, {"kind": "a .json is taken for SQuAD's"})
     if not name.endswith(TABLES):

@@ -21,7 +21,7 @@ def score_predictions(config: PipelineConfig, path: str | Path) -> dict[str, flo
         ValueError: the predictions are not of these examples; the message names the file.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"Predictions must be in a file. Received: {path}, which is none. Check the path.")
+        raise FileNotFoundError(f"Predictions must be in a file. Received: {path}, which is not one. Check the path.")
     config = fetch_tables(config)
     verify(path, config.task.train, config.task.dev)
     task = make_task(**config.task.arguments)

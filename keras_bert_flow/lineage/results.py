@@ -81,7 +81,7 @@ def find_results(folder: str | Path) -> list[Result]:
         )
     if (folder / MANIFEST).is_file():
         raise ValueError(
-            f"A folder of results must hold results, and be none. Received: {folder}, with {MANIFEST}. "
+            f"A folder of results must hold results, and not be one. Received: {folder}, with {MANIFEST}. "
             f"Give {store_of(folder)}"
         )
     order = {name: number for number, name in enumerate(STAGES)}

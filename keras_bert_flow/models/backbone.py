@@ -160,8 +160,8 @@ def require_pooler(backbone):
     """Raise ValueError unless a backbone has a `pooled_output`, as heads for whole texts need."""
     if not backbone.use_pooler:
         raise ValueError(
-            "This head must stand on a backbone with a pooler. Received: use_pooler=False, as a masked LM has it. "
-            "Load the model with from_preset, which puts a new pooler on where it can, or use MaskedLM."
+            "This head needs a backbone with a pooler. Received: use_pooler=False, as a masked LM has it. "
+            "Load the model with from_preset, which adds a new pooler where it can, or use MaskedLM."
         )
 
 
@@ -169,6 +169,6 @@ def refuse_pooler(backbone):
     """Raise ValueError if a backbone has a pooler, which heads for tokens would leave untrained."""
     if backbone.use_pooler:
         raise ValueError(
-            "This head must stand on a backbone without a pooler, which nothing would train. "
+            "This head needs a backbone without a pooler, which nothing would train. "
             "Received: use_pooler=True. Try Backbone(..., use_pooler=False)."
         )

@@ -31,6 +31,6 @@ def check_index(folder: str | Path) -> None:
 def no_index(folder: Path, fault: str = "") -> ValueError:
     """Return the error for a folder that is not an index, or is damaged."""
     return ValueError(
-        f"An index must be a folder that `kbf search` made. Received: {folder}, which is none or damaged"
+        f"An index must be a folder that `kbf search` made. Received: {folder}, which is not one or is damaged"
         f"{fault and f': {fault}'}. {REMEDY}"
     )

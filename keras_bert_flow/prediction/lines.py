@@ -23,7 +23,7 @@ READ_BYTES = 1 << 16  # capacity of a pipe on Linux
 def check_lines_file(path: str | Path) -> None:
     """Raise FileNotFoundError unless a path is a file."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f"The texts must be a file. Received: {path}, which is none. Check the path.")
+        raise FileNotFoundError(f"The texts must be a file. Received: {path}, which is not one. Check the path.")
 
 
 def check_batch_positions(batch_positions: int) -> None:

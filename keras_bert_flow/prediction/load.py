@@ -50,7 +50,7 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
 def check_request(folder: str | Path, task: str | None, options: Mapping[str, Any]) -> None:
     """Check the arguments of `load`, without loading the model; arguments and errors as for `load`."""
     if task is not None and task not in ASKED_AS:
-        raise ValueError(f"A model must be asked as something known. Received: {task!r}. Use: {', '.join(ASKED_AS)}.")
+        raise ValueError(f"A model must be asked as a known task. Received: {task!r}. Use: {', '.join(ASKED_AS)}.")
     if task is None and Path(folder, "config.json").is_file() and not has_task(folder):
         others = ", ".join(name for name in ASKED_AS if name != FINE_TUNED)
         raise FileNotFoundError(

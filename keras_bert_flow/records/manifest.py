@@ -151,7 +151,7 @@ def check_file(folder: Path, summary: FileSummary, digests: bool = True) -> None
         return
     if not path.is_file():
         raise FileNotFoundError(
-            f"Every file of a manifest must be there. Received: {path}, missing. Build the folder again."
+            f"Every file of a manifest must exist. Received: {path}, missing. Build the folder again."
         )
     file_bytes = path.stat().st_size
     if file_bytes != summary.file_bytes:

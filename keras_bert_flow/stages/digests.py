@@ -67,7 +67,7 @@ def folder_files(folder: Path) -> dict[str, str]:
     if (folder / MANIFEST).is_file():
         return {file.name: file.key_digest for file in read_manifest(folder).files if not file.informational}
     if not folder.is_dir():
-        raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is none. Check the path.")
+        raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is not one. Check the path.")
     elsewhere = list_digests(folder)  # if only the manifest has been fetched
     places = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} | elsewhere.keys()
     seen = [place for place in sorted(places) if not any(part.startswith(".") for part in place.parts[:-1])]

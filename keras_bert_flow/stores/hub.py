@@ -93,7 +93,7 @@ def _explaining(address: str):
     except Exception as error:
         for kinds, raised, reason in reasons:
             if isinstance(error, kinds):
-                raise raised(f"A model of the Hub must be there. Received: {address}, {reason}.") from None
+                raise raised(f"A model of the Hub must exist. Received: {address}, {reason}.") from None
         if isinstance(error, errors.HfHubHTTPError | OSError):
             raise explain_refusal("A model of the Hub must be fetched", address, error) from None
         raise

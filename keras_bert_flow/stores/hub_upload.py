@@ -64,15 +64,14 @@ def check_push(address: str) -> tuple[str, str]:
     check_installed(["huggingface_hub"])
     name, revision = split_address(address)
     if "/" not in name:
-        raise ValueError(f"A model must be sent to org/name or org/name@revision. Received: {address}.")
+        raise ValueError(f"A model must be pushed to org/name or org/name@revision. Received: {address}.")
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
-        raise ValueError("The Hub must be reached to send a model. Received: HF_HUB_OFFLINE=1. Unset it.")
+        raise ValueError("The Hub must be reachable to push a model. Received: HF_HUB_OFFLINE=1. Unset it.")
     if not get_token():
         raise ValueError(
-            "A token that may write must be there to send a model. Received: none. Set HF_TOKEN, or run "
-            "`hf auth login`."
+            "Pushing a model needs a token that may write. Received: none. Set HF_TOKEN, or run `hf auth login`."
         )
     return name, revision or MAIN
 
@@ -137,6 +136,6 @@ def _explaining(address: str) -> Iterator[None]:
             f"The Hub must let the token write. Received: {address}, which it may not. Check the name, and HF_TOKEN."
         ) from None
     except errors.HFValidationError:
-        raise ValueError(f"A model must be sent to org/name or org/name@revision. Received: {address}.") from None
+        raise ValueError(f"A model must be pushed to org/name or org/name@revision. Received: {address}.") from None
     except Exception as error:  # also errors of its HTTP library, which differs between its releases
         raise explain_refusal("A model must be taken by the Hub", address, error) from error

@@ -171,7 +171,7 @@ def _is_first(address: str, together: bool) -> bool:
     processes, here = (int(os.environ.get(name, "1")) for name in (PROCESSES, PROCESSES_HERE))
     if any(name in os.environ for name in LAUNCHED) or processes > (here if together else 1):
         raise ValueError(
-            f"An output elsewhere must be made by one process, or by torchrun's on one machine in pre-training. "
+            f"A remote output must be made by one process, or by torchrun's on one machine in pre-training. "
             f"Received: {address}, in one of several. Give a folder that all of them see, and copy it in the end."
         )
     return processes == 1 or os.environ.get(NUMBER, "0") == "0"

@@ -46,7 +46,7 @@ class Store:
             logging.getLogger(library).setLevel(logging.CRITICAL)
         if scheme not in fsspec.available_protocols():
             raise ValueError(
-                f"A place elsewhere must be one of {', '.join(sorted(PACKAGES))}. Received: {self.address}. "
+                f"A remote address must begin with one of {', '.join(sorted(PACKAGES))}. Received: {self.address}. "
                 "Copy the files to a local disk."
             )
         self._is_atomic = scheme in UPLOADS_ARE_ATOMIC
@@ -63,7 +63,7 @@ class Store:
         """
         found = self._attempt("", self._files.find, self._root, detail=True)
         if not found:
-            raise FileNotFoundError(f"A path must exist. Received: {self.address}, where nothing is. Check it.")
+            raise FileNotFoundError(f"A path must exist. Received: {self.address}, where there is nothing. Check it.")
         prefix, names = self._root.rstrip("/") + "/", {}
         for path, entry in found.items():
             version = next((str(entry[name]) for name in ("ETag", "etag", "md5Hash", "mtime") if entry.get(name)), "")
@@ -82,8 +82,8 @@ class Store:
         content = self._attempt(name, self._files.cat_file, self._path(name), start=start, end=end)
         if start is not None and end is not None and len(content) != end - start:
             raise OSError(
-                f"A file must be as long as is said of it. Received: {self.address}/{name}, which ends before byte "
-                f"{end:,}. Build the folder again."
+                f"A file must have the length that its manifest gives. Received: {self.address}/{name}, which ends "
+                f"before byte {end:,}. Build the folder again."
             )
         return content
 
@@ -132,7 +132,7 @@ class Store:
                 if is_final or attempt == ATTEMPTS - 1:
                     kind = PermissionError if isinstance(error, PermissionError) else OSError
                     raise kind(
-                        f"A place elsewhere must be reached. Received: {place}: {reason}. "
+                        f"A remote address must be reachable. Received: {place}: {reason}. "
                         "Check the address, the credentials in the environment, and the network."
                     ) from None
                 _logger.warning("%s: %s. Trying again.", place, reason)

@@ -179,7 +179,7 @@ def test_pools_hold_enough_documents_to_choose_from(held_out_fraction):
         (
             b"a\n\nb\n\ncaf\xe9\n",
             {"strict": True},
-            r"must be UTF-8\. Received: line 5 of .*a\.txt\. Mend it or drop --strict\.$",
+            r"must be UTF-8\. Received: line 5 of .*a\.txt\. Fix it or drop --strict\.$",
         ),
     ],
 )

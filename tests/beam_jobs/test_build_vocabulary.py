@@ -159,7 +159,7 @@ def test_vocabulary_of_a_file_is_checked_and_copied(tmp_path, vocabulary_file):
             b"a\ncaf\xe9\n",
             {"strict": True},
             60,
-            r"must be UTF-8\. Received: line 2 of .*a\.txt\. Mend it or drop --strict\.$",
+            r"must be UTF-8\. Received: line 2 of .*a\.txt\. Fix it or drop --strict\.$",
         ),
         ("x" * 300, {"strict": True, "max_line_bytes": 200}, 60, r"must have at most 200 bytes\. Received: line 1 of"),
     ],

@@ -248,7 +248,7 @@ def test_files_are_refused_where_workers_do_not_share_them(store, corpus, vocabu
 @pytest.mark.parametrize(
     ("output", "options", "words"),
     [
-        ("s3://no-such-bucket/r", [], "must be in reach. Received: s3://no-such-bucket/r"),
+        ("s3://no-such-bucket/r", [], "must be reachable. Received: s3://no-such-bucket/r"),
         ("nowhere://bucket/r", [], "A path must be local or one of"),
         (OUTPUT, ["--s3_endpoint_url=http://127.0.0.1:9"], "An object store must answer.*127.0.0.1:9.*refused"),
         (

@@ -222,7 +222,7 @@ def test_tensor_under_two_names_is_refused(tmp_path, pretrainer):
     bundle = open_bundle(tmp_path / "theirs" / "bert_model.ckpt")
     again = {"pooler/dense/bias": bundle["bert/pooler/dense/bias"] + 1}
     write_bundle(tmp_path / "theirs" / "bert_model.ckpt", {**bundle, **again})
-    with pytest.raises(ValueError, match=r"each tensor must be there once. Received: pooler\.dense\.bias, twice"):
+    with pytest.raises(ValueError, match=r"each tensor must appear once. Received: pooler\.dense\.bias, twice"):
         convert(tmp_path / "theirs", tmp_path / "again")
 
 

@@ -136,7 +136,7 @@ def replace_dataset(file, **options):
 
 DAMAGES = {
     "cut": (cut, "not a whole HDF5 file"),
-    "no weights of the task": (lambda folder: (folder / "task.weights.h5").unlink(), "task.weights.h5, which is none"),
+    "no weights of the task": (lambda folder: (folder / "task.weights.h5").unlink(), "h5, which is not one"),
     "no vocabulary": (lambda folder: shutil.rmtree(folder / "assets"), "vocabulary.txt"),
     "shards": (lambda folder: (folder / "model.weights.json").write_text("{}"), "must be in one file"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json: not JSON"),

@@ -179,7 +179,7 @@ def test_what_cannot_be_is_refused(model, tmp_path):
 
     refuse("at least 8 positions", positions=7)
     moved = ("[UNK]", "[PAD]", *PIECES[2:])
-    refuse("must be another to be tied", tied=True)
+    refuse("must not be tied already", tied=True)
     refuse("must keep its number", vocabulary=write_vocabulary(tmp_path, moved))
     broken = shutil.copytree(folder, tmp_path / "broken")
     (broken / "tokenizer_config.json").write_text("[1]")

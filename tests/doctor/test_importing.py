@@ -161,8 +161,8 @@ def number_otherwise(place):
     [
         (spoil_a_byte, {}, r"checksum written with it.*record \d+ of .*tf_examples.b"),
         (cut, {}, "must end where its index, or else its last record, says.*tf_examples.b"),
-        (pack, {}, "without compression.*tf_examples.b, packed by gzip"),
-        (empty, {}, "must hold one.*tf_examples.b"),
+        (pack, {}, "must not be compressed.*tf_examples.b, in gzip"),
+        (empty, {}, "must hold at least one.*tf_examples.b"),
         (shorten, {}, "one length and one number of predictions.*32 and 5 in .*.a and 32 and 3 in .*.b"),
         (lose_a_feature, {}, "features of google-research/bert.*tf_examples.b.*usable `masked_lm_ids`"),
         (lose_one_later, {}, "features of google-research/bert.*record 1 of .*tf_examples.b"),
@@ -183,7 +183,7 @@ def test_what_is_not_as_it_is_said_to_be_is_refused(spoil, settings, words, plac
 
 
 def test_the_same_file_is_not_for_both(place):
-    with pytest.raises(ValueError, match="must be others.*tf_examples.a"):
+    with pytest.raises(ValueError, match="must be files of their own.*tf_examples.a"):
         take_in(place, held_out=["tf_examples.a"])
 
 

@@ -91,7 +91,7 @@ def test_store_may_be_one_folder_of_results(store):
     ) == 2
     assert store_of(store / "pretraining" / "p1") == store
     assert store_of(store.parent / "out" / "mine") == store.parent / "out"
-    with pytest.raises(ValueError, match="must hold results, and be none"):
+    with pytest.raises(ValueError, match="must hold results, and not be one"):
         find_results(store / "pretraining" / "p1")
     with pytest.raises(FileNotFoundError, match="none"):
         find_results(store / "none")

@@ -89,7 +89,7 @@ def test_a_file_of_other_columns_is_read_as_told(ask, tmp_path):
         ask("classification", name="test", make=False)
     told = ("--set", "header=false", "--set", "text=1")
     assert lines_of(ask("classification", *told, name="test", make=False)) == lines_of(wanted)
-    with pytest.raises(ValueError, match="must be as it was trained. Received: --set labels"):
+    with pytest.raises(ValueError, match="must be those that it was trained on. Received: --set labels"):
         ask("classification", "--set", "labels=[u, v]", make=False)
     with pytest.raises(ValueError, match="`txt` is no known setting. Valid names: .*header"):
         ask("classification", "--set", "txt=1", make=False)

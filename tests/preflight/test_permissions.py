@@ -21,7 +21,7 @@ WRONG_COMMANDS = {
     "vocab --input corpus.txt --output closed/below/new": f"closed: {DENIED}",
     "vocab --input corpus.txt --output secret/new": DENIED,
     "vocab --input secret --output new": "A folder of a corpus must be readable. Received: secret",
-    "vocab --input secret.txt --output new": "A corpus file must be there and readable. Received: secret.txt",
+    "vocab --input secret.txt --output new": "A corpus file must exist and be readable. Received: secret.txt",
     "records --input corpus.txt --vocab vocab.txt --output closed/new": f"closed: {DENIED}",
     "records --input corpus.txt --vocab secret.txt --output new": "'--vocab': path 'secret.txt' is not readable",
     "corpus --output closed/new": f"closed: {DENIED}",
@@ -38,7 +38,7 @@ WRONG_COMMANDS = {
     "glue-zip CoLA.tsv --output closed/new.zip": f"closed: {DENIED}",
     "run run.yaml --set runs=closed/new": f"closed: {DENIED}",
     "run run.yaml --set task.train=secret.tsv": f"secret.tsv: {DENIED}",
-    "run run.yaml --set corpus.input=secret.txt": "must be there and readable. Received: .*secret.txt",
+    "run run.yaml --set corpus.input=secret.txt": "must exist and be readable. Received: .*secret.txt",
     "run run.yaml --set vocabulary.file=secret.txt": f"secret.txt: {DENIED}",
     "run secret.txt": "secret.txt",
 }

@@ -99,7 +99,7 @@ def test_store_that_always_fails_is_named_in_one_line(records, trouble, monkeypa
     monkeypatch.setattr("keras_bert_flow.stores.store.FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     trouble.decide = lambda number, method, path: BUSY
-    with pytest.raises(OSError, match=rf"elsewhere must be reached\. Received: s3://{BUCKET}/made/r") as caught:
+    with pytest.raises(OSError, match=rf"remote address must be reachable\. Received: s3://{BUCKET}/made/r") as caught:
         fetch(records[1])
     assert "\n" not in str(caught.value)
 
@@ -162,7 +162,7 @@ def test_new_content_at_an_address_is_fetched(records, put, tmp_path):
 
 
 def test_missing_folder_is_named(trouble):
-    with pytest.raises(FileNotFoundError, match=rf"Received: s3://{BUCKET}/no/where, where nothing is"):
+    with pytest.raises(FileNotFoundError, match=rf"Received: s3://{BUCKET}/no/where, where there is nothing"):
         fetch(f"s3://{BUCKET}/no/where")
 
 

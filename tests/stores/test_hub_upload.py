@@ -77,7 +77,7 @@ def test_dry_run_asks_nothing(hub, model):
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
-        (["made"], {}, "must be sent to org/name"),
+        (["made"], {}, "must be pushed to org/name"),
         (["tiny/made/again"], {}, "must be hf://org/name"),
         (["tiny/made"], {"HF_TOKEN": ""}, "Received: none. Set HF_TOKEN"),
         (["tiny/made"], {"HF_HUB_OFFLINE": "1"}, "Unset it"),

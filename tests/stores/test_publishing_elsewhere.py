@@ -130,7 +130,7 @@ def test_result_that_could_not_be_uploaded_stays_until_it_is(records, server, tr
     monkeypatch.setattr("keras_bert_flow.stores.store.FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     trouble.decide = lambda number, method, path: BUSY if method == "PUT" and path.endswith("README.md") else None
-    with pytest.raises(OSError, match=r"must be reached\. Received: s3://.*README\.md"):
+    with pytest.raises(OSError, match=r"must be reachable\. Received: s3://.*README\.md"):
         train(records)
     with pytest.raises(FileExistsError):  # of other settings, before it is there
         train(records, config=make_tiny_config(total_steps=13))

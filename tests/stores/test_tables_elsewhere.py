@@ -88,7 +88,7 @@ def refuse(tmp_path, place, *words, environment=None):
 @pytest.mark.slow
 def test_tables_out_of_reach_are_refused_in_one_line(tables, tmp_path, put, trouble):
     write_tiny_model(tmp_path / "model")
-    refuse(tmp_path, "s3://bucket/none", "s3://bucket/none/t.tsv, where nothing is")
+    refuse(tmp_path, "s3://bucket/none", "s3://bucket/none/t.tsv, where there is nothing")
     address = put(tables, "some/tables")
     trouble.decide = lambda number, method, path: FORBIDDEN
     refuse(tmp_path, address, f"{address}/t.tsv", "credentials")

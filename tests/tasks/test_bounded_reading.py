@@ -103,7 +103,7 @@ def test_gzip_bombs_take_little_memory(tmp_path, name):
         timeout=PATIENCE_SECONDS,
     )
     refusal, grown = done.stdout.splitlines()
-    assert "must unpack to at most 100 times its size" in refusal, done.stderr
+    assert "must decompress to at most 100 times its size" in refusal, done.stderr
     assert int(grown) < 1 << 18  # KiB; examples are some 5 times as large as such lines
 
 

@@ -103,7 +103,7 @@ def test_faulty_file_is_refused(tmp_path):
     assert "row 1: a table must be UTF-8" in message_of("latin.jsonl", b'{"UID": "\xe9"}\n')
     assert "row 1: a table must not hold NUL" in message_of("nul.jsonl", b'{"UID": "\0"}\n')
     assert "must end in .jsonl, or in it and one of .gz, .bz2, .xz, .zst." in message_of("p.tsv", b"a\tb\n")
-    with pytest.raises(FileNotFoundError, match=r"Received: .*none\.jsonl, which is none"):
+    with pytest.raises(FileNotFoundError, match=r"Received: .*none\.jsonl, which is not one"):
         read_minimal_pairs(tmp_path / "none.jsonl")
 
 

@@ -188,8 +188,8 @@ def test_bad_lines_are_refused(tmp_path, rows, parts):
 
 def test_other_files_are_refused(tmp_path):
     assert "q.txt" in message_of(ValueError, tmp_path / "q.txt")
-    assert "q.json, which is none" in message_of(FileNotFoundError, tmp_path / "q.json")
-    assert "q.jsonl, which is none" in message_of(FileNotFoundError, tmp_path / "q.jsonl")
+    assert "q.json, which is not one" in message_of(FileNotFoundError, tmp_path / "q.json")
+    assert "q.jsonl, which is not one" in message_of(FileNotFoundError, tmp_path / "q.jsonl")
     whole = gzip.compress(json.dumps(changed()).encode() * 99)
     assert "whole gzip" in message_of(ValueError, write(tmp_path, whole[:-20], "a.json.gz"))
     assert "whole gzip" in message_of(ValueError, write(tmp_path, changed(), "b.json.gz"))

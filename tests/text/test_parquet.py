@@ -110,7 +110,7 @@ def test_rows_that_refer_to_one_long_value_are_refused(tmp_path):
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array(["x" * (50 << 20)]))
     path = str(tmp_path / "a.parquet")
     parquet.write_table(pa.table({"text": texts}), path, compression="zstd", dictionary_pagesize_limit=1 << 30)
-    with pytest.raises(ValueError, match="must unpack to at most 100 times its size"):
+    with pytest.raises(ValueError, match="must decompress to at most 100 times its size"):
         read(path)
     assert find_fault(path, LINES).reason == "damaged"
 

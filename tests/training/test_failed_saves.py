@@ -50,7 +50,7 @@ def test_kill_while_replacing_leaves_the_replaced(pretrainer, tmp_path, monkeypa
 def test_place_that_cannot_be_written_is_one_line(pretrainer, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        OSError, match=r"written whole\. Received: .*file/checkpoints, at step 4: not a directory\. Mend"
+        OSError, match=r"written whole\. Received: .*file/checkpoints, at step 4: not a directory\. Fix"
     ):
         Checkpoints(tmp_path / "file" / "checkpoints", IDENTITY).save(pretrainer, 4, {})
 
@@ -60,7 +60,7 @@ def test_full_disk_leaves_the_previous_whole(pretrainer, saved, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        with pytest.raises(OSError, match="must be written whole.* at step 4: .*File too large.* as they were"):
+        with pytest.raises(OSError, match="must be written whole.* at step 4: .*File too large.* are unchanged"):
             saved.save(pretrainer, 4, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

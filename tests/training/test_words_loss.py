@@ -99,5 +99,5 @@ def test_another_share_of_masks_is_trained_on_and_the_held_out_records_keep_thei
 
 
 def test_share_of_static_masks_is_refused():
-    with pytest.raises(ValueError, match=r"`masked_fraction` is for masks that are drawn anew\. Received: .*0\.3"):
+    with pytest.raises(ValueError, match=r"`masked_fraction` needs dynamic masking\. Received: .*0\.3"):
         make_tiny_config(masking="static", masked_fraction=0.3)

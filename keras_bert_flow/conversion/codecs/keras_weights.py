@@ -48,7 +48,7 @@ def open_weights(path: Path) -> KerasWeights:
         ValueError: it is no HDF5 file, is incomplete, or stores variables compressed or in other files.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"Weights must be a file. Received: {path}, which is none. Check the path.")
+        raise FileNotFoundError(f"Weights must be a file. Received: {path}, which is not one. Check the path.")
     places, shapes = {}, {}
     with _opened(path) as file:
         for place in _list_datasets(file, path):

@@ -82,7 +82,7 @@ class StoredTensors(TensorMapping):
         for name, place in self._places.items():
             if new_name(name) in places:
                 raise ValueError(
-                    f"{self.path}: each tensor must be there once. Received: {abridge(new_name(name))}, twice, once "
+                    f"{self.path}: each tensor must appear once. Received: {abridge(new_name(name))}, twice, once "
                     "under another spelling. Remove one."
                 )
             places[new_name(name)] = place
@@ -137,7 +137,7 @@ def open_model_tensors(folder: Path, dtypes: tuple[str, ...] = tuple(_FLOATS)) -
     places: dict[str, _Place] = {}
     for stored in tensors:
         if twice := places.keys() & stored.keys():
-            raise ValueError(f"{index}: each tensor must be there once. Received: {abridge(min(twice))}, twice.")
+            raise ValueError(f"{index}: each tensor must appear once. Received: {abridge(min(twice))}, twice.")
         places |= stored._places
     return StoredTensors(index, places)
 

@@ -44,7 +44,7 @@ class TensorFlow(Format):
         names = [found[0] for found in here.values() if found]
         if len({*names}) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"{bundle.path}: each tensor must be there once. Received: {abridge(twice)}, twice.")
+            raise ValueError(f"{bundle.path}: each tensor must appear once. Received: {abridge(twice)}, twice.")
         tensors = Tensors(
             {found[0]: _reader(bundle, name, found[1]) for name, found in here.items() if found},
             {found[0]: _turn(bundle.shapes[name], found[1]) for name, found in here.items() if found},

@@ -144,7 +144,7 @@ def _walk_articles(path: str, has_labels: bool) -> Iterator[ContextQuestion]:
 
 def _load(path: str) -> Any:
     if not Path(path).is_file():
-        raise FileNotFoundError(f"Questions must be in a file. Received: {path}, which is none. Check the path.")
+        raise FileNotFoundError(f"Questions must be in a file. Received: {path}, which is not one. Check the path.")
     content = read_whole(path)
     try:
         return parse_json(content.decode("utf-8-sig"))

@@ -123,7 +123,7 @@ def _read_objects(path: Path, columns: ChoiceColumns) -> Iterator[ChoiceExample]
 
 def _find_objects(path: Path) -> Iterator[tuple[str, dict]]:
     if not path.exists():
-        raise FileNotFoundError(f"Examples must be in a file or folder. Received: {path}, which is none. Check it.")
+        raise FileNotFoundError(f"Examples must be in a file or folder. Received: {path}, which is not one. Check it.")
     if path.is_dir():
         files = sorted(path.rglob("*.txt"))
     elif require_ending(path, (".jsonl", ".txt")) == ".txt":

@@ -100,7 +100,7 @@ class _PackingCheck:
     def __call__(self, unpacked_bytes: int) -> None:
         if unpacked_bytes > max(FREELY_UNPACKED_BYTES, MAX_PACKING_RATIO * self._packed_bytes):
             raise ValueError(
-                f"A {self._suffix} file must unpack to at most {MAX_PACKING_RATIO} times its size. Received: "
-                f"{self._path}, of {self._packed_bytes:,} bytes, with more. If you trust it, unpack it with "
+                f"A {self._suffix} file must decompress to at most {MAX_PACKING_RATIO} times its size. Received: "
+                f"{self._path}, of {self._packed_bytes:,} bytes, with more. If you trust it, decompress it with "
                 f"{_FORMATS[self._suffix][1]}."
             )

@@ -104,7 +104,7 @@ def require_ending(path: str | Path, endings: tuple[str, ...], packed_as: Sequen
             f"Received: {path}. Rename it."
         )
     if not Path(path).is_file():
-        raise FileNotFoundError(f"A table must be a file. Received: {path}, which is none. Check the path.")
+        raise FileNotFoundError(f"A table must be a file. Received: {path}, which is not one. Check the path.")
     return ending
 
 

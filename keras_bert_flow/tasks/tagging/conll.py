@@ -39,7 +39,7 @@ def read_tagged_words(
     """
     path = str(path)
     if not Path(path).is_file():
-        raise FileNotFoundError(f"A table must be a file. Received: {path}, which is none. Check the path.")
+        raise FileNotFoundError(f"A table must be a file. Received: {path}, which is not one. Check the path.")
     if max_examples is not None and max_examples < 1:
         raise ValueError(
             f"`max_examples` must be at least 1. Received: {max_examples}. Leave it out to read every row."

@@ -78,8 +78,8 @@ def open_packed(path: str, storage: Storage = LOCAL) -> BinaryIO:
         return storage.open(path)
     except OSError as error:
         raise ValueError(
-            f"A corpus file must be there and readable. Received: {path}: {error.strerror or error}. "
-            "Mend it, or leave it out by --skip-bad-inputs."
+            f"A corpus file must exist and be readable. Received: {path}: {error.strerror or error}. "
+            "Fix it, or leave it out by --skip-bad-inputs."
         ) from None
 
 

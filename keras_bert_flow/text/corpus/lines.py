@@ -143,8 +143,7 @@ class LineReader:
     def _reject(self, reason: str, wanted: str, number: int, size: int) -> None:
         if self._rule.strict:
             raise ValueError(
-                f"A line of the corpus must {wanted}. Received: line {number} of {self._path}. "
-                "Mend it or drop --strict."
+                f"A line of the corpus must {wanted}. Received: line {number} of {self._path}. Fix it or drop --strict."
             )
         self._add(f"rejected_{reason}", size)
 

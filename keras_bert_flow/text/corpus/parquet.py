@@ -59,9 +59,9 @@ def choose_rows(chunks: Sequence[ColumnChunk], path: str) -> int:
     for chunk in chunks:
         if chunk.unpacked > max(_FREELY_UNPACKED_BYTES, _MAX_PACKING_RATIO * chunk.packed):
             raise ValueError(
-                f"A Parquet column must unpack to at most {_MAX_PACKING_RATIO} times its size. Received: {path}, "
-                f"{chunk.packed:,} bytes that unpack to {chunk.unpacked:,}. Write the file without compression if you "
-                "trust it."
+                f"A Parquet column must decompress to at most {_MAX_PACKING_RATIO} times its size. Received: {path}, "
+                f"{chunk.packed:,} bytes that decompress to {chunk.unpacked:,}. Write the file without compression if "
+                "you trust it."
             )
         longest = max(longest, min(chunk.unpacked, _MAX_PACKING_RATIO * chunk.packed_dictionary))
     return max(1, min(_ROWS, _HELD_BYTES // max(longest, 1)))

@@ -42,7 +42,7 @@ LOCAL = LocalStorage()
 
 def _refuse_folder(error: OSError) -> None:
     raise ValueError(
-        f"A folder of a corpus must be readable. Received: {error.filename}: {error.strerror}. Mend it or name others."
+        f"A folder of a corpus must be readable. Received: {error.filename}: {error.strerror}. Fix it or name others."
     )
 
 

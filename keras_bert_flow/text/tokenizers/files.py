@@ -37,7 +37,7 @@ def read_tokenizer_file(path: str | Path, cased: bool | None = None) -> Tokenize
     if path.suffix != ".json":
         return WordPieceTokenizer.from_file(path, bool(cased))
     if not path.is_file():
-        raise FileNotFoundError(f"A tokenizer must be a file. Received: {path}, which is none. Check the path.")
+        raise FileNotFoundError(f"A tokenizer must be a file. Received: {path}, which is not one. Check the path.")
     if not _is_wordpiece(path):
         return LoadedTokenizer.from_file(path)
     tokenizer = _read_bert_tokenizer(path)

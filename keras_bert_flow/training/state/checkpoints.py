@@ -99,7 +99,7 @@ class Checkpoints:
         except (OSError, SafetensorError) as error:
             raise OSError(
                 f"A checkpoint must be written whole. Received: {self._folder}, at step {step:,}: {_describe(error)}. "
-                "Mend that and run again; the checkpoints before are as they were."
+                "Fix that and run again; earlier checkpoints are unchanged."
             ) from None
         self._prune(final)
 

@@ -48,7 +48,7 @@ def test_file_that_is_missing_is_named(folder):
 
 def test_tensor_in_two_files_is_refused(folder):
     write_tensors(folder / NAMES[1], TENSORS[NAMES[0]] | TENSORS[NAMES[1]])
-    with pytest.raises(ValueError, match="each tensor must be there once. Received: a"):
+    with pytest.raises(ValueError, match="each tensor must appear once. Received: a"):
         open_model_tensors(folder)
 
 

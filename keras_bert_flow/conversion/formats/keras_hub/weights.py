@@ -111,7 +111,7 @@ def _check_variables(places: Mapping[str, Place], weights: Mapping[str, KerasWei
         if extra := found.keys() - known:
             raise ValueError(
                 f"{found.path}: must have the variables of the class that its JSON names. Received: "
-                f"{abridge(ascii(min(extra)))}, which that class has not. Do the files belong together?"
+                f"{abridge(ascii(min(extra)))}, which that class does not have. Do the files belong together?"
             )
 
 
