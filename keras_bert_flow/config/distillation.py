@@ -6,8 +6,13 @@ from pydantic import Field, model_validator
 
 from keras_bert_flow.config.limits import MOST_STEPS
 from keras_bert_flow.config.model import ModelConfig
-from keras_bert_flow.config.optimization import AccumulateBatches, BatchSize, LearningRate, WarmupSteps
-from keras_bert_flow.config.pretraining import check_steps
+from keras_bert_flow.config.optimization import (
+    AccumulateBatches,
+    BatchSize,
+    LearningRate,
+    WarmupSteps,
+    check_schedule,
+)
 from keras_bert_flow.config.settings import Settings
 
 
@@ -47,7 +52,7 @@ class DistillationConfig(Settings):
 
     @model_validator(mode="after")
     def _check_durations(self):
-        check_steps(self)
+        check_schedule(self.total_steps, self.warmup_steps, self.batch_size, self.accumulate_batches)
         return self
 
     @model_validator(mode="after")

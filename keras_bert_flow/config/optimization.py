@@ -54,3 +54,9 @@ def check_at_most(name: str, value: int, limit_name: str, limit: int) -> None:
     """Raise ValueError for a setting above another one."""
     if value > limit:
         raise ValueError(f"`{name}` must be at most `{limit_name}`. Received: {name}={value}, {limit_name}={limit}.")
+
+
+def check_schedule(total_steps: int, warmup_steps: int, batch_size: int, accumulate_batches: int) -> None:
+    """Raise ValueError for a warm-up longer than the run, and for batches that do not divide into equal parts."""
+    check_at_most("warmup_steps", warmup_steps, "total_steps", total_steps)
+    check_equal_parts(batch_size, accumulate_batches)

@@ -1,6 +1,6 @@
 """Sections `pretraining` and `second_phase`."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -15,13 +15,9 @@ from keras_bert_flow.config.optimization import (
     Precision,
     WarmupSteps,
     WeightDecay,
-    check_at_most,
-    check_equal_parts,
+    check_schedule,
 )
 from keras_bert_flow.config.settings import Settings
-
-if TYPE_CHECKING:
-    from keras_bert_flow.config.distillation import DistillationConfig
 
 
 class PretrainingConfig(Settings):
@@ -120,7 +116,7 @@ class PretrainingConfig(Settings):
 
     @model_validator(mode="after")
     def _check_durations(self):
-        check_steps(self)
+        check_schedule(self.total_steps, self.warmup_steps, self.batch_size, self.accumulate_batches)
         return self
 
     @model_validator(mode="after")
@@ -161,11 +157,5 @@ class SecondPhaseConfig(Settings):
 
     @model_validator(mode="after")
     def _check_durations(self):
-        check_steps(self)
+        check_schedule(self.total_steps, self.warmup_steps, self.batch_size, self.accumulate_batches)
         return self
-
-
-def check_steps(settings: "PretrainingConfig | SecondPhaseConfig | DistillationConfig") -> None:
-    """Raise ValueError for a warm-up longer than the run, and for batches that do not divide into equal parts."""
-    check_at_most("warmup_steps", settings.warmup_steps, "total_steps", settings.total_steps)
-    check_equal_parts(settings.batch_size, settings.accumulate_batches)
