@@ -19,7 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 BACKENDS = ("jax", "tensorflow", "torch")
 MODELS = ("tests/models/test_backbone.py", "tests/training/test_pretrain.py", "tests/data/test_pretraining.py")
-
+LOGGERS = ("tests/tracking/test_loggers.py",)  # which compare both
 KERAS_HUB = ("tests/conversion/test_keras_hub_models.py", "tests/conversion/test_keras_hub_presets.py")
 
 
@@ -31,12 +31,14 @@ class Trial(NamedTuple):
         besides: packages that they need besides.
         backends: those to install, at their floors as well, and to test one after another.
         raised: what the oldest release of the extra asks for above the floors of the core and of the backends.
+        selected: expression of the markers to select. Tests of some extras are all slow.
     """
 
     tests: tuple[str, ...]
     besides: tuple[str, ...] = ()
     backends: tuple[str, ...] = ("jax",)
     raised: tuple[str, ...] = ()
+    selected: str = "not slow"
 
 
 TRIALS = {
@@ -45,15 +47,16 @@ TRIALS = {
     "flows": Trial(("tests/flows/test_pipeline.py",), ("apache-beam",)),
     "s3": Trial(("tests/stores/test_fetching.py",), ("moto[s3,server]",)),
     "gcs": Trial(("tests/stores/test_google_storage.py",), ("gcp-storage-emulator", "apache-beam")),
-    "hub": Trial(("tests/stores/test_hub.py", "tests/stores/test_hub_upload.py")),
+    "hub": Trial(("tests/stores/test_hub.py", "tests/stores/test_hub_upload.py"), backends=BACKENDS),
     # keras-hub 0.32 asks for tensorflow-text 2.20.1, and that for this TensorFlow.
     "keras-hub": Trial(KERAS_HUB, backends=("tensorflow",), raised=("tensorflow==2.20.0", "ml-dtypes==0.5.1")),
     # The reference is `transformers`, which needs PyTorch.
     "export": Trial(("tests/conversion/test_exported_formats.py",), ("transformers",), ("torch", "tensorflow")),
     "strings": Trial(("tests/conversion/test_exported_strings.py",), ("transformers",), ("tensorflow",)),
     "plots": Trial(("tests/evaluation/test_report.py",)),
-    **{name: Trial(("tests/tracking/test_loggers.py",)) for name in ("mlflow", "wandb")},
-    "tune": Trial(("tests/tuning/test_study.py", "tests/tuning/test_tune_command.py")),
+    "mlflow": Trial(LOGGERS, ("wandb",), selected=""),
+    "wandb": Trial(LOGGERS, ("mlflow-skinny", "alembic", "sqlalchemy"), selected=""),
+    "tune": Trial(("tests/tuning/test_study.py", "tests/tuning/test_tune_command.py"), backends=("torch",)),
 }
 FLOOR = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*>=\s*([0-9.]+)")
 
@@ -79,7 +82,7 @@ def test_extra(extra: str) -> int:
         packages = ["--editable", f"{ROOT}[{','.join(extras)}]", "pytest>=8.3", "pytest-timeout>=2.3", *trial.besides]
         if status := subprocess.run([*pip, *packages], check=False).returncode:
             return status
-        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", trial.selected]
         for backend in trial.backends:
             print(f"{extra}, {backend}", flush=True)
             environment = os.environ | {"KERAS_BACKEND": backend, "KBF_TEST_ALONE": "1"}
