@@ -51,12 +51,20 @@ TRIALS = {
     # keras-hub 0.32 asks for tensorflow-text 2.20.1, and that for this TensorFlow.
     "keras-hub": Trial(KERAS_HUB, backends=("tensorflow",), raised=("tensorflow==2.20.0", "ml-dtypes==0.5.1")),
     # The reference is `transformers`, which needs PyTorch.
-    "export": Trial(("tests/conversion/test_exported_formats.py",), ("transformers",), ("torch", "tensorflow")),
+    # TensorFlow 2.19 is the first with ml-dtypes 0.5.
+    "export": Trial(
+        ("tests/conversion/test_exported_formats.py",),
+        ("transformers",),
+        ("torch", "tensorflow"),
+        ("tensorflow==2.19.0", "ml-dtypes==0.5.1"),
+    ),
     "strings": Trial(("tests/conversion/test_exported_strings.py",), ("transformers",), ("tensorflow",)),
     "plots": Trial(("tests/evaluation/test_report.py",)),
     "mlflow": Trial(LOGGERS, ("wandb",), selected=""),
     "wandb": Trial(LOGGERS, ("mlflow-skinny", "alembic", "sqlalchemy"), selected=""),
-    "tune": Trial(("tests/tuning/test_study.py", "tests/tuning/test_tune_command.py"), backends=("torch",)),
+    "tune": Trial(
+        ("tests/tuning/test_study.py", "tests/tuning/test_tune_command.py"), ("apache-beam", "prefect"), ("torch",)
+    ),
 }
 FLOOR = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*>=\s*([0-9.]+)")
 
