@@ -21,6 +21,7 @@ BACKENDS = ("jax", "tensorflow", "torch")
 MODELS = ("tests/models/test_backbone.py", "tests/training/test_pretrain.py", "tests/data/test_pretraining.py")
 LOGGERS = ("tests/tracking/test_loggers.py",)  # which compare both
 KERAS_HUB = ("tests/conversion/test_keras_hub_models.py", "tests/conversion/test_keras_hub_presets.py")
+OF_PREFECT = ("rich==13.9.4", "typer==0.15.1")  # what pydocket, which it needs, asks for
 
 
 class Trial(NamedTuple):
@@ -44,7 +45,7 @@ class Trial(NamedTuple):
 TRIALS = {
     **{name: Trial(MODELS, backends=(name,)) for name in BACKENDS},
     "beam": Trial(("tests/beam_jobs/test_build_vocabulary.py", "tests/beam_jobs/test_build_records.py")),
-    "flows": Trial(("tests/flows/test_pipeline.py",), ("apache-beam",)),
+    "flows": Trial(("tests/flows/test_pipeline.py",), ("apache-beam",), raised=OF_PREFECT),
     "s3": Trial(("tests/stores/test_fetching.py",), ("moto[s3,server]",)),
     "gcs": Trial(("tests/stores/test_google_storage.py",), ("gcp-storage-emulator", "apache-beam")),
     "hub": Trial(("tests/stores/test_hub.py", "tests/stores/test_hub_upload.py"), backends=BACKENDS),
@@ -63,7 +64,10 @@ TRIALS = {
     "mlflow": Trial(LOGGERS, ("wandb",), selected=""),
     "wandb": Trial(LOGGERS, ("mlflow-skinny", "alembic", "sqlalchemy"), selected=""),
     "tune": Trial(
-        ("tests/tuning/test_study.py", "tests/tuning/test_tune_command.py"), ("apache-beam", "prefect"), ("torch",)
+        ("tests/tuning/test_study.py", "tests/tuning/test_tune_command.py"),
+        ("apache-beam", "prefect"),
+        ("torch",),
+        OF_PREFECT,
     ),
 }
 FLOOR = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*>=\s*([0-9.]+)")
