@@ -1,7 +1,10 @@
 """Check that optional packages are installed, and name the extras that install them."""
 
 import importlib.util
+import re
 from collections.abc import Iterable
+
+from keras_bert_flow.versions import find_version
 
 BACKENDS = ("jax", "tensorflow", "torch")
 # package → extra
@@ -43,6 +46,23 @@ def check_installed(packages: Iterable[str]) -> None:
             f"Packages that this needs must be installed. Received: {', '.join(missing)}, not installed. "
             f"pip install 'keras-bert-flow[{extras}]'"
         )
+
+
+def check_release(package: str, oldest: str) -> None:
+    """Check the release of an installed package, such as 2.10.1, by its first two numbers.
+
+    Raises:
+        ValueError: it is older.
+    """
+    found = find_version(package)
+    if found and _read_release(found) < _read_release(oldest):
+        raise ValueError(
+            f"{package} must be {oldest} or newer for this. Received: {found}. pip install --upgrade {package}"
+        )
+
+
+def _read_release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 def check_backend(name: str) -> None:

@@ -53,12 +53,12 @@ TRIALS = {
     # keras-hub 0.32 asks for tensorflow-text 2.20.1, and that for this TensorFlow.
     "keras-hub": Trial(KERAS_HUB, backends=("tensorflow",), raised=("tensorflow==2.20.0", "ml-dtypes==0.5.1")),
     # The reference is `transformers`, which needs PyTorch.
-    # TensorFlow 2.19 is the first with ml-dtypes 0.5.
+    # Exports by PyTorch need 2.10 and say so (`ExportFormat.oldest`). TensorFlow 2.19 is the first with ml-dtypes 0.5.
     "export": Trial(
         ("tests/conversion/test_exported_formats.py",),
         ("transformers",),
         ("torch", "tensorflow"),
-        ("tensorflow==2.19.0", "ml-dtypes==0.5.1"),
+        ("torch==2.10.0", "tensorflow==2.19.0", "ml-dtypes==0.5.1"),
     ),
     "strings": Trial(("tests/conversion/test_exported_strings.py",), ("transformers",), ("tensorflow",)),
     "plots": Trial(("tests/evaluation/test_report.py",)),

@@ -82,7 +82,7 @@ ALLOWED = {
     "json_documents": "terminal",
     "yaml_documents": "yaml",
     "terminal": "",
-    "extras": "",
+    "extras": "versions",
     "preflight": (
         "config conversion data distribution doctor extras local_paths models os_errors outputs prediction records "
         "stores tasks text training"

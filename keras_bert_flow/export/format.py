@@ -23,6 +23,7 @@ class ExportFormat(ABC):
         runtime: package that loads it.
         packages: Keras backend → packages that write the format on it; the preferred backend comes first.
         refusals: backend → why it cannot write the format.
+        oldest: backend → its oldest release that can, where that is not every one that this project takes.
         has_int8: whether weights may be stored as int8.
         has_strings: whether the exported model may take texts.
     """
@@ -32,6 +33,7 @@ class ExportFormat(ABC):
     runtime: str
     packages: Mapping[str, tuple[str, ...]]
     refusals: Mapping[str, str]
+    oldest: Mapping[str, str] = {}
     has_int8: bool = True
     has_strings: bool = False
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.export.kinds import find_kind
 from keras_bert_flow.export.registry import find_export_format
-from keras_bert_flow.extras import check_backend, check_installed
+from keras_bert_flow.extras import check_backend, check_installed, check_release
 from keras_bert_flow.outputs import check_place, existing_output
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
@@ -61,6 +61,8 @@ def check_export(
     """
     known = find_export_format(format)
     check_installed((backend, *known.packages[backend], known.runtime, *([STRINGS] if strings else [])))
+    if backend in known.oldest:
+        check_release(backend, known.oldest[backend])
     if int8 and not known.has_int8:
         raise ValueError(f"{known.title} must be written in float32. Received: --int8. Leave it out, or use onnx.")
     if strings and not known.has_strings:

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from keras_bert_flow import extras
 from keras_bert_flow.export.registry import FORMATS, find_export_format
 from keras_bert_flow.export.request import check_export, choose_backend
 from keras_bert_flow.extras import BACKENDS, EXTRAS
@@ -56,6 +57,19 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match=r"Received: onnxscript, onnxruntime, .*keras-bert-flow\[export\]'"):
         check_export(model, tmp_path / "out", "onnx", "torch", False, None)
     check_export(model, tmp_path / "out", "saved_model", "tensorflow", False, None)
+
+
+@pytest.mark.parametrize("version", ["2.9.1", "1.13.0+cpu", "2.10.0", "2.13.0+cpu"])
+def test_release_that_cannot_write_a_format_is_refused(version, monkeypatch, tmp_path):
+    monkeypatch.setattr(extras, "find_version", lambda distribution: version)
+    model = write_tiny_model(tmp_path / "model")
+    if version.startswith(("2.9", "1.13")):
+        with pytest.raises(
+            ValueError, match=rf"torch must be 2\.10 or newer for this. Received: {re.escape(version)}\."
+        ):
+            check_export(model, tmp_path / "out", "onnx", "torch")
+    else:
+        check_export(model, tmp_path / "out", "onnx", "torch")
 
 
 @pytest.mark.parametrize(
