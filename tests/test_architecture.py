@@ -167,7 +167,7 @@ def test_rooms_have_no_cycle():
 
 
 def test_files_have_no_cycle():
-    """Imports for type checkers alone count as well; packages re-export what their files define."""
+    """Imports for type checkers alone count as well; those of a package itself, its `__init__`, do not."""
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
     assert not find_cycle({name: {*imported_modules(path)} - {name} for name, path in names.items()})
 

@@ -16,7 +16,7 @@ class Onnx(ExportFormat):
     file = "model.onnx"
     runtime = "onnxruntime"
     packages = {"torch": ("onnx", "onnxscript"), "tensorflow": ("onnx", "tf2onnx")}
-    oldest = {"torch": "2.10"}  # 2.6 to 2.9 fix the length in what they export
+    oldest = {"torch": "2.10"}  # 2.6 to 2.9 fail on a dynamic length, each in another way
     refusals = {"jax": "jax2onnx, by which Keras writes it there, would bring flax, equinox and some 30 other packages"}
 
     def write(self, model: "ServedModel", path: Path, int8: bool) -> None:
