@@ -1,7 +1,7 @@
-"""Publish the result of a job, to a folder on a disk or in an object store.
+"""Publish the result of a job, to a folder on a disk, in an object store or on HDFS.
 
-Object stores have no atomic rename. So workers write below `OUTPUT/.work/JOB/`; at the end the files get their names,
-and `manifest.json` is written last: readers treat a folder without one as unfinished.
+Remote places have no atomic rename of a folder. So workers write below `OUTPUT/.work/JOB/`; at the end the files get
+their names, `manifest.json` last: readers treat a folder without one as unfinished.
 """
 
 import json
@@ -21,12 +21,13 @@ from apache_beam.io.filesystem import BeamIOError, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_jobs.places import open_bytes, put, upload
+from beam_jobs.places import open_bytes
+from beam_jobs.remote_files import exists, give_names, list_files, remove, remove_all, upload
 from beam_jobs.runners import check_reach
 from beam_jobs.running import job_folder
 from beam_jobs.storage import check_reachable
 from keras_bert_flow.artifacts import removed_on_leaving
-from keras_bert_flow.local_paths import check_local, check_result_place
+from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.corpus.storage import is_remote
@@ -100,7 +101,6 @@ def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
 
     If something is published there already, nothing is written, and `publish_result` checks what it is.
     """
-    check_result_place(output)
     FileSystems.set_options(PipelineOptions(list(options)))
     check_reachable(output)
     names = _names(output)
@@ -111,7 +111,7 @@ def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
     try:
         with tempfile.NamedTemporaryFile() as file:
             upload(Path(file.name), probe)
-        FileSystems.delete([probe])
+        remove(output, [probe])
     except Exception as error:  # each store raises its own errors
         raise _out_of_reach(output, error) from error
 
@@ -130,24 +130,25 @@ def _publish_remote(
     output: str, stage: str, key: str, build: Callable[[JobFolders], Contents], options: Sequence[str]
 ) -> str:
     check_remote_output(output, options)
-    if FileSystems.exists(f"{output}/{MANIFEST}"):
+    if exists(f"{output}/{MANIFEST}"):
         _check_finished(output, read_published(output), key)
         return output
     _remove_leftovers(output)
     place = f"{output}/{_WORK}/{uuid.uuid4().hex}"
-    with tempfile.TemporaryDirectory() as folder, removed_on_leaving(folder), _lease(place):
+    with tempfile.TemporaryDirectory() as folder, removed_on_leaving(folder), _lease(output, place):
         work, scratch = Path(folder) / "work", Path(folder) / "scratch"
         work.mkdir()
         scratch.mkdir()
         contents = build(JobFolders(work, scratch, place))
         manifest = write_manifest(work, stage, key, **vars(contents))
         names = [file.name for file in manifest.files]
-        for name in names:
-            if (work / name).exists():
-                upload(work / name, f"{output}/{name}")
-        put({f"{place}/{name}": f"{output}/{name}" for name in names if not (work / name).exists()})
-        _delete([path for name, path in _names(output).items() if _OURS.fullmatch(name) and name not in names])
-        upload(work / MANIFEST, f"{output}/{MANIFEST}")
+        for name in (*names, MANIFEST):
+            if (work / name).exists():  # the others are there, from the workers
+                upload(work / name, f"{place}/{name}")
+        give_names({f"{place}/{name}": f"{output}/{name}" for name in names})
+        found = _names(output).items()
+        remove(output, [path for name, path in found if _OURS.fullmatch(name) and name not in names])
+        give_names({f"{place}/{MANIFEST}": f"{output}/{MANIFEST}"})
     return output
 
 
@@ -179,12 +180,11 @@ def _names(output: str) -> dict[str, str]:
     return {found.path.removeprefix(f"{output}/"): found.path for found in _list(output)}
 
 
-def _list(folder: str) -> list[FileMetadata]:
+def _list(folder: str) -> Sequence[FileMetadata]:
     try:
-        (result,) = FileSystems.match([f"{folder}/**"])
+        return list_files(folder)
     except BeamIOError as error:
         raise _out_of_reach(folder, error) from error
-    return list(result.metadata_list)
 
 
 def _out_of_reach(folder: str, error: Exception) -> ValueError:
@@ -194,14 +194,8 @@ def _out_of_reach(folder: str, error: Exception) -> ValueError:
     )
 
 
-def _delete(paths: Sequence[str]) -> None:
-    if paths:
-        with suppress(BeamIOError):  # another job, or a retry by the store's library, deleted them first
-            FileSystems.delete(list(paths))
-
-
 @contextmanager
-def _lease(place: str) -> Iterator[None]:
+def _lease(output: str, place: str) -> Iterator[None]:
     """Hold a lease that shows other jobs that this one is alive; remove the job's files at the end."""
     ended = threading.Event()
     with tempfile.TemporaryDirectory() as folder:
@@ -221,7 +215,7 @@ def _lease(place: str) -> Iterator[None]:
         finally:
             ended.set()
             thread.join()  # or it might write the lease again
-            _delete([found.path for found in _list(place)])
+            remove_all(output, place)
 
 
 def _remove_leftovers(output: str) -> None:
@@ -234,7 +228,7 @@ def _remove_leftovers(output: str) -> None:
         last_written = max(found.last_updated_in_seconds for found in files)
         lease = _read_lease(f"{output}/{_WORK}/{name}/{_LEASE}")
         if _is_gone(lease) or last_written < time.time() - QUIET_SECONDS:
-            _delete([found.path for found in files])
+            remove_all(output, f"{output}/{_WORK}/{name}")
 
 
 def _read_lease(path: str) -> Mapping[str, object]:

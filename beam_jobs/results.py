@@ -6,13 +6,15 @@ Beam's own metrics count a retried bundle twice, and not every runner has them; 
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_jobs.places import open_bytes
+from beam_jobs.places import new_place, open_bytes, put
+from beam_jobs.remote_files import remove
+from keras_bert_flow.text.corpus.storage import is_remote
 
 COUNTERS = "counters"  # tag of the outputs with (name, number) pairs
 _FILE = "results.jsonl"
@@ -27,7 +29,7 @@ class WriteResults(beam.PTransform):
 
     def __init__(self, folder: str):
         super().__init__()
-        self._prefix = f"{folder}/{_FILE}"
+        self._folder = folder
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         results = inputs["results"] | "TagResults" >> beam.Map(lambda result: json.dumps(["result", result]))
@@ -39,8 +41,16 @@ class WriteResults(beam.PTransform):
         return (
             (results, counters)
             | "FlattenResults" >> beam.Flatten()
-            | "WriteResults" >> beam.io.WriteToText(self._prefix, shard_name_template="")
+            | "ListResults" >> beam.combiners.ToList()
+            | "WriteResults" >> beam.Map(write_lines, self._folder)
         )
+
+
+def write_lines(lines: Sequence[str], folder: str) -> None:
+    """Write the file of results. A retry replaces it."""
+    with new_place(folder) as (local, place):
+        (local / _FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    put({f"{place}/{_FILE}": f"{folder}/{_FILE}"})
 
 
 def read_results(folder: str) -> tuple[Sequence[Any], dict[str, int]]:
@@ -53,7 +63,10 @@ def read_results(folder: str) -> tuple[Sequence[Any], dict[str, int]]:
                 results.append(value)
             else:
                 counters[value[0]] = value[1]
-    FileSystems.delete([path])
+    if is_remote(path):
+        remove(folder, [path])
+    else:
+        Path(path).unlink()
     return results, dict(sorted(counters.items()))
 
 

@@ -28,6 +28,7 @@ _TRACED_ERROR = re.compile(rf"(?:{'|'.join(error.__name__ for error in _USER_ERR
 _TRACED_ERRNO = re.compile(r"\[Errno (\d+)\]")
 _UNREACHED = re.compile(r"Unable to fetch remote (?:job server jar|prism binary) at (\S+?):? ")
 _SECRETS = ("--s3_access_key_id", "--s3_secret_access_key", "--s3_session_token", "--azure_connection_string")
+_HDFS_OPTIONS = "--hdfs_"  # of Beam's own filesystem for it
 _WORKER_OPTIONS = "PIPELINE_OPTIONS_FILE"  # read by apache_beam/runners/worker/sdk_worker_main.py
 
 
@@ -147,6 +148,11 @@ def check_options(options: Sequence[str]) -> None:
         raise ValueError(
             f"Credentials must come from the environment, such as AWS_ACCESS_KEY_ID. Received: {name}, which a job "
             "server would show. Leave it out."
+        )
+    if other := next((option for option in options if option.startswith(_HDFS_OPTIONS)), None):
+        raise ValueError(
+            f"HDFS must be addressed as hdfs://HOST:PORT/PATH, with WebHDFS's port, and the user as HADOOP_USER_NAME. "
+            f"Received: {other.partition('=')[0]}. Leave it out."
         )
     check_runner(options)
     runner = PipelineOptions(list(options)).view_as(StandardOptions).runner

@@ -1,17 +1,17 @@
-"""Access corpus files in cloud stores and on clusters through Apache Beam's filesystems."""
+"""Access corpus files in cloud stores and on clusters."""
 
 import importlib.util
-import io
 import socket
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from beam_jobs.remote_files import HDFS, exists, find_scheme, make_s3_client, match_files, open_remote
 from keras_bert_flow.text.corpus.storage import LOCAL, is_remote
 
 # scheme → (module that Beam's filesystem for it needs, extra of apache-beam that installs it)
@@ -19,14 +19,13 @@ _EXTRAS = {
     "gs": ("google.cloud.storage", "gcp"),
     "s3": ("boto3", "aws"),
     "azfs": ("azure.storage.blob", "azure"),
-    "hdfs": ("hdfs", "hadoop"),
 }
 _PORTS = {"http": 80, "https": 443}
 _SECONDS_TO_ANSWER = 10.0
 
 
 class BeamStorage:
-    """Storage on local disks and on every filesystem that Beam supports.
+    """Storage on local disks, on every filesystem that Beam supports, and on HDFS.
 
     Args:
         options: Beam's options, some of which, such as `--s3_region_name`, define how to reach a store.
@@ -40,9 +39,9 @@ class BeamStorage:
             return LOCAL.find(pattern, suffixes)
         check_reachable(pattern)
         try:
-            if not pattern.endswith("/") and (found := _match(pattern)):
+            if not pattern.endswith("/") and (found := match_files(pattern)):
                 return found
-            below = _match(pattern.rstrip("/") + "/**")
+            below = match_files(pattern.rstrip("/") + "/**")
         except BeamIOError as error:
             raise ValueError(
                 f"An input must be reachable. Received: {pattern}: {' '.join(str(error).split())}. "
@@ -53,18 +52,15 @@ class BeamStorage:
     def open(self, path: str) -> BinaryIO:
         if not is_remote(path):
             return LOCAL.open(path)
-        file = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-        return io.BufferedReader(file) if isinstance(file, io.RawIOBase) else file
-
-
-def _match(pattern: str) -> list[str]:
-    (result,) = FileSystems.match([pattern])
-    return [metadata.path for metadata in result.metadata_list if not metadata.path.endswith("/")]
+        return open_remote(path)
 
 
 def check_reachable(path: str) -> None:
     """Raise ValueError if Beam has no filesystem for a path, lacks the library for it, or no server answers."""
-    scheme = FileSystems.get_scheme(path)
+    scheme = find_scheme(path)
+    if scheme == HDFS:
+        exists(path)
+        return
     module, extra = _EXTRAS.get(scheme, ("", ""))
     if extra and not _is_installed(module):
         raise ValueError(
@@ -73,24 +69,12 @@ def check_reachable(path: str) -> None:
         )
     try:
         FileSystems.get_filesystem(path)
-    except (ValueError, BeamIOError) as error:
-        if scheme == "hdfs":
-            raise ValueError(
-                f"A path at hdfs:// must come with Apache Beam's options for it. Received: {path}: {error}. Give "
-                "--hdfs_host, --hdfs_port (of WebHDFS) and --hdfs_user."
-            ) from None
+    except (ValueError, BeamIOError):
         raise ValueError(
-            f"A path must be local or one of {', '.join(f'{name}://' for name in _EXTRAS)}. Received: {path}."
+            f"A path must be local or one of {', '.join(f'{name}://' for name in (*_EXTRAS, HDFS))}. Received: {path}."
         ) from None
     if scheme == "s3":
         _check_answering(path)
-
-
-def make_s3_client(path: str) -> Any:
-    """Return a boto3 client for an s3:// address, with Beam's options."""
-    from apache_beam.io.aws.s3io import S3IO  # needs boto3
-
-    return S3IO(options=FileSystems.get_filesystem(path)._options).client.client
 
 
 def _check_answering(path: str) -> None:

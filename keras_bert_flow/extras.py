@@ -19,6 +19,7 @@ EXTRAS = {
     "zstandard": "beam",
     "s3fs": "s3",
     "gcsfs": "gcs",
+    "requests": "hdfs",
     "huggingface_hub": "hub",
     "keras_hub": "keras-hub",
     "onnx": "export",

@@ -19,18 +19,6 @@ def name_path(path: str | Path) -> str:
     return find_address(path) or str(Path(path))
 
 
-def check_result_place(address: str) -> None:
-    """Raise ValueError for an address at which results cannot be published, which is any on HDFS.
-
-    HDFS shows a file before it is complete, and Beam and fsspec resolve the same address to different paths on it.
-    """
-    if address.lower().startswith("hdfs:"):
-        raise ValueError(
-            f"A result must be on a disk or at s3:// or gs://. Received: {address}. Make it on a disk that the workers "
-            "share, and copy it with hdfs dfs -put."
-        )
-
-
 def check_local(path: str | Path, name: str = "The output") -> Path:
     """Check that a path is local, and return it.
 

@@ -49,6 +49,7 @@ TRIALS = {
     "flows": Trial(("tests/flows/test_pipeline.py",), ("apache-beam", "torch"), raised=OF_PREFECT),
     "s3": Trial(("tests/stores/test_fetching.py",), ("moto[s3,server]",)),
     "gcs": Trial(("tests/stores/test_google_storage.py",), ("gcp-storage-emulator", "apache-beam")),
+    "hdfs": Trial(("tests/stores/test_hdfs.py",), ("apache-beam",)),
     "hub": Trial(("tests/stores/test_hub.py", "tests/stores/test_hub_upload.py"), backends=BACKENDS),
     # keras-hub 0.32 asks for tensorflow-text 2.20.1, and that for this TensorFlow.
     "keras-hub": Trial(KERAS_HUB, backends=("tensorflow",), raised=("tensorflow==2.20.0", "ml-dtypes==0.5.1")),

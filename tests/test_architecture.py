@@ -20,8 +20,8 @@ ALLOWED = {
     # The last two, which come with Beam, only where a file needs them.
     "text": "by_name json_documents terminal numpy tokenizers pyarrow zstandard",
     "records": "arrivals artifacts json_documents local_paths machine outputs numpy google_crc32c",
-    # What lies elsewhere is fetched; `fsspec` is loaded when something does.
-    "stores": "arrivals artifacts extras local_paths locks records terminal fsspec huggingface_hub",
+    # What lies elsewhere is fetched; `fsspec` is loaded when something does, the next two when it is on HDFS.
+    "stores": "arrivals artifacts extras local_paths locks records terminal fsspec requests urllib3 huggingface_hub",
     "data": "arrivals text records stores tasks json_documents terminal grain numpy",
     "backends": "machine keras numpy grain jax tensorflow torch",
     "layers": "backends by_name keras",
@@ -72,8 +72,8 @@ ALLOWED = {
     "exit_status": "",
     "interrupts": "exit_status",
     "beam_jobs": (
-        "text records config artifacts exit_status interrupts stages local_paths locks terminal apache_beam numpy "
-        "job_progress"
+        "text records config artifacts exit_status interrupts stages stores local_paths locks terminal apache_beam "
+        "numpy job_progress"
     ),
     "flows": EVERYTHING,
     "cli": EVERYTHING,

@@ -28,7 +28,7 @@ class PipelineConfig(Settings):
 
     name: str = Field("bert", description="Name of the run, shown in the report.")
     runs: str = Field(
-        "runs", description="Folder in which every stage keeps its results, on a disk or at s3:// or gs://."
+        "runs", description="Folder in which every stage keeps its results, on a disk or at s3://, gs:// or hdfs://."
     )
     seed: Seed = Field(1, description="Seed of every random choice.")
     backend: Backend = Field("jax", description="Keras backend of the training stages.")

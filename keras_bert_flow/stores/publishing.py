@@ -9,10 +9,10 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from keras_bert_flow.artifacts import work_folder, write_atomically
-from keras_bert_flow.local_paths import check_result_place, find_address
+from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.locks import locked
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.stores.cache import outputs_root
@@ -21,7 +21,7 @@ from keras_bert_flow.stores.mirror import Mirror
 from keras_bert_flow.stores.store import Store
 
 WORK = ".work"  # subfolder of an output that is being built
-SHARED_SCHEMES = ("s3", "gs")  # schemes that both Beam and fsspec can write to
+SHARED_SCHEMES = ("s3", "gs", "hdfs")  # schemes to which Beam jobs and `Store` write
 OWNER = "owner"  # file in it that names the newest of its folders
 # Environment variables that show that there are several processes: TensorFlow's and JAX's, and below torchrun's
 LAUNCHED = ("TF_CONFIG", "KERAS_DISTRIBUTION_JOB_ADDRESSES")
@@ -48,7 +48,6 @@ def made_at(output: str | Path, together: bool = False) -> Iterator[Path]:
     if address is None:
         yield Path(output)
         return
-    check_result_place(address)
     store = Store(address)
     names = _list_names(store)
     if MANIFEST in names:
@@ -72,10 +71,9 @@ def check_writable(address: str) -> None:
         OSError: the place cannot be reached or written.
         ValueError: results cannot be published at the scheme, or its package is not installed.
     """
-    check_result_place(address)
     if address.partition("://")[0] not in SHARED_SCHEMES:
         raise ValueError(
-            f"Results must be on a local disk or at {' or '.join(f'{scheme}://' for scheme in SHARED_SCHEMES)}. "
+            f"Results must be on a local disk or at one of {', '.join(f'{scheme}://' for scheme in SHARED_SCHEMES)}. "
             f"Received: {address}. Choose one of these."
         )
     store, probe = Store(address), f"{WORK}/{uuid.uuid4().hex}"
@@ -144,7 +142,8 @@ def _take_over(store: Store, place: Path, output: Path) -> str:
             shutil.rmtree(path, ignore_errors=True)
         copies = Store(f"{store.address}/{WORK}/{found}")
         for name in sorted(_list_names(copies)):
-            copies.download(name, work / name)
+            if not PurePosixPath(name).name.startswith("."):  # hidden ones are unfinished
+                copies.download(name, work / name)
         Mirror(work, Store(f"{store.address}/{WORK}/{owner}")).sync()
     store.write(f"{WORK}/{OWNER}", owner.encode())
     write_atomically(signature, owner.encode())

@@ -1,11 +1,12 @@
 """Read and write the files of a remote folder through `fsspec`, with retries on transient errors."""
 
+import io
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 from keras_bert_flow.extras import check_installed
 from keras_bert_flow.terminal import abridge, escape_controls
@@ -13,13 +14,20 @@ from keras_bert_flow.terminal import abridge, escape_controls
 ATTEMPTS = 4  # each includes several retries by the store's own library
 FIRST_WAIT_SECONDS = 0.5  # doubled each time
 # scheme → package that fsspec needs for it
-PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hdfs": "pyarrow"}
-UPLOADS_ARE_ATOMIC = ("s3", "s3a", "gs", "gcs")  # an object appears once its last byte is uploaded
+PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hdfs": "requests"}
+UPLOADS_ARE_ATOMIC = ("s3", "s3a", "gs", "gcs", "hdfs")  # a file appears once its last byte is uploaded
 UNFINISHED_SUFFIX = ".unfinished"
+_VERSIONS = ("ETag", "etag", "md5Hash", "mtime", "modificationTime")  # what stores tell of a file's version
 _FINAL = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
-# Errors of botocore, aiohttp and the system when no connection is made, after several attempts by each library
-_UNREACHED = ("EndpointConnectionError", "ConnectTimeoutError", "ClientConnectorError", "ClientConnectorDNSError")
-_answered: set[str] = set()  # schemes whose store has answered this process: it exists, so errors may be transient
+# Errors of botocore, aiohttp, WebHDFS and the system when no connection is made, after several attempts by each
+_UNREACHED = (
+    "EndpointConnectionError",
+    "ConnectTimeoutError",
+    "ClientConnectorError",
+    "ClientConnectorDNSError",
+    "ConnectionError",
+)
+_answered: set[str] = set()  # services that have answered this process: they exist, so errors may be transient
 
 _logger = logging.getLogger(__name__)
 
@@ -37,12 +45,12 @@ class Store:
 
     def __init__(self, address: str):
         self.address = address.rstrip("/")
-        self._scheme = scheme = address.partition("://")[0].lower()
+        self._scheme = self._service = scheme = address.partition("://")[0].lower()
         if scheme in PACKAGES:
             check_installed([PACKAGES[scheme]])
         import fsspec
 
-        for library in ("fsspec", "s3fs", "gcsfs"):  # they log tracebacks of errors that are retried
+        for library in ("fsspec", "s3fs", "gcsfs", "urllib3"):  # they log tracebacks of errors that are retried
             logging.getLogger(library).setLevel(logging.CRITICAL)
         if scheme not in fsspec.available_protocols():
             raise ValueError(
@@ -50,8 +58,14 @@ class Store:
                 "Copy the files to a local disk."
             )
         self._is_atomic = scheme in UPLOADS_ARE_ATOMIC
-        options = {"use_listings_cache": False, "skip_instance_cache": True}
-        self._files, self._root = fsspec.core.url_to_fs(self.address, **options)
+        if scheme == "hdfs":
+            from keras_bert_flow.stores.hdfs import connect  # needs requests
+
+            self._files, self._root = connect(self.address)
+            self._service = self._files.url
+        else:
+            options = {"use_listings_cache": False, "skip_instance_cache": True}
+            self._files, self._root = fsspec.core.url_to_fs(self.address, **options)
 
     def list(self) -> dict[str, tuple[int, str]]:
         """Return the size of each file, and a version that changes with its content, such as an ETag or a time.
@@ -66,11 +80,19 @@ class Store:
             raise FileNotFoundError(f"A path must exist. Received: {self.address}, where there is nothing. Check it.")
         prefix, names = self._root.rstrip("/") + "/", {}
         for path, entry in found.items():
-            version = next((str(entry[name]) for name in ("ETag", "etag", "md5Hash", "mtime") if entry.get(name)), "")
+            version = next((str(entry[name]) for name in _VERSIONS if entry.get(name)), "")
             name = "" if path == self._root else path.removeprefix(prefix)
             if not name.startswith("/") and ".." not in name.split("/"):
                 names[name] = (int(entry["size"]), version)
         return names
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file or a folder of a name."""
+        try:
+            self._attempt(name, self._files.info, self._path(name))
+        except FileNotFoundError:
+            return False
+        return True
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return the content of a file, or a byte range of it.
@@ -106,29 +128,61 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._attempt(name, self._files.get_file, self._path(name), str(path))
 
+    def rename(self, name: str, other: str) -> None:
+        """Give a file another name, in one step on HDFS, where it may replace a file."""
+        self._attempt(name, self._files.mv, self._path(name), self._path(other))
+
     def remove(self, name: str) -> None:
-        """Remove a file, if it exists."""
+        """Remove a file, if it exists, and on HDFS the folders that it leaves empty."""
         with suppress(FileNotFoundError):
             self._attempt(name, self._files.rm_file, self._path(name))
+        self._prune(name)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder with all that is in it, if it exists, and on HDFS the folders that it leaves empty."""
+        with suppress(FileNotFoundError):
+            self._attempt(name, self._files.rm, self._path(name), recursive=True)
+        self._prune(name)
+
+    def _prune(self, name: str) -> None:
+        """Remove the folders above a file that are empty: object stores have none, HDFS has."""
+        if self._scheme == "hdfs":
+            for folder in PurePosixPath(name).parents[:-1]:
+                if not self._attempt(str(folder), self._files.remove_empty_folder, self._path(str(folder))):
+                    break
+
+    def glob(self, pattern: str) -> Sequence[str]:
+        """Return the names of the files that match a pattern."""
+        found = self._attempt(pattern, self._files.glob, self._path(pattern), detail=True)
+        return [path.removeprefix(self._path("")) for path, entry in sorted(found.items()) if entry["type"] == "file"]
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading.
+
+        Raises:
+            FileNotFoundError: it does not exist.
+            OSError: it cannot be read.
+        """
+        return io.BufferedReader(self._attempt(name, self._files.open, self._path(name), "rb"))
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _attempt(self, name: str, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call an operation with retries, at most `ATTEMPTS` times; once if no store of the scheme has answered yet."""
+        """Call an operation with retries, at most `ATTEMPTS` times; once if the service has not answered yet."""
         place = f"{self.address}/{name}".rstrip("/")
         for attempt in range(ATTEMPTS):
             try:
                 result = operation(*arguments, **options)
-                _answered.add(self._scheme)
+                _answered.add(self._service)
                 return result
             except FileNotFoundError:
-                _answered.add(self._scheme)
+                _answered.add(self._service)
                 raise FileNotFoundError(f"A path must exist. Received: {place}, missing. Check it.") from None
             except Exception as error:  # each store's library raises its own errors
                 reason = abridge(escape_controls(" ".join(f"{type(error).__name__}: {error}".split())))
                 is_final = isinstance(error, _FINAL) or "Credential" in type(error).__name__
-                is_final |= self._scheme not in _answered and type(error).__name__ in _UNREACHED
+                is_final |= self._service not in _answered and type(error).__name__ in _UNREACHED
                 if is_final or attempt == ATTEMPTS - 1:
                     kind = PermissionError if isinstance(error, PermissionError) else OSError
                     raise kind(

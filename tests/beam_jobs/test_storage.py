@@ -3,17 +3,14 @@
 import io
 
 import pytest
-from apache_beam.io import hadoopfilesystem
 from apache_beam.io.filesystem import BeamIOError, CompressedFile, CompressionTypes, FileMetadata, FileSystem
 
 from beam_jobs import storage as storage_module
 from beam_jobs.build_records import build_records
-from beam_jobs.publishing import check_remote_output
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.stages.digests import corpus_digests
-from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_inputs
 from tests.beam_jobs.conftest import as_text, make_documents, make_records_config, read_folder
 from tests.text.test_unpacking import PACK
@@ -140,30 +137,13 @@ def test_remote_file_that_cannot_be_opened_is_named(remote):
     assert list(corpus_digests(skipping, BeamStorage()).values()).count("unreadable") == 1
 
 
-@pytest.mark.parametrize(("scheme", "extra"), [("gs", "gcp"), ("s3", "aws"), ("azfs", "azure"), ("hdfs", "hadoop")])
+@pytest.mark.parametrize(("scheme", "extra"), [("gs", "gcp"), ("s3", "aws"), ("azfs", "azure")])
 def test_missing_extra_is_named_in_one_line(scheme, extra, monkeypatch):
     monkeypatch.setattr(storage_module, "_is_installed", lambda module: False)
     with pytest.raises(
         ValueError, match=rf"needs the module [\w.]+, .*{scheme}://b/a.txt. pip install 'apache-beam\[{extra}\]'$"
     ):
         find_inputs([f"{scheme}://b/a.txt"], BeamStorage())
-
-
-def test_missing_options_of_hadoop_are_named_in_one_line(monkeypatch):
-    monkeypatch.setattr(storage_module, "_is_installed", lambda module: True)
-    monkeypatch.setattr(hadoopfilesystem, "hdfs", object())
-    with pytest.raises(ValueError, match=r"Received: hdfs://b/a.txt: hdfs_host is not set\. Give --hdfs_host"):
-        find_inputs(["hdfs://b/a.txt"], BeamStorage())
-    with pytest.raises(ValueError, match=r"hdfs_user is not set"):
-        find_inputs(["hdfs://b/a.txt"], BeamStorage(["--hdfs_host=h", "--hdfs_port=1"]))
-
-
-@pytest.mark.parametrize("output", ["hdfs://h:1/p", "HDFS://h:1/p"])
-def test_results_at_hdfs_are_refused_before_any_work(output):
-    with pytest.raises(ValueError, match=r"must be on a disk or at s3:// or gs://.*Received: (hdfs|HDFS)://h:1/p"):
-        check_remote_output(output)
-    with pytest.raises(ValueError, match="copy it with hdfs dfs -put"), made_at(output):
-        pass
 
 
 def test_library_is_looked_for_without_importing_it():

@@ -1,27 +1,13 @@
 """Google's object store, over its own protocol: the bytes of a disk."""
 
-import subprocess
-import sys
-
 import pytest
 
 from keras_bert_flow.stores.fetching import fetch, stop_downloads
 from keras_bert_flow.stores.store import Store
+from tests.google_store import google_store
 from tests.oracles.tiny_records import write_tiny_records
-from tests.patience import read_port
 
 pytestmark = pytest.mark.any_backend
-
-SERVER = """
-import os, sys, threading
-from gcp_storage_emulator.server import create_server
-server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
-server.start()
-with open(sys.argv[1] + ".new", "w") as file:
-    file.write(str(server._api._httpd.socket.getsockname()[1]))
-os.rename(sys.argv[1] + ".new", sys.argv[1])
-threading.Event().wait()
-"""
 
 
 @pytest.fixture
@@ -29,16 +15,11 @@ def storage(tmp_path, monkeypatch):
     """Start an emulator of the store with an empty bucket, and let this process reach it."""
     pytest.importorskip("gcsfs", reason="Google's object store is read with gcsfs")
     pytest.importorskip("gcp_storage_emulator", reason="the server is its emulator")
-    port = tmp_path / "port"
-    server = subprocess.Popen([sys.executable, "-c", SERVER, str(port)], stderr=subprocess.DEVNULL)
-    try:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{read_port(port, server)}")
+    with google_store(tmp_path) as (address, environment):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", environment["STORAGE_EMULATOR_HOST"])
         monkeypatch.setenv("KBF_CACHE", str(tmp_path / "cache"))
-        yield "gs://bucket"
+        yield address
         stop_downloads()
-    finally:
-        server.kill()
-        server.wait()
 
 
 def test_folder_is_fetched_as_it_was_uploaded(storage, tmp_path):

@@ -112,7 +112,7 @@ def test_kbf_run_finds_what_another_machine_made(config, tmp_path, monkeypatch, 
 def test_kbf_run_refuses_a_store_before_it_works(config, server, tmp_path):
     before = list_bucket(server[0])
     assert_refused(kbf("run", config, "--set", "runs=s3://nobucket/runs"), "s3://nobucket/runs")
-    assert_refused(kbf("run", config, "--set", "runs=hdfs://h/runs"), "hdfs://h/runs", "s3:// or gs://")
+    assert_refused(kbf("run", config, "--set", "runs=hdfs://h/runs"), "hdfs://h/runs", "host and the port of WebHDFS")
     nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
     assert_refused(kbf("run", config, environment=nowhere), "s3://bucket/")
     assert list_bucket(server[0]) == before
