@@ -22,7 +22,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_jobs.places import open_bytes
-from beam_jobs.remote_files import exists, give_names, list_files, remove, remove_all, upload
+from beam_jobs.remote_files import HDFS, exists, find_scheme, give_names, list_files, remove, remove_all, upload
 from beam_jobs.runners import check_reach
 from beam_jobs.running import job_folder
 from beam_jobs.storage import check_reachable
@@ -113,6 +113,8 @@ def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
             upload(Path(file.name), probe)
         remove(output, [probe])
     except Exception as error:  # each store raises its own errors
+        if find_scheme(output) == HDFS:
+            raise  # ours, with the address
         raise _out_of_reach(output, error) from error
 
 

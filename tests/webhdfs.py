@@ -121,7 +121,8 @@ def make_handler(files: Files) -> type[BaseHTTPRequestHandler]:
                 self.respond(STATUSES.get(kind, 403), body)
 
         def operate(self, operation, path, query, is_data):
-            files.check(path)
+            if operation != "CREATE" or is_data:  # whether a file may be created, HDFS only says at the DataNode
+                files.check(path)
             if operation in ("OPEN", "CREATE") and not is_data:
                 if operation == "OPEN":
                     files.find(path)

@@ -112,7 +112,7 @@ class Hdfs(WebHDFS):
         try:
             answer = self._call("CREATE", "put", path=unfinished, redirect=False, overwrite="true")
             headers = {"Content-Type": "application/octet-stream"}
-            self.session.put(answer.headers["Location"], data=content, headers=headers).raise_for_status()
+            _check(self.session.put(answer.headers["Location"], data=content, headers=headers))
             self.mv(unfinished, path)
         except BaseException:
             with suppress(requests.RequestException, OSError, RuntimeError):
@@ -123,6 +123,16 @@ class Hdfs(WebHDFS):
 def _refuse(error: Exception) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
+
+
+def _check(answer: requests.Response) -> None:
+    """Raise what a DataNode says is wrong."""
+    if not answer.ok:
+        with suppress(ValueError, KeyError):
+            refused = answer.json()["RemoteException"]
+            is_forbidden = refused["exception"] in ("AccessControlException", "SecurityException")
+            raise (PermissionError if is_forbidden else OSError)(refused["message"].splitlines()[0])
+    answer.raise_for_status()
 
 
 def _request(send: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
