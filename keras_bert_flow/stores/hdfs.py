@@ -1,6 +1,6 @@
 """HDFS through WebHDFS, its HTTP interface, which needs no Java: `fsspec`'s filesystem with atomic writes and renames.
 
-An address is hdfs://HOST:PORT/PATH, with the HTTP port of a NameNode or of an HttpFS gateway. The user is
+An address is hdfs://HOST:PORT/PATH, with the HTTP port of a NameNode. The user is
 `$HADOOP_USER_NAME`, or the one of this process, as for Hadoop's own clients without Kerberos.
 """
 
@@ -20,7 +20,6 @@ from fsspec.spec import AbstractBufferedFile
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-SCHEME = "hdfs"
 USER = "HADOOP_USER_NAME"  # environment variable
 BLOCK_BYTES = 8 << 20  # read at a time
 _TIMEOUT_SECONDS = (10, 120)  # to connect, and between two bytes
@@ -87,13 +86,17 @@ class Hdfs(WebHDFS):
 
         Raises:
             FileNotFoundError: neither the source nor the target exists.
+            OSError: the service cannot replace a file.
         """
         self.makedirs(self._parent(path2), exist_ok=True)
         try:
-            self._call("RENAME", "put", path=path1, destination=path2, renameoptions="OVERWRITE")
+            answer = self._call("RENAME", "put", path=path1, destination=path2, renameoptions="OVERWRITE")
         except FileNotFoundError:
             if not self.exists(path2):
                 raise
+            return
+        if answer.content and not answer.json().get("boolean", True):  # of a gateway that does not know the option
+            raise OSError(f"{path1} could not be renamed to {path2}")
 
     def remove_empty_folder(self, path: str) -> bool:
         """Remove a folder if nothing is in it; return whether it is gone."""

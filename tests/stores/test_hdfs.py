@@ -133,6 +133,17 @@ def test_a_place_without_rights_is_refused(service, address, monkeypatch):
         Store(address).list()
 
 
+def test_a_gateway_that_cannot_replace_a_file_is_no_success(service, address, monkeypatch):
+    if service[1] is None:
+        pytest.skip("the real service replaces files")
+    rename = service[1].rename
+    monkeypatch.setattr(service[1], "rename", lambda path, target, replace: rename(path, target, replace=False))
+    Store(address).write("a", b"old")
+    with pytest.raises(OSError, match="could not be renamed"):
+        Store(address).write("a", b"new")
+    assert Store(address).read("a") == b"old"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("verdict", [BUSY, CUT])
 def test_a_service_that_fails_at_times_is_asked_again(verdict, service, trouble, tmp_path):
