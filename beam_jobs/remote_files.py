@@ -7,6 +7,7 @@ through the machine that asks, and connects to one cluster, which options name a
 import io
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +19,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from keras_bert_flow.stores.store import Store
 
 HDFS = "hdfs"
+_COPIES = 16  # at a time, each of which may take 50 ms, of thousands of files
 
 if FileSystems._pipeline_options is None:
     # Beam gives pool workers no options, and refuses s3:// without; the environment then says how to reach a store.
@@ -55,6 +57,19 @@ def match_files(pattern: str) -> list[str]:
         return [f"{store.address}/{found}" for found in store.glob(name)]
     (result,) = FileSystems.match([pattern])
     return [metadata.path for metadata in result.metadata_list if not metadata.path.endswith("/")]
+
+
+def find_file(path: str) -> FileMetadata | None:
+    """Return the path, size and time of a file; None if it does not exist.
+
+    Raises:
+        BeamIOError, OSError: it cannot be reached.
+    """
+    if find_scheme(path) == HDFS:
+        found = list_files(path)  # of a file, itself
+        return found[0] if len(found) == 1 and found[0].path == f"{path}/" else None
+    (result,) = FileSystems.match([path])
+    return next((found for found in result.metadata_list if found.path == path), None)
 
 
 def exists(path: str) -> bool:
@@ -95,20 +110,28 @@ def upload(source: Path, target: str) -> None:
 
 
 def give_names(pairs: Mapping[str, str]) -> None:
-    """Copy files to second names within their store; on HDFS, rename them, unless an earlier attempt did.
+    """Copy files to second names within their store, some at a time; on HDFS, rename them, unless that is done already.
 
     Raises:
         OSError: a file could not be copied or renamed.
     """
-    renamed = {source: target for source, target in pairs.items() if find_scheme(target) == HDFS}
-    for source, target in renamed.items():
-        store, name = _split(source)
-        store.rename(name, _split(target)[1])
-    copied = {source: target for source, target in pairs.items() if source not in renamed}
-    if not copied:
+    named = [*pairs.items()]
+    parts = [named[first::_COPIES] for first in range(min(_COPIES, len(named)))]
+    if len(parts) > 1:
+        with ThreadPoolExecutor(len(parts)) as pool:
+            list(pool.map(_give_names, parts))  # raises their errors
+    elif parts:
+        _give_names(parts[0])
+
+
+def _give_names(pairs: Sequence[tuple[str, str]]) -> None:
+    if find_scheme(pairs[0][1]) == HDFS:
+        for source, target in pairs:
+            store, name = _split(source)
+            store.rename(name, _split(target)[1])
         return
     # In a single call, since each call makes its own client. S3's returns errors instead of raising them.
-    for _, target, error in FileSystems.copy([*copied], [*copied.values()]) or ():
+    for _, target, error in FileSystems.copy(*map(list, zip(*pairs, strict=True))) or ():
         if error is not None:
             raise OSError(
                 f"A file must be copied within its store. Received: {target}: {' '.join(str(error).split())}. Run "

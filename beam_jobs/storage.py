@@ -2,6 +2,7 @@
 
 import importlib.util
 import socket
+import time
 from collections.abc import Sequence
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -11,7 +12,8 @@ from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_jobs.remote_files import HDFS, exists, find_scheme, make_s3_client, match_files, open_remote
+from beam_jobs.remote_files import HDFS, exists, find_file, find_scheme, make_s3_client, match_files, open_remote
+from keras_bert_flow.artifacts import SETTLED_SECONDS
 from keras_bert_flow.text.corpus.storage import LOCAL, is_remote
 
 # scheme → (module that Beam's filesystem for it needs, extra of apache-beam that installs it)
@@ -53,6 +55,15 @@ class BeamStorage:
         if not is_remote(path):
             return LOCAL.open(path)
         return open_remote(path)
+
+    def find_version(self, path: str) -> str | None:
+        try:
+            found = find_file(path)
+        except (BeamIOError, OSError):  # opening it says why
+            return None
+        if found is None or not 0 < found.last_updated_in_seconds < time.time() - SETTLED_SECONDS:
+            return None  # a file that has just been written may be written again with the same time
+        return f"{found.size_in_bytes} {found.last_updated_in_seconds}"
 
 
 def check_reachable(path: str) -> None:

@@ -5,6 +5,8 @@ on disk.
 """
 
 import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from keras_bert_flow.text.tokenizers.files import list_tokenizer_files
 
 # The location of the text, and a limit that only decides whether there is a result at all.
 _NOT_IN_KEYS = {"input", "max_rejected_share"}
+THREADS = 8  # of a corpus, files digested at a time
+READ_BYTES = 1 << 20
+_remote_digests: dict[tuple[str, str], str] = {}  # (path, version) → digest
 
 
 def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, str]:
@@ -34,7 +39,14 @@ def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, 
     """
     paths = find_inputs(corpus.input, storage)
     verify(*(path for path in paths if not is_remote(path)))
-    digests = sorted(_digest_input(path, corpus, storage) for path in paths)
+    stopped = threading.Event()
+    with ThreadPoolExecutor(THREADS) as pool:  # hashing and waiting for a store leave Python's lock to the others
+        try:
+            digests = sorted(pool.map(lambda path: _digest_input(path, corpus, storage, stopped), paths))
+        except BaseException:  # also on a signal: files may be of any size
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+            raise
     return {f"corpus-{number}": digest for number, digest in enumerate(digests)}
 
 
@@ -99,17 +111,36 @@ def digest_table(path: Path) -> str:
     return ",".join(f"{file.relative_to(path)}:{file_digest(file)}" for file in sorted(path.rglob("*.txt")))
 
 
-def _digest_input(path: str, corpus: CorpusConfig, storage: Storage) -> str:
+def _digest_input(path: str, corpus: CorpusConfig, storage: Storage, stopped: threading.Event) -> str:
     try:
-        with open_packed(path, storage) as file, whole_file(path):
-            # typeshed requires methods that `file_digest` does not call.
-            digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        digest = _digest_remote(path, storage, stopped) if is_remote(path) else _digest_local(path, storage)
     except ValueError:
         if corpus.skip_bad_inputs:
             return "unreadable"
         raise
     kind = input_format(path)
     return digest if kind == ".txt" else f"{kind}:{digest}"
+
+
+def _digest_local(path: str, storage: Storage) -> str:
+    with open_packed(path, storage), whole_file(path):
+        return file_digest(path)
+
+
+def _digest_remote(path: str, storage: Storage, stopped: threading.Event) -> str:
+    """Digest a remote file, whose version is asked for first: a file that did not change is read once a process."""
+    version = storage.find_version(path)
+    if version is not None and (path, version) in _remote_digests:
+        return _remote_digests[path, version]
+    digest = hashlib.sha256()
+    with open_packed(path, storage) as file, whole_file(path):
+        while block := file.read(READ_BYTES):
+            if stopped.is_set():
+                raise InterruptedError
+            digest.update(block)
+    if version is not None:
+        _remote_digests[path, version] = digest.hexdigest()
+    return digest.hexdigest()
 
 
 def list_corpus_settings(corpus: CorpusConfig) -> dict[str, Any]:

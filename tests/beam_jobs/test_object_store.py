@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -219,6 +220,23 @@ def test_a_store_that_fails_at_times_is_asked_again(verdict, store, built, corpu
         build(corpus, vocabulary_file, OUTPUT)
         assert len(proxy.seen) > 40
     assert below(store) == read_folder(built)
+
+
+def test_files_are_copied_some_at_a_time(store, monkeypatch):
+    pairs = {f"{OUTPUT}/.work/x/{number}": f"{OUTPUT}/{number}" for number in range(40)}
+    for source in pairs:
+        key = source.removeprefix(f"s3://{BUCKET}/")
+        client(store).put_object(Bucket=BUCKET, Key=key, Body=key.encode())
+    together, met = threading.Barrier(4), []
+    with troubled(store["AWS_ENDPOINT_URL"]) as proxy:
+        # Each of the first four requests waits for the three others.
+        proxy.decide = lambda number, method, path: met.append(together.wait(20)) if number <= 4 else None
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        places.put(pairs)
+    assert sorted(met) == [0, 1, 2, 3]
+    assert below(store) == {
+        name: f"out/r/.work/x/{number}".encode() for number in range(40) for name in (f"{number}", f".work/x/{number}")
+    }
 
 
 def test_a_copy_that_fails_is_no_result(store):

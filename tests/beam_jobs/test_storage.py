@@ -1,6 +1,10 @@
 """A corpus in a place that Beam reaches: here a filesystem of Beam's kind that keeps its files in memory."""
 
+import hashlib
 import io
+import signal
+import threading
+import time
 
 import pytest
 from apache_beam.io.filesystem import BeamIOError, CompressedFile, CompressionTypes, FileMetadata, FileSystem
@@ -16,6 +20,8 @@ from tests.beam_jobs.conftest import as_text, make_documents, make_records_confi
 from tests.text.test_unpacking import PACK
 
 FILES: dict[str, bytes] = {}
+TIMES: dict[str, float] = {}  # of the last change, for files that have one
+OPENED: list[str] = []
 
 
 class MemoryFileSystem(FileSystem):
@@ -36,6 +42,7 @@ class MemoryFileSystem(FileSystem):
     def open(self, path, mime_type="application/octet-stream", compression_type=CompressionTypes.AUTO):
         if FILES.get(path) is None:
             raise BeamIOError(f"There is no {path}")
+        OPENED.append(path)
         file = io.BytesIO(FILES[path])
         kind = FileSystem._get_compression_type(path, compression_type)
         return file if kind == CompressionTypes.UNCOMPRESSED else CompressedFile(file, kind)
@@ -54,10 +61,10 @@ class MemoryFileSystem(FileSystem):
         return len(FILES[path])
 
     def metadata(self, path):
-        return FileMetadata(path, self.size(path))
+        return FileMetadata(path, self.size(path), self.last_updated(path))
 
     def last_updated(self, path):
-        return 0
+        return TIMES.get(path, 0)
 
     def checksum(self, path):
         return str(len(FILES[path]))
@@ -135,6 +142,52 @@ def test_remote_file_that_cannot_be_opened_is_named(remote):
         corpus_digests(corpus, BeamStorage())
     skipping = corpus.model_copy(update={"skip_bad_inputs": True})
     assert list(corpus_digests(skipping, BeamStorage()).values()).count("unreadable") == 1
+
+
+def test_remote_file_is_read_once_until_it_changes(remote, monkeypatch):
+    def digest(path, content, changed):
+        FILES[path], TIMES[path] = content, changed
+        OPENED.clear()
+        return [*corpus_digests(CorpusConfig(input=(path,)), BeamStorage()).values()], len(OPENED)
+
+    monkeypatch.setattr(f"{__name__}.TIMES", {})
+    path, text = "memory://bucket/text/once.txt", hashlib.sha256(b"text").hexdigest()
+    assert digest(path, b"text", 1000.0) == ([text], 1)
+    assert digest(path, b"text", 1000.0) == ([text], 0)
+    assert digest(path, b"TEXT", 1001.0) == ([hashlib.sha256(b"TEXT").hexdigest()], 1)
+    now = time.time() + 60  # so new that it may change again within the resolution of its time
+    assert [digest(path, b"text", now)[1] for _ in range(2)] == [1, 1]
+    assert [digest(path, b"text", 0)[1] for _ in range(2)] == [1, 1]
+
+
+def test_remote_files_are_read_some_at_a_time(remote, monkeypatch):
+    together, read = threading.Barrier(4), MemoryFileSystem.open
+
+    def meet(*arguments, **options):
+        together.wait(20)  # for three others
+        return read(*arguments, **options)
+
+    paths = tuple(f"memory://bucket/many/{number}.txt" for number in range(8))
+    FILES.update({path: path.encode() for path in paths})
+    monkeypatch.setattr(MemoryFileSystem, "open", meet)
+    expected = sorted(hashlib.sha256(path.encode()).hexdigest() for path in paths)
+    assert [*corpus_digests(CorpusConfig(input=paths), BeamStorage()).values()] == expected
+
+
+def test_reading_remote_files_stops_at_a_signal(remote, monkeypatch):
+    class Endless(io.RawIOBase):
+        def read(self, size=-1):
+            time.sleep(0.01)
+            return b"-" * 1000
+
+    paths = ("memory://bucket/many/0.txt", "memory://bucket/many/1.txt")
+    FILES.update(dict.fromkeys(paths, b"-"))
+    monkeypatch.setattr(BeamStorage, "open", lambda self, path: Endless())
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+        corpus_digests(CorpusConfig(input=paths), BeamStorage())
+    assert threading.active_count() <= before + 1  # the timer's may be ending
 
 
 @pytest.mark.parametrize(("scheme", "extra"), [("gs", "gcp"), ("s3", "aws"), ("azfs", "azure")])

@@ -19,6 +19,9 @@ class Storage(Protocol):
             OSError: it does not exist, or may not be read.
         """
 
+    def find_version(self, path: str) -> str | None:
+        """Return what changes with the content of a remote file, such as its size and time; None if that is unknown."""
+
 
 class LocalStorage:
     """The local disks."""
@@ -35,6 +38,9 @@ class LocalStorage:
 
     def open(self, path: str) -> BinaryIO:
         return open(path, "rb")
+
+    def find_version(self, path: str) -> str | None:
+        return None
 
 
 LOCAL = LocalStorage()
