@@ -9,6 +9,9 @@ runs twice: once with one worker process beside the runner, for processor second
 opened between the steps. The local runner keeps in its memory what the engine's shuffle moves; a cluster keeps it on
 its disks.
 
+`--one-process`: the measured run has no worker beside the runner either. Beam's local runner sends a worker all of a
+step's input in one message, and gRPC has none over 2 GiB: with `--exchanges engine`, `records` of 1 GB fail otherwise.
+
 `--service`: the processor seconds and peaks are those of Beam's portable job service, to which a job speaks as to Flink
 and Spark, and of the worker in the process that starts the job; the larger of both counts as the runner.
 """
@@ -41,16 +44,16 @@ ROOT = Path(__file__).parents[1]
 WORDS, ZIPF = 500_000, 1.1  # distinct words, and how fast they get rarer
 LINE_WORDS, DOCUMENT_LINES = 20, 15
 SERVICE = "apache_beam.runners.portability.local_job_service_main"
-WORKER = ("--direct_num_workers=1", "--direct_running_mode=multi_processing")
+WORKER = ["--direct_num_workers=1", "--direct_running_mode=multi_processing"]
 HEADER = (
     "job",
     "exchange",
     "text, GB",
-    "processor s a GB",
+    "CPU s per GB",
     "largest worker, MB",
     "runner, MB",
-    "moved, GB a GB",
-    "files opened a GB",
+    "moved, GB per GB",
+    "files opened per GB",
 )
 MOVED: Counter[str] = Counter()
 
@@ -63,6 +66,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--exchanges", nargs="+", default=("files", "engine"), choices=("files", "engine"))
     parser.add_argument("--duplication", type=int, default=1)
     parser.add_argument("--service", action="store_true", help="run the jobs through Beam's portable job service")
+    parser.add_argument("--one-process", action="store_true", help="without a worker process beside the runner")
     parser.add_argument("--timeout-seconds", type=float, default=7200)
     return parser.parse_args()
 
@@ -188,7 +192,7 @@ def main() -> None:
                     if arguments.service:
                         command = call("run_job_in_service", *given, measured, options)
                     else:
-                        command = call("run_job", *given, measured, [*options, *WORKER])
+                        command = call("run_job", *given, measured, options + ([] if arguments.one_process else WORKER))
                     _, peaks = measure(command, arguments.timeout_seconds)
                     print_row(job, exchange, size, children_seconds() - before, peaks, counted)
                     shutil.rmtree(output)
