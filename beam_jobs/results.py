@@ -17,7 +17,7 @@ from beam_jobs.remote_files import remove
 from keras_bert_flow.text.corpus.storage import is_remote
 
 COUNTERS = "counters"  # tag of the outputs with (name, number) pairs
-_FILE = "results.jsonl"
+_FILE = "results"  # lines of JSON
 
 
 class WriteResults(beam.PTransform):

@@ -199,6 +199,9 @@ def test_a_killed_worker_ends_its_job_which_leaves_nothing_that_looks_finished(
         _, error = job.communicate(timeout=PATIENCE_SECONDS)
     finally:
         job.kill()
+    if moment == "results" and job.returncode == 0:  # the worker had nothing left to do
+        assert below(store) == read_folder(built)
+        return
     assert job.returncode not in (0, -signal.SIGKILL)
     assert any("A worker process of Apache Beam was killed by signal 9" in line for line in error.splitlines()), error
     assert_whole_after_another_run(store, built, corpus, vocabulary_file)
