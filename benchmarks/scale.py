@@ -43,6 +43,7 @@ from keras_bert_flow.config.vocabulary import VocabularyConfig
 ROOT = Path(__file__).parents[1]
 WORDS, ZIPF = 500_000, 1.1  # distinct words, and how fast they get rarer
 LINE_WORDS, DOCUMENT_LINES = 20, 15
+DRAWN_DOCUMENTS = 1000  # at a time
 SERVICE = "apache_beam.runners.portability.local_job_service_main"
 WORKER = ["--direct_num_workers=1", "--direct_running_mode=multi_processing"]
 HEADER = (
@@ -88,10 +89,18 @@ def write_text(path: Path, size: int, vocab: str) -> int:
     written = 0
     with open(path, "w", encoding="utf-8") as file:
         while written < size:
-            for _ in range(max(1, rng.poisson(DOCUMENT_LINES))):
-                chosen = np.searchsorted(limits, rng.random(1 + rng.poisson(LINE_WORDS)))
-                written += file.write(" ".join(words[min(number, WORDS - 1)] for number in chosen) + ".\n")
-            written += file.write("\n")
+            lines = np.maximum(1, rng.poisson(DOCUMENT_LINES, DRAWN_DOCUMENTS))
+            lengths = 1 + rng.poisson(LINE_WORDS, lines.sum())
+            chosen = np.minimum(np.searchsorted(limits, rng.random(lengths.sum())), WORDS - 1).tolist()
+            ends = np.cumsum(lengths).tolist()
+            last_lines = {*np.cumsum(lines).tolist()}
+            start = 0
+            for number, end in enumerate(ends, 1):
+                text = " ".join([words[word] for word in chosen[start:end]])
+                written += file.write(f"{text}.\n\n" if number in last_lines else f"{text}.\n")
+                start = end
+                if number in last_lines and written >= size:
+                    break
     return written
 
 
