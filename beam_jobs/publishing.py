@@ -22,14 +22,15 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_jobs.places import open_bytes
-from beam_jobs.remote_files import HDFS, exists, find_scheme, give_names, list_files, remove, remove_all, upload
+from beam_jobs.remote_files import exists, give_names, list_files, remove, remove_all, upload
 from beam_jobs.runners import check_reach
 from beam_jobs.running import job_folder
 from beam_jobs.storage import check_reachable
 from keras_bert_flow.artifacts import removed_on_leaving
-from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.local_paths import check_local, find_scheme
 from keras_bert_flow.records.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.stores.store import HDFS
 from keras_bert_flow.text.corpus.storage import is_remote
 
 QUIET_SECONDS = 600.0  # a job renews its lease every `LEASE_SECONDS`; after this time without renewal it is dead

@@ -16,19 +16,14 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadat
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from keras_bert_flow.stores.store import Store
+from keras_bert_flow.local_paths import find_scheme
+from keras_bert_flow.stores.store import HDFS, Store
 
-HDFS = "hdfs"
 _COPIES = 16  # at a time, each of which may take 50 ms, of thousands of files
 
 if FileSystems._pipeline_options is None:
     # Beam gives pool workers no options, and refuses s3:// without; the environment then says how to reach a store.
     FileSystems.set_options(PipelineOptions(flags=[]))
-
-
-def find_scheme(address: str) -> str:
-    """Return the scheme of an address, in lower case."""
-    return address.partition("://")[0].lower()
 
 
 def list_files(folder: str) -> Sequence[FileMetadata]:

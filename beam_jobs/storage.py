@@ -12,8 +12,10 @@ from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_jobs.remote_files import HDFS, exists, find_file, find_scheme, make_s3_client, match_files, open_remote
+from beam_jobs.remote_files import exists, find_file, make_s3_client, match_files, open_remote
 from keras_bert_flow.artifacts import SETTLED_SECONDS
+from keras_bert_flow.local_paths import find_scheme
+from keras_bert_flow.stores.store import HDFS
 from keras_bert_flow.text.corpus.storage import LOCAL, is_remote
 
 # scheme → (module that Beam's filesystem for it needs, extra of apache-beam that installs it)

@@ -14,6 +14,11 @@ def find_address(path: str | Path) -> str | None:
     return None
 
 
+def find_scheme(address: str) -> str:
+    """Return the scheme of an address such as s3://bucket/x, in lower case."""
+    return address.partition("://")[0].lower()
+
+
 def name_path(path: str | Path) -> str:
     """Return a path as the user wrote it: a remote one with both slashes after its scheme."""
     return find_address(path) or str(Path(path))

@@ -1,7 +1,7 @@
 """HDFS through WebHDFS, its HTTP interface, which needs no Java: `fsspec`'s filesystem with atomic writes and renames.
 
-An address is hdfs://HOST:PORT/PATH, with the HTTP port of a NameNode. The user is
-`$HADOOP_USER_NAME`, or the one of this process, as for Hadoop's own clients without Kerberos.
+An address is hdfs://HOST:PORT/PATH, with the HTTP port of a NameNode. The user is `$HADOOP_USER_NAME`, or the one of
+this process, as for Hadoop's own clients without Kerberos.
 """
 
 import getpass

@@ -12,16 +12,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from keras_bert_flow.artifacts import work_folder, write_atomically
-from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.local_paths import find_address, find_scheme
 from keras_bert_flow.locks import locked
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.stores.cache import outputs_root
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.stores.mirror import Mirror
-from keras_bert_flow.stores.store import Store
+from keras_bert_flow.stores.store import HDFS, Store
 
 WORK = ".work"  # subfolder of an output that is being built
-SHARED_SCHEMES = ("s3", "gs", "hdfs")  # schemes to which Beam jobs and `Store` write
+SHARED_SCHEMES = ("s3", "gs", HDFS)  # schemes to which Beam jobs and `Store` write
 OWNER = "owner"  # file in it that names the newest of its folders
 # Environment variables that show that there are several processes: TensorFlow's and JAX's, and below torchrun's
 LAUNCHED = ("TF_CONFIG", "KERAS_DISTRIBUTION_JOB_ADDRESSES")
@@ -71,7 +71,7 @@ def check_writable(address: str) -> None:
         OSError: the place cannot be reached or written.
         ValueError: results cannot be published at the scheme, or its package is not installed.
     """
-    if address.partition("://")[0] not in SHARED_SCHEMES:
+    if find_scheme(address) not in SHARED_SCHEMES:
         raise ValueError(
             f"Results must be on a local disk or at one of {', '.join(f'{scheme}://' for scheme in SHARED_SCHEMES)}. "
             f"Received: {address}. Choose one of these."

@@ -9,13 +9,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from keras_bert_flow.extras import check_installed
+from keras_bert_flow.local_paths import find_scheme
 from keras_bert_flow.terminal import abridge, escape_controls
 
+HDFS = "hdfs"
 ATTEMPTS = 4  # each includes several retries by the store's own library
 FIRST_WAIT_SECONDS = 0.5  # doubled each time
 # scheme → package that fsspec needs for it
-PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hdfs": "requests"}
-UPLOADS_ARE_ATOMIC = ("s3", "s3a", "gs", "gcs", "hdfs")  # a file appears once its last byte is uploaded
+PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", HDFS: "requests"}
+UPLOADS_ARE_ATOMIC = ("s3", "s3a", "gs", "gcs", HDFS)  # a file appears once its last byte is uploaded
 UNFINISHED_SUFFIX = ".unfinished"
 _VERSIONS = ("ETag", "etag", "md5Hash", "mtime", "modificationTime")  # what stores tell of a file's version
 _FINAL = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
@@ -45,7 +47,7 @@ class Store:
 
     def __init__(self, address: str):
         self.address = address.rstrip("/")
-        self._scheme = self._service = scheme = address.partition("://")[0].lower()
+        self._scheme = self._service = scheme = find_scheme(address)
         if scheme in PACKAGES:
             check_installed([PACKAGES[scheme]])
         import fsspec
@@ -58,7 +60,7 @@ class Store:
                 "Copy the files to a local disk."
             )
         self._is_atomic = scheme in UPLOADS_ARE_ATOMIC
-        if scheme == "hdfs":
+        if scheme == HDFS:
             from keras_bert_flow.stores.hdfs import connect  # needs requests
 
             self._files, self._root = connect(self.address)
@@ -146,7 +148,7 @@ class Store:
 
     def _prune(self, name: str) -> None:
         """Remove the folders above a file that are empty: object stores have none, HDFS has."""
-        if self._scheme == "hdfs":
+        if self._scheme == HDFS:
             for folder in PurePosixPath(name).parents[:-1]:
                 if not self._attempt(str(folder), self._files.remove_empty_folder, self._path(str(folder))):
                     break
