@@ -135,6 +135,7 @@ def _publish_remote(
     check_remote_output(output, options)
     if exists(f"{output}/{MANIFEST}"):
         _check_finished(output, read_published(output), key)
+        _remove_leftovers(output)  # of a job that was killed after its last step, publishing
         return output
     _remove_leftovers(output)
     place = f"{output}/{_WORK}/{uuid.uuid4().hex}"

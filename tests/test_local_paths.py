@@ -208,7 +208,7 @@ WRITERS = [
 @pytest.mark.parametrize("kind", [str, Path])
 def test_functions_refuse_outputs_at_other_places(write, kind, tmp_path, monkeypatch):
     if kind is str and write in (build_vocabulary, build_records):
-        pytest.skip("Beam publishes there: tests/beam_jobs/test_object_store.py")
+        pytest.skip("Beam publishes there: tests/beam_jobs/test_remote_places.py")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=f"{REFUSED}.*Received: gs://bucket/x"):
         write(kind("gs://bucket/x"))
