@@ -16,12 +16,15 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
 
 from beam_jobs.build_vocabulary import CountInBundles, add_counts, name_counts, place_count
-from beam_jobs.exchange.engine import divide_items, use_group
+from beam_jobs.exchange.engine import DivideItems, UseGroup
+from beam_jobs.exchange.exchange import Items
+from beam_jobs.exchange.packing import Packer
 from beam_jobs.measuring import CorpusSize, count_distinct, find_id_group, measure_documents
 from beam_jobs.pairing import BuildRecords, RecordRule, find_pool, place_documents, read_pools
 from beam_jobs.sharding import PART_BYTES, ShardPlan, deal_records, find_part, join_parts, write_part
@@ -72,32 +75,46 @@ def tokenize(times: int, vocab: str, rule: RecordRule) -> Iterator[list[bytes]]:
     drop(step.finish_bundle())
 
 
+def divide(find_group: Callable[..., bytes], *arguments: Any) -> Callable[[Iterable[Items]], None]:
+    """Return a function that divides items into groups, packs them as for the shuffle, and drops them."""
+    step = DivideItems(find_group)
+    step.setup()
+    step.start_bundle()
+    return lambda pairs: drop(element for pair in pairs for element in step.process(pair, *arguments))
+
+
+def use(key: bytes, parts: Iterable[list[bytes]], function: Callable[..., Iterable], *arguments: Any) -> Iterable:
+    """Call the step after the shuffle with a group."""
+    step = UseGroup(function)
+    step.setup()
+    return step.process((key, map(Packer().pack, parts)), *arguments)
+
+
 def run_documents(times: int, vocab: str, rule: RecordRule, folder: Path, part_bytes: int) -> None:
     """Documents to token ids, their sizes, and the groups of their pools."""
     estimate = find_objective(rule.config.objective).estimate_instances(128, 0.1)
-    for batch in tokenize(20 * times, vocab, rule):
-        for measured in measure_documents(batch, estimate):
-            drop(divide_items(measured, find_id_group))
-        for placed in place_documents(batch, SIZE, 0.1, 1):
-            drop(divide_items(placed, find_pool))
+    divide_ids, divide_pools = divide(find_id_group), divide(find_pool)
+    for batch in tokenize(200 * times, vocab, rule):
+        divide_ids(measure_documents(batch, estimate))
+        divide_pools(place_documents(batch, SIZE, 0.1, 1))
 
 
 def run_pools(times: int, vocab: str, rule: RecordRule, folder: Path, part_bytes: int) -> None:
     """Pools of documents to records, and the groups of their parts of a shard."""
     build = BuildRecords(rule)
     build.start_bundle()
+    divide_records = divide(find_part, PLAN, "")
 
     def deal(built: Iterable) -> None:
         for element in built:
             if isinstance(element, beam.pvalue.TaggedOutput):  # a counter
                 continue
-            for dealt in deal_records(getattr(element, "value", element), PLAN, 1):
-                drop(divide_items(dealt, find_part, PLAN, ""))
+            divide_records(deal_records(getattr(element, "value", element), PLAN, 1))
 
     for number in range(10 * times):
         batches = tokenize(POOL_DOCUMENTS // BATCH_DOCUMENTS, vocab, rule)  # the same text for each: of its own pool
         parts = [[_name_pool(number) + document for document in batch] for batch in batches]
-        for pool in use_group((_name_bucket(0), parts), read_pools):
+        for pool in use(_name_bucket(0), parts, read_pools):
             deal(build.process(pool))
     deal(build.finish_bundle())
 
@@ -107,7 +124,7 @@ def run_parts(times: int, vocab: str, rule: RecordRule, folder: Path, part_bytes
     written = []
     for number in range(times):
         batches = (_random_records(100, number) for _ in range(part_bytes // (100 * (RECORD_BYTES + 8))))
-        written += use_group((_name_bucket(0) + bytes([number]), batches), write_part, PLAN, str(folder))
+        written += use(_name_bucket(0) + bytes([number]), batches, write_part, PLAN, str(folder))
     if written:
         drop(join_parts((0, [part for _, part in written]), PLAN, str(folder)))
 
@@ -115,7 +132,7 @@ def run_parts(times: int, vocab: str, rule: RecordRule, folder: Path, part_bytes
 def run_ids(times: int, vocab: str, rule: RecordRule, folder: Path, part_bytes: int) -> None:
     """Ids and sizes of documents to how many distinct ones there are."""
     for _ in range(20 * times):
-        drop(use_group((_name_bucket(0), ([os.urandom(36) for _ in range(100)] for _ in range(100))), count_distinct))
+        drop(use(_name_bucket(0), ([os.urandom(36) for _ in range(100)] for _ in range(100)), count_distinct))
 
 
 def run_words(times: int, vocab: str, rule: RecordRule, folder: Path, part_bytes: int) -> None:
@@ -135,7 +152,7 @@ def run_counts(times: int, vocab: str, rule: RecordRule, folder: Path, part_byte
             [place_count(b"word%d" % word, 1 + again)[1][0] for word in range(WORDS_A_GROUP)]
             for again in range(COUNTS_A_WORD)
         )
-        drop(use_group((_name_bucket(number), counts), add_counts, str(folder)))
+        drop(use(_name_bucket(number), counts, add_counts, str(folder)))
 
 
 STEPS: dict[str, Callable[[int, str, RecordRule, Path, int], None]] = {

@@ -32,9 +32,11 @@ import apache_beam as beam
 import numpy as np
 
 from beam_jobs import build_records, build_vocabulary
+from beam_jobs.exchange import engine
 from beam_jobs.exchange.choice import choose_exchange
 from beam_jobs.exchange.engine import EngineExchange
 from beam_jobs.exchange.exchange import Exchange
+from beam_jobs.exchange.packing import Packer
 from benchmarks.memory import children_seconds, measure
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
@@ -128,7 +130,7 @@ def run_job_in_service(job: str, text: str, vocab: str, duplication: int, output
 
 
 class CountedExchange(Exchange):
-    """Count the bytes that go into another exchange."""
+    """Count the bytes that go into the files of another exchange."""
 
     def __init__(self, exchange: Exchange):
         self._exchange = exchange
@@ -137,18 +139,16 @@ class CountedExchange(Exchange):
         return beam.Map(count_element) | self._exchange.spread(name, conditions)
 
     def sort(self, name, use, *arguments, divide, lift=None):
-        sort = self._exchange.sort(name, use, *arguments, divide=divide)
-        return _CountedSort(sort, lift if isinstance(self._exchange, EngineExchange) else None)
+        return _CountedSort(self._exchange.sort(name, use, *arguments, divide=divide))
 
 
 class _CountedSort(beam.PTransform):
-    def __init__(self, sort: beam.PTransform, lift: beam.PTransform | None):
+    def __init__(self, sort: beam.PTransform):
         super().__init__()
-        self._sort, self._lift = sort, lift
+        self._sort = sort
 
     def expand(self, inputs):
-        items = inputs["items"] if self._lift is None else inputs["items"] | "Lift" >> self._lift
-        return {"items": items | beam.Map(count_items), "buckets": inputs["buckets"]} | "Sort" >> self._sort
+        return {"items": inputs["items"] | beam.Map(count_items), "buckets": inputs["buckets"]} | "Sort" >> self._sort
 
 
 def count_element(element: list) -> list:
@@ -163,6 +163,15 @@ def count_items(pair: tuple[int, list[bytes]]) -> tuple[int, list[bytes]]:
     return pair
 
 
+class CountingPacker(Packer):
+    """Count what is packed for the engine."""
+
+    def pack(self, element: Any) -> bytes:
+        packed = super().pack(element)
+        MOVED["bytes"] += len(packed)
+        return packed
+
+
 def count_job(job: str, text: str, vocab: str, duplication: int, output: str, options: list[str]) -> None:
     """Run a job in this process, and print the bytes that its exchange moved and the files between its steps."""
 
@@ -170,8 +179,13 @@ def count_job(job: str, text: str, vocab: str, duplication: int, output: str, op
         if event == "open" and isinstance(arguments[0], str) and f"{os.sep}.out.work{os.sep}." in arguments[0]:
             MOVED["files"] += 1
 
+    def choose(*arguments: Any) -> Exchange:
+        exchange = choose_exchange(*arguments)
+        return exchange if isinstance(exchange, EngineExchange) else CountedExchange(exchange)
+
     for module in (build_records, build_vocabulary):
-        module.choose_exchange = lambda *arguments: CountedExchange(choose_exchange(*arguments))
+        module.choose_exchange = choose
+    engine.Packer = CountingPacker
     sys.addaudithook(count_open)
     run_job(job, text, vocab, duplication, output, options)
     print(json.dumps(MOVED))

@@ -73,7 +73,7 @@ ALLOWED = {
     "interrupts": "exit_status",
     "beam_jobs": (
         "text records config artifacts exit_status interrupts stages stores local_paths locks terminal apache_beam "
-        "numpy job_progress"
+        "numpy job_progress zstandard"
     ),
     "flows": EVERYTHING,
     "cli": EVERYTHING,

@@ -1,4 +1,8 @@
-"""Exchange data through the shuffle of the engine that runs the job; its workers need no shared folder."""
+"""Exchange data through the shuffle of the engine that runs the job; its workers need no shared folder.
+
+An engine copies what it moves many times: between its processes and ours, and to its disks. So elements go through it
+packed (`packing.py`), and items in batches.
+"""
 
 import struct
 from collections import Counter, defaultdict
@@ -7,11 +11,15 @@ from itertools import chain, repeat
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.exchange.exchange import Exchange, Items
+from beam_jobs.exchange.exchange import ITEM_OVERHEAD_BYTES, Exchange, Items
+from beam_jobs.exchange.packing import Packer
 
+BATCH_BYTES = 8_000_000  # of items that a worker collects before it packs those of each group
 _BUCKET = struct.Struct(">Q")  # before the name of a group
-_Group = tuple[bytes, list[bytes]]  # the key of a group, and some of its items
+_Packed = tuple[bytes, bytes]  # the key of a group, and some of its items
 
 
 class EngineExchange(Exchange):
@@ -29,13 +37,15 @@ class SpreadByEngine(beam.PTransform):
 
     def __init__(self, conditions: beam.PCollection | None):
         super().__init__()
-        self._conditions = conditions
+        self._side_inputs = () if conditions is None else (beam.pvalue.AsList(conditions),)
 
     def expand(self, elements: beam.PCollection) -> beam.PCollection:
-        spread = elements | "SpreadElements" >> beam.Reshuffle()
-        if self._conditions is None:
-            return spread
-        return spread | "AwaitConditions" >> beam.FlatMap(keep_where_all, beam.pvalue.AsList(self._conditions))
+        return (
+            elements
+            | "PackElements" >> beam.ParDo(PackElement()).with_output_types(bytes)
+            | "SpreadElements" >> beam.Reshuffle()
+            | "UnpackElements" >> beam.ParDo(UnpackElement(), *self._side_inputs)
+        )
 
 
 class SortByEngine(beam.PTransform):
@@ -53,40 +63,91 @@ class SortByEngine(beam.PTransform):
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         items = inputs["items"] if self._lift is None else inputs["items"] | "LiftItems" >> self._lift
-        divide = beam.FlatMap(divide_items, self._divide, *self._arguments).with_output_types(_Group)
-        name = beam.Map(name_bucket).with_output_types(_Group)
+        divide = beam.ParDo(DivideItems(self._divide), *self._arguments).with_output_types(_Packed)
+        name = beam.ParDo(NameBucket()).with_output_types(_Packed)
         return (
             (items | "DivideItems" >> divide, inputs["buckets"] | "NameBuckets" >> name)
             | "FlattenItems" >> beam.Flatten()
             | "GroupItems" >> beam.GroupByKey()
-            | "UseGroup" >> beam.FlatMap(use_group, self._use, *self._arguments)
+            | "UseGroup" >> beam.ParDo(UseGroup(self._use), *self._arguments)
         )
 
 
-def keep_where_all(element: Any, conditions: Sequence[bool]) -> Iterator[Any]:
-    """Yield an element if all conditions hold."""
-    if all(conditions):
-        yield element
+class _PackingDoFn(beam.DoFn):
+    """DoFn with a Packer, `self.packer`."""
+
+    def setup(self) -> None:
+        self.packer = Packer()
 
 
-def name_bucket(bucket: int) -> tuple[bytes, list[bytes]]:
-    """Return the key of a bucket's empty group, and no items."""
-    return _BUCKET.pack(bucket), []
+class PackElement(_PackingDoFn):
+    """Pack an element."""
+
+    def process(self, element: Any) -> Iterator[bytes]:
+        yield self.packer.pack(element)
 
 
-def divide_items(pair: Items, divide: Callable[..., bytes], *arguments: Any) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Divide items of a bucket into groups; yield the key and the items of each group."""
-    bucket, items = pair
-    groups: defaultdict[bytes, list[bytes]] = defaultdict(list)
-    for item in items:
-        groups[divide(bucket, item, *arguments)].append(item)
-    for name, group in groups.items():
-        yield _BUCKET.pack(bucket) + name, group
+class UnpackElement(_PackingDoFn):
+    """Unpack an element, and emit it if all conditions hold."""
+
+    def process(self, packed: bytes, conditions: Sequence[bool] = ()) -> Iterator[Any]:
+        if all(conditions):
+            yield self.packer.unpack(packed)
 
 
-def use_group(group: tuple[bytes, Iterable[list[bytes]]], use: Callable[..., Iterable], *arguments: Any) -> Iterable:
-    """Sort a group and apply `use`; equal items, as from copies of a document, are stored once."""
-    key, parts = group
-    (bucket,) = _BUCKET.unpack_from(key)
-    counts = Counter(chain.from_iterable(parts))
-    return use(bucket, chain.from_iterable(repeat(item, counts[item]) for item in sorted(counts)), *arguments)
+class NameBucket(_PackingDoFn):
+    """Emit the key of a bucket's empty group, and no items."""
+
+    def process(self, bucket: int) -> Iterator[tuple[bytes, bytes]]:
+        yield _BUCKET.pack(bucket), self.packer.pack([])
+
+
+class DivideItems(_PackingDoFn):
+    """Divide the items of a bundle into groups, and emit the key and the items of each for every BATCH_BYTES.
+
+    Args:
+        divide: see `Exchange.sort`.
+    """
+
+    def __init__(self, divide: Callable[..., bytes]):
+        self._divide = divide
+
+    def start_bundle(self) -> None:
+        self._groups: defaultdict[bytes, list[bytes]] = defaultdict(list)
+        self._bytes = 0
+
+    def process(self, pair: Items, *arguments: Any) -> Iterator[tuple[bytes, bytes]]:
+        bucket, items = pair
+        name = _BUCKET.pack(bucket)
+        for item in items:
+            self._groups[name + self._divide(bucket, item, *arguments)].append(item)
+        self._bytes += sum(map(len, items)) + ITEM_OVERHEAD_BYTES * len(items)
+        if self._bytes >= BATCH_BYTES:
+            yield from self._take()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        yield from map(GlobalWindows.windowed_value, self._take())
+
+    def _take(self) -> Iterator[tuple[bytes, bytes]]:
+        groups = self._groups
+        self.start_bundle()
+        while groups:
+            key, items = groups.popitem()
+            yield key, self.packer.pack(items)
+
+
+class UseGroup(_PackingDoFn):
+    """Sort a group in memory and apply `use`; equal items, as from copies of a document, are stored once.
+
+    Args:
+        use: see `Exchange.sort`.
+    """
+
+    def __init__(self, use: Callable[..., Iterable]):
+        self._use = use
+
+    def process(self, group: tuple[bytes, Iterable[bytes]], *arguments: Any) -> Iterable:
+        key, parts = group
+        (bucket,) = _BUCKET.unpack_from(key)
+        counts = Counter(chain.from_iterable(map(self.packer.unpack, parts)))
+        return self._use(bucket, chain.from_iterable(repeat(item, counts[item]) for item in sorted(counts)), *arguments)

@@ -7,6 +7,7 @@ from typing import Any
 import apache_beam as beam
 
 Items = tuple[int, list[bytes]]  # the number of a bucket, and some of its items
+ITEM_OVERHEAD_BYTES = 60  # of memory per Python object in a list
 
 
 class Exchange(ABC):

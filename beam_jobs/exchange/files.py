@@ -17,13 +17,12 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.exchange.exchange import Exchange, Items
+from beam_jobs.exchange.exchange import ITEM_OVERHEAD_BYTES, Exchange, Items
 from beam_jobs.exchange.runs import join_runs, merge_runs, new_file, open_again, read_at, write_run
 
 CHUNK_BYTES = 256_000  # small enough to keep all workers busy, large enough for the runner to hold all locations
 RUN_BYTES = 8_000_000  # sorted by a worker at a time
 MOST_RUNS = 256  # merged at once: with more, each bucket would be read in ever smaller pieces
-_ITEM_OVERHEAD_BYTES = 60  # per Python object in a list
 
 
 class FileExchange(Exchange):
@@ -145,7 +144,7 @@ class WriteRuns(beam.DoFn):
     def process(self, pair: Items) -> Iterator[str]:
         bucket, items = pair
         self._buckets[bucket] += items
-        self._bytes += sum(map(len, items)) + _ITEM_OVERHEAD_BYTES * len(items)
+        self._bytes += sum(map(len, items)) + ITEM_OVERHEAD_BYTES * len(items)
         if self._bytes >= RUN_BYTES:
             yield self._write()
 

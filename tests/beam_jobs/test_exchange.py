@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections import defaultdict
+from itertools import chain
 
 import apache_beam as beam
 import pytest
@@ -9,10 +10,11 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
 from beam_jobs.build_vocabulary import build_vocabulary
-from beam_jobs.exchange import files
+from beam_jobs.exchange import engine, files
 from beam_jobs.exchange.choice import choose_exchange
-from beam_jobs.exchange.engine import EngineExchange, use_group
+from beam_jobs.exchange.engine import DivideItems, EngineExchange, UseGroup
 from beam_jobs.exchange.files import FileExchange
+from beam_jobs.exchange.packing import Packer
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from tests.beam_jobs.conftest import build, make_pairs, read_folder
 
@@ -86,11 +88,35 @@ def test_nothing_is_spread_unless_all_conditions_hold(conditions, expected, exch
 def test_engine_holds_equal_items_once():
     item = bytes(1_000_000)
     tracemalloc.start()
-    found = sum(1 for _ in use_group((bytes(8), ([bytes(bytearray(item))] for _ in range(50))), lambda _, items: items))
+    step, packer = UseGroup(lambda _, items: items), Packer()
+    step.setup()
+    found = sum(1 for _ in step.process((bytes(8), (packer.pack([item]) for _ in range(50)))))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == 50
     assert peak < 5 * len(item)
+
+
+def test_engine_is_handed_few_elements_and_few_bytes():
+    step, packer = DivideItems(lambda bucket, item: item[:1]), Packer()
+    step.setup()
+    step.start_bundle()
+    items = [b"%d of the records of this job, which are much alike" % number for number in range(10_000)]
+    assert [*chain.from_iterable(step.process((0, items[at : at + 10])) for at in range(0, 10_000, 10))] == []
+    elements = [element.value for element in step.finish_bundle()]
+    assert len(elements) == 10  # one for each first digit
+    assert sorted(chain.from_iterable(packer.unpack(packed) for _, packed in elements)) == sorted(items)
+    assert sum(len(packed) for _, packed in elements) < sum(map(len, items)) / 4
+    assert [*step.finish_bundle()] == []
+
+
+def test_engine_is_handed_a_batch_once_it_is_full(monkeypatch):
+    monkeypatch.setattr(engine, "BATCH_BYTES", 5_000)
+    step = DivideItems(lambda bucket, item: b"")
+    step.setup()
+    step.start_bundle()
+    sizes = [len([*step.process((0, [bytes(1_000)]))]) for _ in range(10)]
+    assert sizes == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1]  # 1,060 bytes each in memory
 
 
 @pytest.mark.parametrize(
