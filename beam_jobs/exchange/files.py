@@ -4,7 +4,6 @@ A local runner keeps every collection between two steps in its memory and passes
 only the locations of the data are elements: an external merge sort, and chunks that any worker can read.
 """
 
-import io
 import math
 import pickle
 import zlib
@@ -18,11 +17,12 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs.exchange.exchange import ITEM_OVERHEAD_BYTES, Exchange, Items
-from beam_jobs.exchange.runs import join_runs, merge_runs, new_file, open_again, read_at, write_run
+from beam_jobs.exchange.packing import Packer
+from beam_jobs.exchange.runs import join_runs, merge_runs, new_file, read_at, write_run
 
 CHUNK_BYTES = 256_000  # small enough to keep all workers busy, large enough for the runner to hold all locations
-RUN_BYTES = 8_000_000  # sorted by a worker at a time
-MOST_RUNS = 256  # merged at once: with more, each bucket would be read in ever smaller pieces
+RUN_BYTES = 64_000_000  # sorted by a worker at a time
+MOST_RUNS = 2048  # merged at once, with a block or two of each in memory
 
 
 class FileExchange(Exchange):
@@ -96,6 +96,9 @@ class WriteChunks(beam.DoFn):
     def __init__(self, folder: str):
         self._folder = folder
 
+    def setup(self) -> None:
+        self._packer = Packer()
+
     def start_bundle(self) -> None:
         self._path: Path | None = None
         self._items: list[bytes] = []
@@ -115,7 +118,7 @@ class WriteChunks(beam.DoFn):
         self._path = self._path or new_file(self._folder)
         with open(self._path, "ab") as file:
             offset = file.tell()
-            length = file.write(b"".join(self._items))
+            length = file.write(self._packer.pack(self._items))
         self._items, self._bytes = [], 0
         return str(self._path), offset, length
 
@@ -124,11 +127,7 @@ def read_chunk(place: tuple[str, int, int], conditions: Sequence[bool] = ()) -> 
     """Yield the elements of a chunk if all conditions hold."""
     if not all(conditions):
         return
-    path, offset, length = place
-    with open_again(path) as file:
-        chunk = io.BytesIO(read_at(file, offset, length))
-    while chunk.tell() < length:
-        yield pickle.load(chunk)  # written by this job
+    yield from map(pickle.loads, Packer().unpack(read_at(*place)))  # written by this job
 
 
 class WriteRuns(beam.DoFn):

@@ -1,169 +1,175 @@
 """Sorted runs of an external merge sort on disk: sorted in memory, merged while they are read."""
 
-import heapq
-import struct
+import os
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
-_MERGE_BYTES = 16_000_000  # read-ahead of a worker for all the runs that it merges
-_MOST_BLOCK_BYTES = 1_000_000  # of that, for one run
-_MOST_SORTED_RUNS = 256  # beyond this, scanning all blocks for each block read is slower than a heap
-_LENGTH = struct.Struct("<I")
-_OFFSET = struct.Struct("<Q")
+from beam_jobs.exchange.packing import Packer
+
+BLOCK_BYTES = 16_000  # of items that are packed and read together: a merge holds one or two blocks of each run
+_NUMBER = np.dtype("<u8")
+_TRAILER = 3  # numbers: the end of the last block, and how many numbers each part of the index has
 
 
 def write_run(folder: str, items: Mapping[int, Iterable[bytes]]) -> str:
     """Write a run of items by bucket, sorted within each bucket, and return its path."""
-    buckets = max(items) + 1
-    return _write_sorted(folder, buckets, ([sorted(items.get(bucket, ()))] for bucket in range(buckets)))
+    return _write_sorted(folder, ([sorted(items.get(bucket, ()))] for bucket in range(max(items) + 1)))
 
 
 def join_runs(folder: str, runs: Sequence[str]) -> str:
-    """Merge runs into one, and return its path; each run is read once, sequentially."""
-    with ExitStack() as stack:
-        files = [stack.enter_context(open_again(path)) for path in runs]
-        offsets = [_read_offsets(file) for file in files]
-        count, block_bytes = max(map(len, offsets)) - 1, _block_bytes(len(runs))
-
-        def merge(bucket: int) -> Iterator[list[bytes]]:
-            return _merge_blocks(
-                [
-                    _read_blocks(partial(read_at, file), ends[bucket], ends[bucket + 1], block_bytes)
-                    for file, ends in zip(files, offsets, strict=True)
-                    if bucket < len(ends) - 1
-                ]
-            )
-
-        return _write_sorted(folder, count, map(merge, range(count)))
-
-
-def _write_sorted(folder: str, count: int, buckets: Iterable[Iterable[list[bytes]]]) -> str:
-    """Write the items of each bucket, given as lists in sorted order.
-
-    A run starts with the number of buckets, the offset of each bucket and the end offset, as uint64. An item is its
-    length as uint32 and its bytes. All numbers are little-endian.
-    """
-    path = new_file(folder)
-    offsets = np.full(count + 1, _OFFSET.size * (count + 2), "<u8")
-    with open(path, "wb") as file:
-        file.seek(int(offsets[0]))
-        for bucket, blocks in enumerate(buckets):
-            for items in blocks:
-                lengths = map(_LENGTH.pack, map(len, items))
-                file.write(b"".join(chain.from_iterable(zip(lengths, items, strict=True))))
-            offsets[bucket + 1] = file.tell()
-        file.seek(0)
-        file.write(_OFFSET.pack(count) + offsets.tobytes())
-    return str(path)
+    """Merge runs into one, and return its path; each block is read once."""
+    buckets = max(_Index(path).buckets for path in runs)
+    return _write_sorted(folder, (_merge(bucket, runs) for bucket in range(buckets)))
 
 
 def merge_runs(bucket: int, runs: Sequence[str]) -> Iterator[bytes]:
-    """Return an iterator over the items of a bucket from all runs, in order, with one block per run in memory.
+    """Return an iterator over the items of a bucket from all runs, in order, with a few blocks per run in memory."""
+    return chain.from_iterable(_merge(bucket, runs))
 
-    A file is open only while a block of it is read, since there may be many.
+
+def _write_sorted(folder: str, buckets: Iterable[Iterable[list[bytes]]]) -> str:
+    """Write the items of each bucket, given as lists in sorted order.
+
+    A run is its packed blocks and an index: the number of the first block of each bucket, and of the block after the
+    last one; the offset of each block, and of the end of the last one; the numbers of `_TRAILER`.
     """
-    blocks = []
-    for path in runs:
-        with open_again(path) as file:
-            if bucket < _count_buckets(file):
-                start, end = _read_numbers(file, bucket + 1, 2)
-                blocks.append(_read_blocks(partial(_read_again, path), start, end, _block_bytes(len(runs))))
-    if len(blocks) > _MOST_SORTED_RUNS:
-        return heapq.merge(*map(chain.from_iterable, blocks))
-    return chain.from_iterable(_merge_blocks(blocks))
+    path, packer = new_file(folder), Packer()
+    first_blocks, offsets = [0], [0]
+    with open(path, "wb") as file:
+        for lists in buckets:
+            for block in chain.from_iterable(map(_cut, lists)):
+                offsets.append(offsets[-1] + file.write(packer.pack(block)))
+            first_blocks.append(len(offsets) - 1)
+        index = [*first_blocks, *offsets, offsets[-1], len(first_blocks), len(offsets)]
+        file.write(np.array(index, _NUMBER).tobytes())
+    return str(path)
 
 
-def _block_bytes(runs: int) -> int:
-    return min(_MOST_BLOCK_BYTES, max(4096, _MERGE_BYTES // max(1, runs)))
+def _cut(items: list[bytes]) -> Iterator[list[bytes]]:
+    """Cut a list into blocks of about BLOCK_BYTES."""
+    step = max(1, BLOCK_BYTES * len(items) // (1 + sum(map(len, items))))
+    for start in range(0, len(items), step):
+        yield items[start : start + step]
 
 
-def _count_buckets(file: BinaryIO) -> int:
-    return _read_numbers(file, 0, 1)[0]
+@dataclass(slots=True)
+class _Part:
+    """What is in memory of the items of a bucket in one run.
 
-
-def _read_offsets(file: BinaryIO) -> list[int]:
-    return _read_numbers(file, 1, _count_buckets(file) + 1)
-
-
-def _read_numbers(file: BinaryIO, first: int, count: int) -> list[int]:
-    return np.frombuffer(read_at(file, _OFFSET.size * first, _OFFSET.size * count), "<u8").tolist()
-
-
-def _merge_blocks(readers: Sequence[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
-    """Merge sorted blocks, and yield the items in order, in lists; faster per item than `heapq.merge`.
-
-    Items up to the minimum of the last items of the current blocks precede everything still to be read.
+    Attributes:
+        blocks: the blocks that are still to be read; None if there are none.
+        items: items in order, of which those before `start` are used.
+        enough: the number of items of the first block.
     """
-    at_hand = [(block, 0, reader) for reader in readers if (block := next(reader, None))]
-    while at_hand:
-        bound = min(block[-1] for block, _, _ in at_hand)
-        ready, left = [], []
-        for block, start, reader in at_hand:
-            end = bisect_right(block, bound, start)
-            ready += block[start:end]
-            if end < len(block):
-                left.append((block, end, reader))
-            elif block := next(reader, None):
-                left.append((block, 0, reader))
+
+    blocks: Iterator[list[bytes]] | None
+    items: list[bytes]
+    start: int = 0
+    enough: int = 0
+
+    def fill(self) -> None:
+        """Read a block unless more than one is in memory."""
+        if self.blocks is None or len(self.items) - self.start > self.enough:
+            return
+        if block := next(self.blocks, None):
+            self.items, self.start = self.items[self.start :] + block, 0
+            self.enough = self.enough or len(block)
+        else:
+            self.blocks = None
+
+    def take(self, last: bytes | None) -> list[bytes]:
+        """Return the unused items up to `last`, or all of them."""
+        start = self.start
+        self.start = len(self.items) if last is None else bisect_right(self.items, last, start)
+        return self.items[start : self.start]
+
+
+def _merge(bucket: int, runs: Sequence[str]) -> Iterator[list[bytes]]:
+    """Yield the items of a bucket from all runs in order, in lists; faster per item than `heapq.merge`.
+
+    Items up to the least of the last items in memory precede all that are still to be read. As each run has more than a
+    block in memory, a list takes about a block of each, so the cost of an item does not grow with the number of runs.
+    """
+    packer = Packer()
+    parts = [_Part(_read_blocks(path, bucket, packer), []) for path in runs]
+    while parts:
+        for part in parts:
+            part.fill()
+        last = min((part.items[-1] for part in parts if part.blocks), default=None)
+        ready = list(chain.from_iterable(part.take(last) for part in parts))
         ready.sort()  # Timsort merges the sorted parts
         yield ready
-        at_hand = left
+        parts = [part for part in parts if part.blocks or part.start < len(part.items)]
 
 
-def _read_blocks(read: Callable[[int, int], bytes], start: int, end: int, block_bytes: int) -> Iterator[list[bytes]]:
-    """Yield the items between two offsets of a run, in lists.
+def _read_blocks(path: str, bucket: int, packer: Packer) -> Iterator[list[bytes]]:
+    for start, end in pairwise(_Index(path).find_blocks(bucket)):
+        yield packer.unpack(read_at(path, start, end - start))
 
-    Args:
-        read: takes an offset and a number of bytes.
+
+class _Index:
+    """The index at the end of a run.
+
+    Attributes:
+        buckets: number of buckets.
     """
-    rest = b""
-    while start < end:
-        block = rest + read(start, min(block_bytes, end - start))
-        start += len(block) - len(rest)
-        position, items = 0, []
-        while len(block) - position >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(block, position)
-            if len(block) - position - _LENGTH.size < length:
-                break
-            position += _LENGTH.size
-            items.append(block[position : position + length])
-            position += length
-        rest = block[position:]
-        if items:
-            yield items
+
+    def __init__(self, path: str):
+        self._path, size = path, _size_of(path)
+        end, firsts, offsets = self._read(max(0, size - _TRAILER * _NUMBER.itemsize), _TRAILER)
+        if size != end + _NUMBER.itemsize * (firsts + offsets + _TRAILER):
+            raise _cut_file(path)
+        self.buckets = firsts - 1
+        self._firsts, self._offsets = end, end + _NUMBER.itemsize * firsts
+
+    def find_blocks(self, bucket: int) -> list[int]:
+        """Return the offsets of the blocks of a bucket, and that of the end of the last one."""
+        if bucket >= self.buckets:
+            return []
+        first, end = self._read(self._firsts + _NUMBER.itemsize * bucket, 2)
+        return self._read(self._offsets + _NUMBER.itemsize * first, end - first + 1)
+
+    def _read(self, start: int, count: int) -> list[int]:
+        return np.frombuffer(read_at(self._path, start, _NUMBER.itemsize * count), _NUMBER).tolist()
 
 
-def _read_again(path: str, start: int, length: int) -> bytes:
-    with open_again(path) as file:
-        return read_at(file, start, length)
-
-
-def open_again(path: str) -> BinaryIO:
+def read_at(path: str, start: int, length: int) -> bytes:
+    """Read from a file of the job. It is open only while it is read, since there may be many."""
+    file = _open_again(path)
     try:
-        return open(path, "rb")
+        found = os.pread(file, length, start)
+    finally:
+        os.close(file)
+    if len(found) < length:
+        raise _cut_file(path)
+    return found
+
+
+def _size_of(path: str) -> int:
+    file = _open_again(path)
+    try:
+        return os.fstat(file).st_size
+    finally:
+        os.close(file)
+
+
+def _open_again(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"A job's files must stay until it ends. Received: {path}, which is gone. Run it again."
         ) from None
 
 
-def read_at(file: BinaryIO, start: int, length: int) -> bytes:
-    if file.tell() != start:
-        file.seek(start)  # discards the buffer, so it is avoided where possible
-    block = file.read(length)
-    if len(block) < length:
-        raise ValueError(
-            f"A job's files must stay whole until it ends. Received: {file.name}, which was cut. Run it again."
-        )
-    return block
+def _cut_file(path: str) -> ValueError:
+    return ValueError(f"A job's files must stay whole until it ends. Received: {path}, which was cut. Run it again.")
 
 
 def new_file(folder: str) -> Path:

@@ -22,10 +22,10 @@ def write_runs(folder, pairs):
 
 
 @pytest.mark.parametrize("run_bytes", [1, 10_000, 10**9])
-@pytest.mark.parametrize("merge_bytes", [1, 10**9])
-def test_sorted_files_give_every_item_in_order(run_bytes, merge_bytes, tmp_path, monkeypatch):
+@pytest.mark.parametrize("block_bytes", [1, 100, 10**9])
+def test_sorted_files_give_every_item_in_order(run_bytes, block_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "RUN_BYTES", run_bytes)
-    monkeypatch.setattr(runs, "_MERGE_BYTES", merge_bytes)
+    monkeypatch.setattr(runs, "BLOCK_BYTES", block_bytes)
     pairs = make_pairs()
     paths = write_runs(tmp_path, pairs)
     assert len(paths) == {1: len(pairs), 10**9: 1}.get(run_bytes, len(paths)) and len(paths) == len(set(paths))
@@ -51,7 +51,6 @@ def test_many_runs_are_merged_into_fewer_with_every_item(tmp_path, monkeypatch):
 
 
 def test_merging_holds_a_part_of_a_bucket(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "_MERGE_BYTES", 500_000)
     rng = random.Random(0)
     paths = [
         path for _ in range(10) for path in write_runs(tmp_path, [(0, [rng.randbytes(1000)]) for _ in range(1000)])
@@ -63,7 +62,7 @@ def test_merging_holds_a_part_of_a_bucket(tmp_path, monkeypatch):
     finally:
         tracemalloc.stop()
     assert items == 10_000
-    assert peak < 3_000_000  # of 10 MB; a block of each run, and while it is read the one before it
+    assert peak < 10 * 4 * runs.BLOCK_BYTES  # two blocks of each run, once as they are read and once as items
 
 
 def test_sorted_files_forget_what_a_failed_attempt_left(tmp_path):
