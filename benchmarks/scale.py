@@ -5,9 +5,9 @@
 
 The text is made here: words of the vocabulary by Zipf's law, in lines of about 20 and documents of about 300. Each job
 runs twice: once with one worker process beside the runner, for processor seconds and peaks of memory
-(`benchmarks/memory.py`), and once in one process, where what goes into an exchange is counted, and each file that is
-opened between the steps. The local runner keeps in its memory what the engine's shuffle moves; a cluster keeps it on
-its disks.
+(`benchmarks/memory.py`), and once in one process, where what goes into an exchange is counted as it is packed, and each
+file that is opened between the steps. The local runner keeps in its memory what the engine's shuffle moves; a cluster
+keeps it on its disks.
 
 `--one-process`: the measured run has no worker beside the runner either. Beam's local runner sends a worker all of a
 step's input in one message, and gRPC has none over 2 GiB: with `--exchanges engine`, `records` of 1 GB fail otherwise.
@@ -28,14 +28,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 
 from beam_jobs import build_records, build_vocabulary
-from beam_jobs.exchange import engine
-from beam_jobs.exchange.choice import choose_exchange
-from beam_jobs.exchange.engine import EngineExchange
-from beam_jobs.exchange.exchange import Exchange
 from beam_jobs.exchange.packing import Packer
 from benchmarks.memory import children_seconds, measure
 from keras_bert_flow.config.corpus import CorpusConfig
@@ -58,7 +53,6 @@ HEADER = (
     "moved, GB per GB",
     "files opened per GB",
 )
-MOVED: Counter[str] = Counter()
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -129,66 +123,24 @@ def run_job_in_service(job: str, text: str, vocab: str, duplication: int, output
             service.wait()
 
 
-class CountedExchange(Exchange):
-    """Count the bytes that go into the files of another exchange."""
-
-    def __init__(self, exchange: Exchange):
-        self._exchange = exchange
-
-    def spread(self, name, conditions=None):
-        return beam.Map(count_element) | self._exchange.spread(name, conditions)
-
-    def sort(self, name, use, *arguments, divide, lift=None):
-        return _CountedSort(self._exchange.sort(name, use, *arguments, divide=divide))
-
-
-class _CountedSort(beam.PTransform):
-    def __init__(self, sort: beam.PTransform):
-        super().__init__()
-        self._sort = sort
-
-    def expand(self, inputs):
-        return {"items": inputs["items"] | beam.Map(count_items), "buckets": inputs["buckets"]} | "Sort" >> self._sort
-
-
-def count_element(element: list) -> list:
-    """Count a batch of packed documents, or of the lines of documents."""
-    lines = (line for document in element for line in ([document] if isinstance(document, bytes) else document))
-    MOVED["bytes"] += sum(map(len, lines))
-    return element
-
-
-def count_items(pair: tuple[int, list[bytes]]) -> tuple[int, list[bytes]]:
-    MOVED["bytes"] += sum(map(len, pair[1]))
-    return pair
-
-
-class CountingPacker(Packer):
-    """Count what is packed for the engine."""
-
-    def pack(self, element: Any) -> bytes:
-        packed = super().pack(element)
-        MOVED["bytes"] += len(packed)
-        return packed
-
-
 def count_job(job: str, text: str, vocab: str, duplication: int, output: str, options: list[str]) -> None:
     """Run a job in this process, and print the bytes that its exchange moved and the files between its steps."""
+    moved = Counter(bytes=0, files=0)
+    pack = Packer.pack
+
+    def count_packed(packer: Packer, element: Any) -> bytes:
+        packed = pack(packer, element)
+        moved["bytes"] += len(packed)
+        return packed
 
     def count_open(event: str, arguments: tuple) -> None:
         if event == "open" and isinstance(arguments[0], str) and f"{os.sep}.out.work{os.sep}." in arguments[0]:
-            MOVED["files"] += 1
+            moved["files"] += 1
 
-    def choose(*arguments: Any) -> Exchange:
-        exchange = choose_exchange(*arguments)
-        return exchange if isinstance(exchange, EngineExchange) else CountedExchange(exchange)
-
-    for module in (build_records, build_vocabulary):
-        module.choose_exchange = choose
-    engine.Packer = CountingPacker
+    Packer.pack = count_packed  # both exchanges pack what they move
     sys.addaudithook(count_open)
     run_job(job, text, vocab, duplication, output, options)
-    print(json.dumps(MOVED))
+    print(json.dumps(moved))
 
 
 def call(function: str, *arguments: Any) -> list[str]:

@@ -18,7 +18,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs.exchange.exchange import ITEM_OVERHEAD_BYTES, Exchange, Items
 from beam_jobs.exchange.packing import Packer
-from beam_jobs.exchange.runs import join_runs, merge_runs, new_file, read_at, write_run
+from beam_jobs.exchange.runs import join_runs, merge_runs, new_file, open_again, read_from, write_run
 
 CHUNK_BYTES = 256_000  # small enough to keep all workers busy, large enough for the runner to hold all locations
 RUN_BYTES = 64_000_000  # sorted by a worker at a time
@@ -127,7 +127,10 @@ def read_chunk(place: tuple[str, int, int], conditions: Sequence[bool] = ()) -> 
     """Yield the elements of a chunk if all conditions hold."""
     if not all(conditions):
         return
-    yield from map(pickle.loads, Packer().unpack(read_at(*place)))  # written by this job
+    path, offset, length = place
+    with open_again(path) as file:
+        chunk = read_from(file, offset, length)
+    yield from map(pickle.loads, Packer().unpack(chunk))  # written by this job
 
 
 class WriteRuns(beam.DoFn):

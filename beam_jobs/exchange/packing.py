@@ -18,5 +18,5 @@ class Packer:
     def pack(self, element: Any) -> bytes:
         return self._compressor.compress(pickle.dumps(element, pickle.HIGHEST_PROTOCOL))
 
-    def unpack(self, packed: bytes) -> Any:
+    def unpack(self, packed: bytes | memoryview) -> Any:
         return pickle.loads(self._decompressor.decompress(packed))  # written by this job

@@ -5,6 +5,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import numpy as np
 
 from beam_jobs.exchange.packing import Packer
 
-BLOCK_BYTES = 16_000  # of items that are packed and read together: a merge holds one or two blocks of each run
+BLOCK_BYTES = 16_000  # of items that are packed together: a merge holds one or two blocks of each run
+_READ_BYTES = 16_000_000  # read ahead in all the runs of a merge, packed
+_MOST_READ_BYTES = 500_000  # of that, in one run
 _NUMBER = np.dtype("<u8")
 _TRAILER = 3  # numbers: the end of the last block, and how many numbers each part of the index has
 
@@ -24,7 +27,7 @@ def write_run(folder: str, items: Mapping[int, Iterable[bytes]]) -> str:
 
 def join_runs(folder: str, runs: Sequence[str]) -> str:
     """Merge runs into one, and return its path; each block is read once."""
-    buckets = max(_Index(path).buckets for path in runs)
+    buckets = max(map(_count_buckets, runs))
     return _write_sorted(folder, (_merge(bucket, runs) for bucket in range(buckets)))
 
 
@@ -96,8 +99,8 @@ def _merge(bucket: int, runs: Sequence[str]) -> Iterator[list[bytes]]:
     Items up to the least of the last items in memory precede all that are still to be read. As each run has more than a
     block in memory, a list takes about a block of each, so the cost of an item does not grow with the number of runs.
     """
-    packer = Packer()
-    parts = [_Part(_read_blocks(path, bucket, packer), []) for path in runs]
+    packer, read_bytes = Packer(), min(_MOST_READ_BYTES, _READ_BYTES // max(1, len(runs)))
+    parts = [_Part(_read_blocks(path, bucket, packer, read_bytes), []) for path in runs]
     while parts:
         for part in parts:
             part.fill()
@@ -108,9 +111,18 @@ def _merge(bucket: int, runs: Sequence[str]) -> Iterator[list[bytes]]:
         parts = [part for part in parts if part.blocks or part.start < len(part.items)]
 
 
-def _read_blocks(path: str, bucket: int, packer: Packer) -> Iterator[list[bytes]]:
-    for start, end in pairwise(_Index(path).find_blocks(bucket)):
-        yield packer.unpack(read_at(path, start, end - start))
+def _read_blocks(path: str, bucket: int, packer: Packer, read_bytes: int) -> Iterator[list[bytes]]:
+    """Yield the blocks of a bucket in a run, of which at least one and up to `read_bytes` are read at a time."""
+    with open_again(path) as file:
+        offsets = _Index(file).find_blocks(bucket)
+    first = 0
+    while first < len(offsets) - 1:
+        last = max(first + 1, bisect_right(offsets, offsets[first] + read_bytes) - 1)
+        with open_again(path) as file:
+            found = memoryview(read_from(file, offsets[first], offsets[last] - offsets[first]))
+        for start, end in pairwise(offset - offsets[first] for offset in offsets[first : last + 1]):
+            yield packer.unpack(found[start:end])
+        first = last
 
 
 class _Index:
@@ -120,11 +132,11 @@ class _Index:
         buckets: number of buckets.
     """
 
-    def __init__(self, path: str):
-        self._path, size = path, _size_of(path)
+    def __init__(self, file: FileIO):
+        self._file, size = file, os.fstat(file.fileno()).st_size
         end, firsts, offsets = self._read(max(0, size - _TRAILER * _NUMBER.itemsize), _TRAILER)
         if size != end + _NUMBER.itemsize * (firsts + offsets + _TRAILER):
-            raise _cut_file(path)
+            raise _cut_file(file)
         self.buckets = firsts - 1
         self._firsts, self._offsets = end, end + _NUMBER.itemsize * firsts
 
@@ -136,40 +148,35 @@ class _Index:
         return self._read(self._offsets + _NUMBER.itemsize * first, end - first + 1)
 
     def _read(self, start: int, count: int) -> list[int]:
-        return np.frombuffer(read_at(self._path, start, _NUMBER.itemsize * count), _NUMBER).tolist()
+        return np.frombuffer(read_from(self._file, start, _NUMBER.itemsize * count), _NUMBER).tolist()
 
 
-def read_at(path: str, start: int, length: int) -> bytes:
-    """Read from a file of the job. It is open only while it is read, since there may be many."""
-    file = _open_again(path)
+def _count_buckets(path: str) -> int:
+    with open_again(path) as file:
+        return _Index(file).buckets
+
+
+def open_again(path: str) -> FileIO:
+    """Open a file of the job; files are open only while they are read, since there may be many."""
     try:
-        found = os.pread(file, length, start)
-    finally:
-        os.close(file)
-    if len(found) < length:
-        raise _cut_file(path)
-    return found
-
-
-def _size_of(path: str) -> int:
-    file = _open_again(path)
-    try:
-        return os.fstat(file).st_size
-    finally:
-        os.close(file)
-
-
-def _open_again(path: str) -> int:
-    try:
-        return os.open(path, os.O_RDONLY)
+        return FileIO(path)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"A job's files must stay until it ends. Received: {path}, which is gone. Run it again."
         ) from None
 
 
-def _cut_file(path: str) -> ValueError:
-    return ValueError(f"A job's files must stay whole until it ends. Received: {path}, which was cut. Run it again.")
+def read_from(file: FileIO, start: int, length: int) -> bytes:
+    found = os.pread(file.fileno(), length, start)
+    if len(found) < length:
+        raise _cut_file(file)
+    return found
+
+
+def _cut_file(file: FileIO) -> ValueError:
+    return ValueError(
+        f"A job's files must stay whole until it ends. Received: {str(file.name)}, which was cut. Run it again."
+    )
 
 
 def new_file(folder: str) -> Path:

@@ -51,6 +51,7 @@ def test_many_runs_are_merged_into_fewer_with_every_item(tmp_path, monkeypatch):
 
 
 def test_merging_holds_a_part_of_a_bucket(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "_READ_BYTES", 500_000)
     rng = random.Random(0)
     paths = [
         path for _ in range(10) for path in write_runs(tmp_path, [(0, [rng.randbytes(1000)]) for _ in range(1000)])
@@ -62,7 +63,11 @@ def test_merging_holds_a_part_of_a_bucket(tmp_path, monkeypatch):
     finally:
         tracemalloc.stop()
     assert items == 10_000
-    assert peak < 10 * 4 * runs.BLOCK_BYTES  # two blocks of each run, once as they are read and once as items
+    assert peak < 500_000 + 10 * 4 * runs.BLOCK_BYTES  # two blocks of each run, as they are unpacked and as items
+
+
+def test_without_a_run_there_are_no_items():
+    assert list(merge_runs(0, [])) == []
 
 
 def test_sorted_files_forget_what_a_failed_attempt_left(tmp_path):
