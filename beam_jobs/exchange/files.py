@@ -21,8 +21,8 @@ from beam_jobs.exchange.packing import Packer
 from beam_jobs.exchange.runs import join_runs, merge_runs, new_file, open_again, read_from, write_run
 
 CHUNK_BYTES = 256_000  # small enough to keep all workers busy, large enough for the runner to hold all locations
-RUN_BYTES = 64_000_000  # sorted by a worker at a time
-MOST_RUNS = 2048  # merged at once, with a block or two of each in memory
+RUN_BYTES = 32_000_000  # sorted by a worker at a time
+MOST_RUNS = 2500  # merged at once, 80 GB of items, of which up to two blocks of each run are in memory
 
 
 class FileExchange(Exchange):
@@ -163,8 +163,7 @@ class WriteRuns(beam.DoFn):
 def name_joined_run(path: str, count: int) -> tuple[str, str]:
     """Return the joined run that a run is merged into, and the path of the run; few runs stay as they are.
 
-    The number of joined runs is about the number of runs in each: 10,000 runs of 8 MB become 100 of 800 MB, from which
-    one of 100 shards is read in pieces of 160 kB, rather than in pieces of 80 kB from 10,000 files.
+    The number of joined runs is about the number of runs in each: 10,000 runs of 32 MB become 100 of 3.2 GB.
     """
     if count <= MOST_RUNS:
         return path, path
