@@ -3,8 +3,8 @@
     python -m benchmarks.merging --runs 100 10000 --buckets 4 100 --run-kilobytes 200
 
 The files exchange (`beam_jobs/exchange/`) writes items in sorted runs, and reads each bucket from all of them at once.
-More than 2,500 runs are first merged into the square root of their number. The last column leaves that out and reads each
-bucket from all runs. Items are 340 bytes, which are about those of a record of 128 tokens.
+More than 2,500 runs are first merged into the square root of their number. The last column leaves that out and reads
+each bucket from all runs. Items are 340 random bytes, which are about those of a record of 128 tokens.
 """
 
 import argparse
