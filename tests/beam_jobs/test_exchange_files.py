@@ -66,6 +66,25 @@ def test_merging_holds_a_part_of_a_bucket(tmp_path, monkeypatch):
     assert peak < 500_000 + 10 * 4 * runs.BLOCK_BYTES  # two blocks of each run, as they are unpacked and as items
 
 
+def test_merging_takes_a_block_of_each_run_at_a_time(tmp_path):
+    rng = random.Random(0)
+    pairs = [(0, [rng.randbytes(1000) for _ in range(300)]) for _ in range(40)]
+    paths = [path for pair in pairs for path in write_runs(tmp_path, [pair])]
+    lists = list(runs._merge(0, paths))
+    assert sum(map(len, lists)) == 12_000
+    blocks_per_run = 300_000 / runs.BLOCK_BYTES
+    assert len(lists) < 3 * blocks_per_run  # 40 times as many if each block were waited for
+
+
+def test_few_large_pieces_of_a_run_are_read(tmp_path, monkeypatch):
+    rng = random.Random(0)
+    (path,) = write_runs(tmp_path, [(0, [rng.randbytes(1000) for _ in range(3000)])])
+    lengths, read = [], runs.read_from
+    monkeypatch.setattr(runs, "read_from", lambda *place: lengths.append(place[2]) or read(*place))
+    assert sum(1 for _ in merge_runs(0, [path])) == 3000
+    assert max(lengths) <= 500_000 and len([length for length in lengths if length > 10_000]) == 7
+
+
 def test_without_a_run_there_are_no_items():
     assert list(merge_runs(0, [])) == []
 
