@@ -134,7 +134,7 @@ def test_file_beyond_the_limit_is_one_line_that_names_the_folder(stage, corpus, 
     ("stage", "room"),
     [
         ("vocab", "16k"),
-        *(("records", room) for room in ("16k", "100k", "400k", "900k")),
+        *(("records", room) for room in ("16k", "100k", "300k", "500k")),
     ],  # full at one step or the next
 )
 def test_full_disk_is_one_line_that_names_the_folder(stage, room, corpus, vocabulary_file, tmp_path):
