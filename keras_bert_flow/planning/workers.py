@@ -29,7 +29,7 @@ from keras_bert_flow.text.corpus.storage import is_remote
 
 ENCODE_SECONDS, PASS_SECONDS, COUNT_SECONDS = 0.25, 0.04, 0.08  # per megabyte of text
 WORKER_SECONDS = 2.5  # of work per process; from about 1.5 on, two processes are not slower than one
-WORKER_BYTES = 400_000_000  # memory per process; docs/beam.md reports 257 MB
+WORKER_BYTES = 400_000_000  # memory per process; docs/beam.md reports 256 MB
 MOST_WORKERS = 8
 # Options with which the user chooses the workers.
 CHOICES = ("--runner", "--direct_num_workers", "--direct_running_mode")
