@@ -15,7 +15,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs.exchange.exchange import ITEM_OVERHEAD_BYTES, Exchange, Items
-from beam_jobs.exchange.packing import Packer
+from beam_jobs.exchange.packing import PackingDoFn
 
 BATCH_BYTES = 8_000_000  # of items that a worker collects before it packs those of each group
 _BUCKET = struct.Struct(">Q")  # before the name of a group
@@ -73,21 +73,14 @@ class SortByEngine(beam.PTransform):
         )
 
 
-class _PackingDoFn(beam.DoFn):
-    """DoFn with a Packer, `self.packer`."""
-
-    def setup(self) -> None:
-        self.packer = Packer()
-
-
-class PackElement(_PackingDoFn):
+class PackElement(PackingDoFn):
     """Pack an element."""
 
     def process(self, element: Any) -> Iterator[bytes]:
         yield self.packer.pack(element)
 
 
-class UnpackElement(_PackingDoFn):
+class UnpackElement(PackingDoFn):
     """Unpack an element, and emit it if all conditions hold."""
 
     def process(self, packed: bytes, conditions: Sequence[bool] = ()) -> Iterator[Any]:
@@ -95,14 +88,14 @@ class UnpackElement(_PackingDoFn):
             yield self.packer.unpack(packed)
 
 
-class NameBucket(_PackingDoFn):
+class NameBucket(PackingDoFn):
     """Emit the key of a bucket's empty group, and no items."""
 
     def process(self, bucket: int) -> Iterator[tuple[bytes, bytes]]:
         yield _BUCKET.pack(bucket), self.packer.pack([])
 
 
-class DivideItems(_PackingDoFn):
+class DivideItems(PackingDoFn):
     """Divide the items of a bundle into groups, and emit the key and the items of each for every BATCH_BYTES.
 
     Args:
@@ -136,7 +129,7 @@ class DivideItems(_PackingDoFn):
             yield key, self.packer.pack(items)
 
 
-class UseGroup(_PackingDoFn):
+class UseGroup(PackingDoFn):
     """Sort a group in memory and apply `use`; equal items, as from copies of a document, are stored once.
 
     Args:

@@ -17,7 +17,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs.exchange.exchange import ITEM_OVERHEAD_BYTES, Exchange, Items
-from beam_jobs.exchange.packing import Packer
+from beam_jobs.exchange.packing import Packer, PackingDoFn
 from beam_jobs.exchange.runs import join_runs, merge_runs, new_file, open_again, read_from, write_run
 
 CHUNK_BYTES = 256_000  # small enough to keep all workers busy, large enough for the runner to hold all locations
@@ -90,14 +90,11 @@ class SortThroughFiles(beam.PTransform):
         )
 
 
-class WriteChunks(beam.DoFn):
+class WriteChunks(PackingDoFn):
     """Write the elements of a bundle to one file, and emit (path, offset, bytes) for each chunk of it."""
 
     def __init__(self, folder: str):
         self._folder = folder
-
-    def setup(self) -> None:
-        self._packer = Packer()
 
     def start_bundle(self) -> None:
         self._path: Path | None = None
@@ -118,7 +115,7 @@ class WriteChunks(beam.DoFn):
         self._path = self._path or new_file(self._folder)
         with open(self._path, "ab") as file:
             offset = file.tell()
-            length = file.write(self._packer.pack(self._items))
+            length = file.write(self.packer.pack(self._items))
         self._items, self._bytes = [], 0
         return str(self._path), offset, length
 

@@ -46,7 +46,7 @@ def _write_sorted(folder: str, buckets: Iterable[Iterable[list[bytes]]]) -> str:
     first_blocks, offsets = [0], [0]
     with open(path, "wb") as file:
         for lists in buckets:
-            for block in chain.from_iterable(map(_cut, lists)):
+            for block in chain.from_iterable(map(_split, lists)):
                 offsets.append(offsets[-1] + file.write(packer.pack(block)))
             first_blocks.append(len(offsets) - 1)
         index = [*first_blocks, *offsets, offsets[-1], len(first_blocks), len(offsets)]
@@ -54,8 +54,8 @@ def _write_sorted(folder: str, buckets: Iterable[Iterable[list[bytes]]]) -> str:
     return str(path)
 
 
-def _cut(items: list[bytes]) -> Iterator[list[bytes]]:
-    """Cut a list into blocks of about BLOCK_BYTES."""
+def _split(items: list[bytes]) -> Iterator[list[bytes]]:
+    """Split a list into blocks of about BLOCK_BYTES."""
     step = max(1, BLOCK_BYTES * len(items) // (1 + sum(map(len, items))))
     for start in range(0, len(items), step):
         yield items[start : start + step]
@@ -136,7 +136,7 @@ class _Index:
         self._file, size = file, os.fstat(file.fileno()).st_size
         end, firsts, offsets = self._read(max(0, size - _TRAILER * _NUMBER.itemsize), _TRAILER)
         if size != end + _NUMBER.itemsize * (firsts + offsets + _TRAILER):
-            raise _cut_file(file)
+            raise _was_cut(file)
         self.buckets = firsts - 1
         self._firsts, self._offsets = end, end + _NUMBER.itemsize * firsts
 
@@ -169,11 +169,11 @@ def open_again(path: str) -> FileIO:
 def read_from(file: FileIO, start: int, length: int) -> bytes:
     found = os.pread(file.fileno(), length, start)
     if len(found) < length:
-        raise _cut_file(file)
+        raise _was_cut(file)
     return found
 
 
-def _cut_file(file: FileIO) -> ValueError:
+def _was_cut(file: FileIO) -> ValueError:
     return ValueError(
         f"A job's files must stay whole until it ends. Received: {str(file.name)}, which was cut. Run it again."
     )
