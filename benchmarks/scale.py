@@ -6,11 +6,11 @@
 The text is made here: words of the vocabulary by Zipf's law, in lines of about 20 and documents of about 300. Each job
 runs twice: once with one worker process beside the runner, for processor seconds and peaks of memory
 (`benchmarks/memory.py`), and once in one process, where what goes into an exchange is counted as it is packed, and each
-file that is opened between the steps. The local runner keeps in its memory what the engine's shuffle moves; a cluster
-keeps it on its disks.
+file that is opened between the steps. What the engine's combiner of word counts moves is not among it. The local runner
+keeps in its memory what the engine's shuffle moves; a cluster keeps it on its disks.
 
 `--one-process`: the measured run has no worker beside the runner either. Beam's local runner sends a worker all of a
-step's input in one message, and gRPC has none over 2 GiB: with `--exchanges engine`, `records` of 1 GB fail otherwise.
+step's input in one message, and gRPC has none over 2 GiB, which ends `--exchanges engine` at a few GB of text.
 
 `--service`: the processor seconds and peaks are those of Beam's portable job service, to which a job speaks as to Flink
 and Spark, and of the worker in the process that starts the job; the larger of both counts as the runner.
