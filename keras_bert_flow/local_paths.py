@@ -5,13 +5,25 @@ from pathlib import Path
 
 # A scheme of RFC 3986; `Path("gs://bucket/x")` is `gs:/bucket/x`, which would be a local folder `gs:`.
 _ELSEWHERE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(?:/+|$)")
+_PASSWORD = re.compile(r"[^/@]*:[^/@]*@")  # user:password@, before the host or bucket
 
 
 def find_address(path: str | Path) -> str | None:
-    """Return the address of a remote path, such as gs://bucket/x; None for a local path."""
-    if match := _ELSEWHERE.match(str(path)):
-        return f"{match[1]}//{str(path)[match.end() :]}"
-    return None
+    """Return the address of a remote path, such as gs://bucket/x; None for a local path.
+
+    Raises:
+        ValueError: it holds a password, which manifests, logs and messages would show.
+    """
+    match = _ELSEWHERE.match(str(path))
+    if match is None:
+        return None
+    scheme, rest = match[1], str(path)[match.end() :]
+    if password := _PASSWORD.match(rest):
+        raise ValueError(
+            f"An address must not hold a password. Received: one in {scheme}//***@{rest[password.end() :]}. Leave it "
+            "out, and give credentials in the environment, such as AWS_ACCESS_KEY_ID or HADOOP_USER_NAME."
+        )
+    return f"{scheme}//{rest}"
 
 
 def find_scheme(address: str) -> str:

@@ -18,7 +18,7 @@ BACKENDS = ("keras", "tensorflow", "jax", "torch")
 EVERYTHING = None
 ALLOWED = {
     # The last two, which come with Beam, only where a file needs them.
-    "text": "by_name json_documents terminal numpy tokenizers pyarrow zstandard",
+    "text": "by_name json_documents local_paths terminal numpy tokenizers pyarrow zstandard",
     "records": "arrivals artifacts json_documents local_paths machine outputs numpy google_crc32c",
     # What lies elsewhere is fetched; `fsspec` is loaded when something does, the next two when it is on HDFS.
     "stores": "arrivals artifacts extras local_paths locks records terminal fsspec requests urllib3 huggingface_hub",

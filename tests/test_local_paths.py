@@ -11,7 +11,8 @@ from keras_bert_flow.cli import app
 from keras_bert_flow.cli.inputs import ANYWHERE
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.local_paths import check_local, find_address
+from keras_bert_flow.text.corpus.storage import is_remote
 
 REFUSED = "must be on a local disk"
 ELSEWHERE = [
@@ -39,6 +40,21 @@ def test_scheme_is_refused(kind, path):
 )
 def test_local_path_is_taken(path):
     assert check_local(path) == check_local(Path(path)) == Path(path)
+
+
+@pytest.mark.parametrize("path", ["s3://AKIA:secret@b/x", "hdfs://me:secret@h:9870/x", "S3:/:secret@b"])
+@pytest.mark.parametrize("find", [find_address, is_remote])
+def test_password_in_an_address_is_refused_and_not_shown(path, find):
+    if find is is_remote and "://" not in path:
+        pytest.skip("not an address of text")
+    with pytest.raises(ValueError, match=r"must not hold a password.*\*\*\*@[bh]") as caught:
+        find(path)
+    assert "secret" not in str(caught.value) and "AKIA" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["hdfs://me@h:9870/x", "hdfs://h:9870/a@b", "s3://b/a:b@c", "hf://o/n@v1"])
+def test_other_signs_of_an_address_are_taken(path):
+    assert find_address(path) == path and is_remote(path)
 
 
 def list_commands(group, *names):
@@ -93,11 +109,40 @@ def test_commands_refuse_paths_at_other_places(command, option, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+ADDRESSES = {"vocab": ("input", "output"), "records": ("input", "output"), "init": ("text",), "doctor": ("path",)}
+ADDRESSES |= dict.fromkeys(("pretrain", "finetune", "distill", "report"), ("output",))
+
+
+def address_options():
+    """Return (command, option) for everything that is given as a path or an address."""
+    for command, names in ADDRESSES.items():
+        yield from (pytest.param((command,), name, id=f"{command} {name}") for name in names)
+    yield from path_options()
+
+
+@pytest.mark.parametrize(("command", "option"), list(address_options()))
+def test_commands_refuse_passwords(command, option, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:  # some look first at what else they need
+        app(arguments_with(command, option, "s3://AKIA:secret@bucket/x"), standalone_mode=False)
+    assert "secret" not in str(caught.value) + "".join(capfd.readouterr())
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("setting", ["vocabulary.file"])
 def test_configuration_refuses_paths_at_other_places(setting):
     with pytest.raises(ValueError, match=rf"`{setting}`.*{REFUSED}.*Received: s3://bucket/x\."):
         load_config(None, [f"{setting}=s3://bucket/x"])
     assert load_config(None, ["corpus.input=[s3://bucket/x]"]).corpus.input == ("s3://bucket/x",)
+
+
+@pytest.mark.parametrize("setting", ["runs=", "corpus.input=x,", "task.train=", "initial_model=", "matrix.tasks=x,"])
+def test_configuration_refuses_passwords(setting):
+    name, _, values = setting.partition("=")
+    given = f"{name}=[x, s3://AKIA:secret@b/x]" if values else f"{name}=s3://AKIA:secret@b/x"
+    with pytest.raises(ValueError, match=r"must not hold a password.*Received: one in s3://\*\*\*@b/x\.") as caught:
+        load_config(None, [given])
+    assert "secret" not in str(caught.value)
 
 
 def build_vocabulary(output):

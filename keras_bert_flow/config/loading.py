@@ -1,6 +1,6 @@
 """Read a configuration from YAML and `--set`, and say in one line what is wrong with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, overload
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import Settings
 from keras_bert_flow.config.tasks import TASKS, kind_of
+from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.terminal import abridge
 from keras_bert_flow.yaml_documents import MAX_BYTES, parse_yaml
 
@@ -47,6 +48,8 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: An
 
 def make_config(kind: type[_Kind], values: dict, source: str) -> _Kind:
     """Build a configuration, turning what pydantic says into one line a person can act on."""
+    for text in _find_texts(values):  # before pydantic, which may show a password with another error
+        find_address(text)
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -54,6 +57,14 @@ def make_config(kind: type[_Kind], values: dict, source: str) -> _Kind:
         more = f"; and {len(found) - MAX_SHOWN_ERRORS} more errors" if len(found) > MAX_SHOWN_ERRORS else ""
         shown = [_explain(kind, item, source) for item in found[:MAX_SHOWN_ERRORS]]
         raise ValueError("; ".join(shown) + more) from None
+
+
+def _find_texts(values: Any) -> Iterator[str]:
+    if isinstance(values, dict | list | tuple):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _find_texts(value)
+    elif isinstance(values, str):
+        yield values
 
 
 def _parse_yaml(text: str | bytes, source: str) -> Any:

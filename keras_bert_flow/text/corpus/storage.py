@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from keras_bert_flow.local_paths import find_address
+
 
 class Storage(Protocol):
     """A place that holds files. It is sent to workers, so it must be picklable."""
@@ -53,5 +55,5 @@ def _refuse_folder(error: OSError) -> None:
 
 
 def is_remote(path: str) -> bool:
-    """Return whether a path is remote, such as gs:// or s3://."""
-    return "://" in path
+    """Return whether a path is remote, such as gs:// or s3://; ValueError if it holds a password."""
+    return "://" in path and find_address(path) is not None
