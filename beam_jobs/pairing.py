@@ -34,6 +34,7 @@ DocumentPool = tuple[str, list[TokenizedDocument], int]
 _POOL = struct.Struct(">BQ")  # held out or not, and the number of the pool
 _NAMED = _POOL.size + ID_BYTES
 _MIN_BUCKETS, _BUCKET_BYTES = 32, 16_000_000  # of text
+_MAX_BUCKETS = 1000  # each is read from every sorted run
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _part_of(pool: bytes) -> str:
 
 def _count_buckets(size: CorpusSize) -> int:
     """Return the number of buckets that distribute pools over workers; the records do not depend on it."""
-    return max(_MIN_BUCKETS, size.text_bytes // _BUCKET_BYTES)
+    return min(_MAX_BUCKETS, max(_MIN_BUCKETS, size.text_bytes // _BUCKET_BYTES))
 
 
 class PoolChoice:

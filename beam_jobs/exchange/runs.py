@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from beam_jobs.exchange.packing import Packer
 BLOCK_BYTES = 16_000  # of items that are packed together: a merge holds one or two blocks of each run
 _READ_BYTES = 16_000_000  # read ahead in all the runs of a merge, packed
 _MOST_READ_BYTES = 500_000  # of that, in one run
+_BUCKETS_AT_ONCE = 500  # of runs that are joined, so that few blocks of many buckets are read together
 _NUMBER = np.dtype("<u8")
 _TRAILER = 3  # numbers: the end of the last block, and how many numbers each part of the index has
 
@@ -27,13 +28,12 @@ def write_run(folder: str, items: Mapping[int, Iterable[bytes]]) -> str:
 
 def join_runs(folder: str, runs: Sequence[str]) -> str:
     """Merge runs into one, and return its path; each block is read once."""
-    buckets = max(map(_count_buckets, runs))
-    return _write_sorted(folder, (_merge(bucket, runs) for bucket in range(buckets)))
+    return _write_sorted(folder, _merge_buckets(range(max(map(_count_buckets, runs))), runs))
 
 
 def merge_runs(bucket: int, runs: Sequence[str]) -> Iterator[bytes]:
     """Return an iterator over the items of a bucket from all runs, in order, with a few blocks per run in memory."""
-    return chain.from_iterable(_merge(bucket, runs))
+    return chain.from_iterable(chain.from_iterable(_merge_buckets(range(bucket, bucket + 1), runs)))
 
 
 def _write_sorted(folder: str, buckets: Iterable[Iterable[list[bytes]]]) -> str:
@@ -93,14 +93,23 @@ class _Part:
         return self.items[start : self.start]
 
 
-def _merge(bucket: int, runs: Sequence[str]) -> Iterator[list[bytes]]:
-    """Yield the items of a bucket from all runs in order, in lists; faster per item than `heapq.merge`.
+def _merge_buckets(buckets: range, runs: Sequence[str]) -> Iterator[Iterator[list[bytes]]]:
+    """Yield the items of each bucket from all runs; those of a bucket must be used before the next one."""
+    packer, read_bytes = Packer(), min(_MOST_READ_BYTES, _READ_BYTES // max(1, len(runs)))
+    for start in range(buckets.start, buckets.stop, _BUCKETS_AT_ONCE):
+        together = range(start, min(start + _BUCKETS_AT_ONCE, buckets.stop))
+        readers = [_RunReader(path, together, packer, read_bytes) for path in runs]
+        for bucket in together:
+            yield _merge([reader.read(bucket) for reader in readers])
+
+
+def _merge(sources: Iterable[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
+    """Yield the items of sorted blocks from several runs in order, in lists; faster per item than `heapq.merge`.
 
     Items up to the least of the last items in memory precede all that are still to be read. As each run has more than a
     block in memory, a list takes about a block of each, so the cost of an item does not grow with the number of runs.
     """
-    packer, read_bytes = Packer(), min(_MOST_READ_BYTES, _READ_BYTES // max(1, len(runs)))
-    parts = [_Part(_read_blocks(path, bucket, packer, read_bytes), []) for path in runs]
+    parts = [_Part(blocks, []) for blocks in sources]
     while parts:
         for part in parts:
             part.fill()
@@ -111,18 +120,32 @@ def _merge(bucket: int, runs: Sequence[str]) -> Iterator[list[bytes]]:
         parts = [part for part in parts if part.blocks or part.start < len(part.items)]
 
 
-def _read_blocks(path: str, bucket: int, packer: Packer, read_bytes: int) -> Iterator[list[bytes]]:
-    """Yield the blocks of a bucket in a run, of which at least one and up to `read_bytes` are read at a time."""
-    with open_again(path) as file:
-        offsets = _Index(file).find_blocks(bucket)
-    first = 0
-    while first < len(offsets) - 1:
-        last = max(first + 1, bisect_right(offsets, offsets[first] + read_bytes) - 1)
+class _RunReader:
+    """Read the blocks of consecutive buckets of a run in order, at least one and up to `read_bytes` at a time."""
+
+    def __init__(self, path: str, buckets: range, packer: Packer, read_bytes: int):
+        self._path, self._packer, self._read_bytes = path, packer, read_bytes
         with open_again(path) as file:
-            found = memoryview(read_from(file, offsets[first], offsets[last] - offsets[first]))
-        for start, end in pairwise(offset - offsets[first] for offset in offsets[first : last + 1]):
-            yield packer.unpack(found[start:end])
-        first = last
+            self._firsts, self._offsets = _Index(file).find_blocks(buckets)
+        self._start = buckets.start
+        self._found, self._first, self._end = memoryview(b""), 0, 0  # the blocks in memory, and their numbers
+
+    def read(self, bucket: int) -> Iterator[list[bytes]]:
+        """Yield the blocks of a bucket."""
+        place = bucket - self._start
+        if place + 1 >= len(self._firsts):
+            return
+        for block in range(self._firsts[place], self._firsts[place + 1]):
+            if block >= self._end:
+                self._read_ahead(block)
+            start, end = (offset - self._offsets[self._first] for offset in self._offsets[block : block + 2])
+            yield self._packer.unpack(self._found[start:end])
+
+    def _read_ahead(self, block: int) -> None:
+        offsets = self._offsets
+        self._first, self._end = block, max(block + 1, bisect_right(offsets, offsets[block] + self._read_bytes) - 1)
+        with open_again(self._path) as file:
+            self._found = memoryview(read_from(file, offsets[block], offsets[self._end] - offsets[block]))
 
 
 class _Index:
@@ -140,12 +163,16 @@ class _Index:
         self.buckets = firsts - 1
         self._firsts, self._offsets = end, end + _NUMBER.itemsize * firsts
 
-    def find_blocks(self, bucket: int) -> list[int]:
-        """Return the offsets of the blocks of a bucket, and that of the end of the last one."""
-        if bucket >= self.buckets:
-            return []
-        first, end = self._read(self._firsts + _NUMBER.itemsize * bucket, 2)
-        return self._read(self._offsets + _NUMBER.itemsize * first, end - first + 1)
+    def find_blocks(self, buckets: range) -> tuple[list[int], list[int]]:
+        """Return the numbers of the first block of each bucket and of the block after the last one, from 0 on, and the
+        offsets of the blocks and of the end of the last one. Buckets beyond those of the run are left out.
+        """
+        stop = min(buckets.stop, self.buckets)
+        if buckets.start >= stop:
+            return [], []
+        firsts = self._read(self._firsts + _NUMBER.itemsize * buckets.start, stop - buckets.start + 1)
+        offsets = self._read(self._offsets + _NUMBER.itemsize * firsts[0], firsts[-1] - firsts[0] + 1)
+        return [first - firsts[0] for first in firsts], offsets
 
     def _read(self, start: int, count: int) -> list[int]:
         return np.frombuffer(read_from(self._file, start, _NUMBER.itemsize * count), _NUMBER).tolist()

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import tracemalloc
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_merging_takes_a_block_of_each_run_at_a_time(tmp_path):
     rng = random.Random(0)
     pairs = [(0, [rng.randbytes(1000) for _ in range(300)]) for _ in range(40)]
     paths = [path for pair in pairs for path in write_runs(tmp_path, [pair])]
-    lists = list(runs._merge(0, paths))
+    lists = list(chain.from_iterable(runs._merge_buckets(range(1), paths)))
     assert sum(map(len, lists)) == 12_000
     blocks_per_run = 300_000 / runs.BLOCK_BYTES
     assert len(lists) < 3 * blocks_per_run  # 40 times as many if each block were waited for
@@ -83,6 +84,23 @@ def test_few_large_pieces_of_a_run_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "read_from", lambda *place: lengths.append(place[2]) or read(*place))
     assert sum(1 for _ in merge_runs(0, [path])) == 3000
     assert max(lengths) <= 500_000 and len([length for length in lengths if length > 10_000]) == 7
+
+
+def test_runs_of_many_buckets_are_joined_in_few_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "_BUCKETS_AT_ONCE", 100)
+    rng = random.Random(0)
+    pairs = [(bucket, [rng.randbytes(100)]) for bucket in range(0, 250, 2)]
+    paths = [path for _ in range(3) for path in write_runs(tmp_path, pairs)]
+    opened, open_again = [], runs.open_again
+    monkeypatch.setattr(runs, "open_again", lambda path: opened.append(path) or open_again(path))
+    joined = runs.join_runs(str(tmp_path), [*paths, *write_runs(tmp_path, [(300, [b"last"])])])
+    # Of each run the number of its buckets, its index for each 100 of 301 buckets, and their blocks, where it has some.
+    assert len(opened) == 3 * (1 + 4 + 3) + (1 + 4 + 1)
+    assert [list(merge_runs(bucket, [joined])) for bucket in range(301)] == [
+        *(sorted(pairs[bucket // 2][1] * 3) if bucket % 2 == 0 else [] for bucket in range(250)),
+        *([] for _ in range(50)),
+        [b"last"],
+    ]
 
 
 def test_without_a_run_there_are_no_items():

@@ -22,6 +22,13 @@ def sorted_items(documents):
     return sorted(item for _, items in placed for item in items)
 
 
+@pytest.mark.parametrize(("text_bytes", "buckets"), [(1_000, 32), (1_600_000_000, 100), (10**12, 1000)])
+def test_documents_are_dealt_to_buckets_for_the_size_of_the_text(text_bytes, buckets):
+    documents = [make_document(number) for number in range(50_000)]
+    size = CorpusSize(64 * 100_000, text_bytes, 0)  # 100,000 pools
+    assert {bucket for bucket, _ in place_documents(documents, size, 0.0, SEED)} == set(range(buckets))
+
+
 @pytest.mark.parametrize("copies", [1, 3])
 def test_each_document_is_in_one_pool_once(copies):
     documents = [make_document(number) for number in range(TOTAL)] * copies
