@@ -5,7 +5,9 @@ from pathlib import Path
 
 # A scheme of RFC 3986; `Path("gs://bucket/x")` is `gs:/bucket/x`, which would be a local folder `gs:`.
 _ELSEWHERE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(?:/+|$)")
-_PASSWORD = re.compile(r"[^/@]*:[^/@]*@")  # user:password@, before the host or bucket
+# user:password@ before the host or bucket. A secret key of S3 may hold a slash, so a password may, but does not begin
+# with a port and a slash; an access point of S3 is named arn:aws:…
+_PASSWORD = re.compile(r"(?!arn:)[^/@]*:(?!\d*(?:/|$)).*@")
 
 
 def find_address(path: str | Path) -> str | None:
