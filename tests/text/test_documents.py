@@ -100,7 +100,7 @@ BAD_LINES = {
         b"x" * 105,
         b"x" * 106,
         b"x" * 1000,
-        b"x" * 100 + b"\r" * 5 + b"y",
+        b"x" * 105 + b"\r",
     ],
 }
 
@@ -131,7 +131,6 @@ BAD_JSON = [
     b'{"text": 3}',
     b'{"text": null}',
     b'{"text": ["a"]}',
-    b'{"text": "\\ud83d"}',  # half of a surrogate pair
     b'{"text": "a"} {"text": "b"}',
     b"[" * 100_000,  # too deep for Python's reader
     b'{"n": ' + b"1" * 5000 + b', "text": "a"}',  # more digits than Python converts
@@ -148,8 +147,41 @@ def test_bad_json_is_counted_or_refused(line, tmp_path):
         read(tmp_path, content, "a.jsonl", ReadingRule(strict=True))
 
 
+@pytest.mark.parametrize("text", ["\\ud83d", "a \\ude00 b", "\\ude00\\ud83d"])
+def test_half_of_a_surrogate_pair_is_called_so(text, tmp_path):
+    content = jsonl({"text": "a"}) + b'{"text": "' + text.encode() + b'"}\n' + jsonl({"text": "\U0001f600"})
+    found, counts = read(tmp_path, content, "a.jsonl")
+    assert found == [("a",), ("\U0001f600",)]
+    assert counts == {"lines_read": 3, "lines_rejected_lone_surrogate": 1, "documents": 2}
+    expected = r"must hold whole characters, not half of a surrogate pair .* line 2 of .*a\.jsonl"
+    with pytest.raises(ValueError, match=expected):
+        read(tmp_path, content, "a.jsonl", ReadingRule(strict=True))
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
+@pytest.mark.parametrize("last", [b"", b"\n", b"\r"])
+@pytest.mark.parametrize("max_line_bytes", [3, 4, 5, 6, 7, 8, 20, 1000])
+def test_lines_end_in_any_of_three_ways(end, last, max_line_bytes, tmp_path):
+    lines = [b"ab", b"cde", b"", b"f", b"", b"", b"ghi"]
+    rule = ReadingRule(split_lines=False, max_line_bytes=max_line_bytes)
+    found, counts = read(tmp_path, end.join(lines) + last, rule=rule)
+    assert found == [("ab", "cde"), ("f",), ("ghi",)]
+    assert counts["lines_read"] == 7
+    objects = jsonl({"text": "a"}).replace(b"\n", end) + b'{"text": "b"}' + last
+    assert read(tmp_path, objects, "a.jsonl")[0] == [("a",), ("b",)]
+
+
+def test_two_cr_before_lf_are_one_line_end(tmp_path):
+    assert read(tmp_path, b"a\r\r\nb\r\r\n\r\r\nc\r\r\n")[0] == [("a", "b"), ("c",)]
+
+
+def test_many_ends_are_read_in_linear_time_and_memory(tmp_path):
+    found, counts = read(tmp_path, b"a" + b"\r" * 3_000_000 + b"b")
+    assert (found, counts["lines_read"]) == ([("a",), ("b",)], 3_000_001)
+
+
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r", b""])
 @pytest.mark.parametrize("line_bytes", range(95, 110))
 def test_longest_line_is_read_whole(line_bytes, end, mark, tmp_path):
     line = b"x" * (line_bytes - 1) + b"y"

@@ -1,6 +1,7 @@
 import os
 import random
 import time
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,28 @@ def squeeze(text):
         "他说：“你好。”|然后走了！？|真的；|好。|（完。）|结束",
         "「行こう。」|と彼は言った。|『はい！』|終わり",
         "यह वाक्य है।| दूसरा वाक्य।| هل هذا سؤال؟| نعم",
+        "ဒါက တစ်ခု၊ ပြီးတော့။|နောက်တစ်ခု။| အဆုံး",  # Burmese, with a comma
+        "នេះមួយ។| នេះពីរ៕|បី",  # Khmer
+        "ይህ አንድ ነው።| ሁለት፧|ሶስት፨| አራት",  # Ethiopic
+        "དང་པོ། །|གཉིས་པ།|གསུམ་པ༎| བཞི",  # Tibetan, with a double mark
+        "Առաջինը։| Երկրորդը։| Երրորդը 3։5",  # Armenian
+        "ꦱꦶꦗꦶ꧉|ꦭꦺꦴꦫꦺꦴ꧉|ꦠꦼꦭꦸ",  # Javanese
         "First line.|\nSecond line\ngoes on.|\tThird",
     ],
 )
 def test_sentences_end_where_a_reader_ends_them(marked):
     expected = [part.strip() for part in marked.split("|")]
     assert split_sentences(marked.replace("|", "")) == expected
+
+
+def test_sentences_end_at_the_marks_that_unicode_names():
+    regex = pytest.importorskip("regex", reason="has Unicode's properties; comes with transformers")
+    commas = "\u104a"  # of modern Burmese
+    marks = [chr(code) for code in range(0x20000) if regex.fullmatch(r"\p{Sentence_Terminal}", chr(code))]
+    assert len(marks) > 140
+    missed = [mark for mark in marks if len(split_sentences(f"One{mark} Two")) != 2 and mark not in commas]
+    # U+2024, one dot of a leader, has the property from Unicode 15.1 on; this Python does not know the unassigned ones.
+    assert [mark for mark in missed if mark != "\u2024" and unicodedata.category(mark) != "Cn"] == []
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t \u3000"])

@@ -4,7 +4,8 @@ Every line and row, and its bytes, is counted once as read, and once as used, bl
 the totals add up.
 """
 
-from collections import Counter
+import re
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -15,6 +16,8 @@ from keras_bert_flow.text.corpus.parquet import read_column
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COUNTER_NAMES = {what: (f"lines_{what}", f"bytes_{what}") for what in ("read", "used", "blank")}
+_ENDS = re.compile(rb"\r+\n?|\n")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _AROUND_BYTES = len(BYTE_ORDER_MARK) + len(b"\r\n")  # what a line may have around its text
 
 
@@ -36,7 +39,7 @@ class ReadingRule:
 
 
 class LineReader:
-    """Reader of the texts of one file.
+    """Reader of the texts of one file, whose lines end in LF, CRLF or CR.
 
     Args:
         file: open file, decompressed.
@@ -49,6 +52,8 @@ class LineReader:
 
     def __init__(self, file: BinaryIO, path: str, rule: ReadingRule, counts: Counter):
         self._file, self._path, self._rule, self._counts = file, path, rule, counts
+        self._split: deque[bytes] = deque()  # lines that end in CR and were read together with one before them
+        self._begun = b""  # the beginning of a line, read together with such lines
 
     def read_text(self) -> Iterator[str]:
         """Yield every usable line of a text file; a blank line is an empty string."""
@@ -69,10 +74,13 @@ class LineReader:
                 text = parse_json(line)[self._rule.text_field]
                 if not isinstance(text, str):
                     raise TypeError
-                text.encode()  # a lone surrogate, which JSON can encode and UTF-8 cannot, is not text
             except (ValueError, TypeError, KeyError):
                 wanted = f"hold a JSON object with the text field `{self._rule.text_field}`"
                 self._reject("not_json_with_text", wanted, number, size)
+                continue
+            if _SURROGATE.search(text):  # JSON can encode it and UTF-8 cannot
+                wanted = "hold whole characters, not half of a surrogate pair (\\ud800 to \\udfff)"
+                self._reject("lone_surrogate", wanted, number, size)
                 continue
             if text := self._tell_blank(text, size):
                 yield text
@@ -119,17 +127,43 @@ class LineReader:
         """
         most = self._rule.max_line_bytes + _AROUND_BYTES
         try:
-            line = rest = self._file.readline(most)
+            line = rest = self._read_piece(most)
             size, has_nul = len(line), b"\0" in line
             if size < most:  # the line ends here
                 return line, size, has_nul
-            while rest and not rest.endswith(b"\n"):
-                rest = self._file.readline(most)
+            while rest and not rest.endswith((b"\n", b"\r")):
+                rest = self._read_piece(most)
                 size += len(rest)
                 has_nul = has_nul or b"\0" in rest
             return line, size, has_nul
         except DAMAGED_ERRORS as error:  # `whole_file` would cost as much as the reading
             raise describe_damage(self._path, error) from error
+
+    def _read_piece(self, most: int) -> bytes:
+        """Read a line with its end, or about `most` bytes of a longer one; empty after the last."""
+        if self._split:
+            return self._split.popleft()
+        wanted = max(1, most - len(self._begun))
+        read = self._file.readline(wanted)
+        line, self._begun = self._begun + read, b""
+        first = line.find(b"\r")
+        if first < 0 or line[first:].lstrip(b"\r") == b"\n":  # nearly always; CR before LF belongs to one line end
+            return line
+        is_last = len(read) < wanted and not read.endswith(b"\n")
+        if line.endswith(b"\r"):
+            line += self._file.readline(1)  # which may be the LF of CRLF
+        start = 0
+        for match in _ENDS.finditer(line):
+            end = match.group()
+            several = 1 if end.endswith(b"\n") else len(end)
+            self._split.append(line[start : match.end() - several + 1])
+            self._split.extend([b"\r"] * (several - 1))
+            start = match.end()
+        if is_last and start < len(line):
+            self._split.append(line[start:])
+        else:
+            self._begun = line[start:]
+        return self._split.popleft()
 
     def _rows(self) -> Iterator[tuple[int, bytes, int]]:
         for number, value in enumerate(read_column(self._file, self._path, self._rule.text_field), 1):

@@ -36,6 +36,11 @@ REASONS = {
     "not_json_with_text": Reason(
         "line", "not a JSON object with the text field", "Name the field that holds the text in corpus.text_field."
     ),
+    "lone_surrogate": Reason(
+        "line",
+        "with half of a surrogate pair (\\ud800 to \\udfff), which is no character",
+        "Write the text again with whole characters: something cut it inside one, such as an emoji.",
+    ),
     "null": Reason("row", "without a value", "Leave out rows without text."),
     "unreadable": Reason("file", "that cannot be opened", "Restore the files."),
     "damaged": Reason("file", "that cannot be read to the end", "Restore the files."),
