@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from keras_bert_flow.interrupts import on_leaving
+from keras_bert_flow.interrupts import UNATTENDED, on_leaving
 from keras_bert_flow.own_packages import child_environment
 
 GRACE_SECONDS = 25.0  # from SIGTERM to SIGKILL: time to write a checkpoint, within the 30 s of Prefect's worker
@@ -38,7 +38,8 @@ def run_child(
 ) -> int:
     """Run a command to its end.
 
-    SIGTERM, SIGINT or an exception here sends SIGTERM to the child, and SIGKILL to its group after the grace period.
+    SIGTERM, SIGHUP, SIGINT or an exception here sends SIGTERM to the child, and SIGKILL to its group after the grace
+    period.
 
     Args:
         environment: variables to add to ours.
@@ -47,7 +48,7 @@ def run_child(
     Returns:
         The exit status, or the negative number of the signal that ended the child.
     """
-    with _sigterm_raises():
+    with _unattended_signals_raise():
         child = start_child(command, PLAIN_OUTPUT | dict(environment), subprocess.PIPE)
         reader = threading.Thread(target=_read_lines, args=(child.stdout, on_line), daemon=True)
         reader.start()
@@ -146,20 +147,22 @@ def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit if it would end this process at once, so that the child gets its grace period.
+def _unattended_signals_raise() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into SystemExit if they would end this process at once: the child gets its grace period.
 
     An existing handler stays, such as that of Prefect's engine, which raises.
     """
-    on_main_thread = threading.current_thread() is threading.main_thread()
-    if not on_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGTERM, _exit_for_signal)
+    numbers = [number for number in UNATTENDED if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _exit_for_signal)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _exit_for_signal(number: int, frame: object) -> None:

@@ -1,35 +1,42 @@
-"""Signal handlers: end a command on Ctrl-C or SIGTERM with one line and an exit status, whatever it is doing.
+"""Signal handlers: end a command on Ctrl-C, SIGTERM or SIGHUP with one line and an exit status, whatever it is doing.
 
-The handlers raise no exception. An exception raised inside a C++ callback, as in the imports and compilers of the
-backends, is swallowed there or ends the process with SIGABRT. The handlers run the registered clean-ups, kill child
-processes, and exit with `os._exit`. Nothing heavy may be imported here: this module is imported before all others.
+Ctrl-Z stops, and `fg` continues, a command together with its child processes, some of which have process groups of
+their own. The handlers raise no exception. An exception raised inside a C++ callback, as in the imports and compilers
+of the backends, is swallowed there or ends the process with SIGABRT. The handlers run the registered clean-ups, kill
+child processes, and exit with `os._exit`. Nothing heavy may be imported here: this module is imported first.
 """
 
 import os
 import signal
+import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 from keras_bert_flow import exit_status
 
 Undo = Callable[[bool], None]  # the argument: whether to hurry, because of a second signal
 AGAIN = "run the same command again to complete it."
-STATUSES: dict[int, int] = {signal.SIGINT: exit_status.INTERRUPTED, signal.SIGTERM: exit_status.TERMINATED}
+# A scheduler sends SIGTERM, a terminal that is closed SIGHUP: neither can be answered by a person at the keyboard.
+UNATTENDED = (signal.SIGTERM, signal.SIGHUP)
+STATUSES: dict[int, int] = {
+    signal.SIGINT: exit_status.INTERRUPTED,
+    signal.SIGTERM: exit_status.TERMINATED,
+    signal.SIGHUP: exit_status.HUNG_UP,
+}
 LINES: dict[int, str] = {
     signal.SIGINT: f"kbf: interrupted; {AGAIN}\n",
     signal.SIGTERM: f"kbf: terminated by SIGTERM; {AGAIN}\n",
-}
-_DEFAULTS: dict[int, Callable | signal.Handlers] = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: f"kbf: its terminal was closed (SIGHUP); {AGAIN}\n",
 }
 SHOW_CURSOR = b"\x1b[?25h"  # progress bars hide it
 _TEMPORARY_MODULES = "__autograph_generated_file"  # TensorFlow removes their files only at a normal exit
 
 _undo: list[Undo] = []
 _is_leaving = False
+_paused: list[int] = []  # process ids
 
 
 def leave(number: int, frame: object) -> None:
@@ -42,7 +49,9 @@ def leave(number: int, frame: object) -> None:
     if not hurry:
         with suppress(OSError):
             _say(LINES[number])
+        with suppress(OSError):
             _mute()
+        _continue_paused()  # a stopped child would not see SIGTERM, and be killed without a checkpoint
     for undo in reversed(_undo):
         with suppress(Exception):
             undo(hurry)
@@ -51,32 +60,83 @@ def leave(number: int, frame: object) -> None:
     os._exit(STATUSES[number])
 
 
+def pause(number: int, frame: object) -> None:
+    """Handle SIGTSTP, Ctrl-Z: stop together with all descendant processes until SIGCONT.
+
+    Those in process groups of their own, which the terminal does not reach, would go on training. Where no shell could
+    continue this process (an orphaned process group), the kernel discards the signal, and everything goes on.
+    """
+    if _paused:
+        return
+    _paused.extend(_find_descendants())
+    for child in _paused:
+        with suppress(OSError):
+            os.kill(child, signal.SIGSTOP)
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)  # returns once this process is continued
+    signal.signal(number, pause)
+    _continue_paused()
+
+
+def mute_closed_terminal() -> None:
+    """Send what is written to a terminal to the null device: after SIGHUP, writing to it is an error."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):  # `isatty` says no once the terminal is closed
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def leave_at_once(status: int) -> NoReturn:
+    """End this process and its children without Python's shutdown.
+
+    When another process of a distributed run is lost, the destructors of JAX's and TensorFlow's clients wait for it,
+    and abort this process a minute later with a C++ stack.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    end_children()
+    os._exit(status)
+
+
+HANDLERS: dict[int, Callable[[int, object], None]] = {
+    signal.SIGINT: leave,
+    signal.SIGTERM: leave,
+    signal.SIGHUP: leave,
+    signal.SIGTSTP: pause,
+}
+
+
+def _default(number: int) -> Callable | signal.Handlers:
+    return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+
+
 def handle_signals() -> list[int]:
-    """Install `leave` for SIGINT and SIGTERM, unless ignored or handled by others; return the signals it handles."""
+    """Install `HANDLERS`, but not for signals ignored (`nohup`) or handled by others; return the signals handled."""
     if threading.current_thread() is not threading.main_thread():
         return []
-    numbers = [number for number, default in _DEFAULTS.items() if signal.getsignal(number) is default]
+    numbers = [number for number in HANDLERS if signal.getsignal(number) == _default(number)]
     for number in numbers:
-        signal.signal(number, leave)
+        signal.signal(number, HANDLERS[number])
     return numbers
 
 
 def ignore_signals() -> None:
-    """Ignore the signals that `leave` handles: at the end of its shutdown, Python removes its handlers."""
-    for number in _DEFAULTS:
-        if signal.getsignal(number) is leave:
+    """Ignore the signals that are handled here: at the end of its shutdown, Python removes its handlers."""
+    for number, handler in HANDLERS.items():
+        if signal.getsignal(number) is handler:
             signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def handling_signals() -> Iterator[None]:
-    """Handle signals with `leave` within the block."""
+    """Handle signals within the block."""
     numbers = handle_signals()
     try:
         yield
     finally:
         for number in numbers:
-            signal.signal(number, _DEFAULTS[number])
+            signal.signal(number, _default(number))
 
 
 @contextmanager
@@ -93,18 +153,28 @@ def on_leaving(undo: Undo) -> Iterator[None]:
 
 
 @contextmanager
-def ending_with(number: int, status: int, line: str) -> Iterator[None]:
-    """Change the exit status and the line of a signal within the block."""
-    before = STATUSES[number], LINES[number]
-    STATUSES[number], LINES[number] = status, line
+def ending_with(numbers: Iterable[int], status: int, line: str) -> Iterator[None]:
+    """Change the exit status and the line of signals within the block."""
+    statuses, lines = {**STATUSES}, {**LINES}
+    for number in numbers:
+        STATUSES[number], LINES[number] = status, line
     try:
         yield
     finally:
-        STATUSES[number], LINES[number] = before
+        STATUSES.update(statuses)
+        LINES.update(lines)
 
 
 def end_children(hurry: bool = True) -> None:
     """Kill all descendant processes; does nothing without /proc."""
+    children = _find_descendants()
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none reports the death of another
+        for child in children:
+            with suppress(OSError):
+                os.kill(child, number)
+
+
+def _find_descendants() -> set[int]:
     parents = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         with suppress(OSError, ValueError, IndexError), open(f"/proc/{int(name)}/stat", "rb") as file:
@@ -112,10 +182,13 @@ def end_children(hurry: bool = True) -> None:
     family = {os.getpid()}
     while grown := {child for child, parent in parents.items() if parent in family} - family:
         family |= grown
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none reports the death of another
-        for child in family - {os.getpid()}:
-            with suppress(OSError):
-                os.kill(child, number)
+    return family - {os.getpid()}
+
+
+def _continue_paused() -> None:
+    while _paused:
+        with suppress(OSError):
+            os.kill(_paused.pop(), signal.SIGCONT)
 
 
 def _say(line: str) -> None:

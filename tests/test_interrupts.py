@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from keras_bert_flow.exit_status import CHECKPOINTED, INTERRUPTED, TERMINATED
+from keras_bert_flow.exit_status import CHECKPOINTED, HUNG_UP, INTERRUPTED, TERMINATED
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.terminals import read_terminal
@@ -21,6 +21,7 @@ from tests.terminals import read_terminal
 ROOT = Path(__file__).parents[1]
 INTERRUPTED_LINE = "kbf: interrupted; run the same command again to complete it."
 TERMINATED_LINE = "kbf: terminated by SIGTERM; run the same command again to complete it."
+HUNG_UP_LINE = "kbf: its terminal was closed (SIGHUP); run the same command again to complete it."
 STOPPED_LINE = "kbf: Stopped between two steps of its work; run the same command again to go on."
 TRAINING = "Stopping at the next step"
 # What Beam's workers and TensorFlow write to standard error in every run, TF_CPP_MIN_LOG_LEVEL=3 or not.
@@ -152,6 +153,38 @@ def test_sigterm_during_start_up(pretraining, vocabulary, interpreter_seconds):
     assert_left(done, folder, set(), CHECKPOINTED, STOPPED_LINE)  # this command can go on, and a scheduler is told so
 
 
+def test_hangup_of_a_job_leaves_nothing_behind(vocabulary, interpreter_seconds):
+    command, folder = vocabulary(0)
+    done = send_at(command, folder, interpreter_seconds + 0.5, signal.SIGHUP)
+    assert_left(done, folder, set(), HUNG_UP, HUNG_UP_LINE)
+
+
+IN_A_TERMINAL = """
+import os, pty, sys
+from pathlib import Path
+child, terminal = pty.fork()  # the child leads a session with this terminal
+if child == 0:
+    os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
+Path(sys.argv[1]).write_text(str(child))
+while not Path(sys.argv[2]).is_file():
+    os.read(terminal, 1 << 16)
+os._exit(0)  # which closes the terminal
+"""
+
+
+@pytest.mark.slow
+def test_closing_the_terminal_saves_a_checkpoint(pretraining, tmp_path):
+    command, folder = pretraining(0)
+    command = (*command, "--set", "pretraining.log_every_steps=5")
+    log = folder / ".out.work" / "log.jsonl"
+    window = subprocess.Popen(
+        [sys.executable, "-c", IN_A_TERMINAL, tmp_path / "pid", log, *map(str, command)], cwd=ROOT
+    )
+    assert window.wait(PATIENCE_SECONDS) == 0
+    wait_until(lambda: is_over(psutil.Process(int((tmp_path / "pid").read_text()))))
+    assert list(log.parent.glob("**/step-*"))
+
+
 def sweep(make, start: float, step: float, kept: set[str], **variables: str) -> int:
     """Send SIGINT at moments `step` apart until the command takes it as a request to save, or ends; return how many."""
     for place in range(1000):
@@ -279,6 +312,14 @@ def test_interrupt_that_was_ignored_from_the_start_stays_ignored(tmp_path):
     """As in a job that a script put in the background."""
     code = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nhandle_signals()\ninterrupt()\nprint('went on')"
     assert run_code(tmp_path, code) == (0, ["went on"], [])
+
+
+def test_hangup_that_nohup_ignores_stays_ignored(tmp_path):
+    code = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nhandle_signals()\n"
+    code += "from keras_bert_flow.training.loop.signals import stop_requests\n"
+    code += "with stop_requests() as requested:\n    os.kill(os.getpid(), signal.SIGHUP)\n    print(requested.is_set())"
+    done = run_code(tmp_path, code, KERAS_BACKEND="torch")
+    assert done[:2] == (0, ["False"])
 
 
 def test_interrupt_shows_the_cursor_again(tmp_path):

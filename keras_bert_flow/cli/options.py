@@ -1,7 +1,6 @@
 """Share what several commands are told, and what each of them makes of it."""
 
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.optimization import AUTO
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.extras import check_backend
-from keras_bert_flow.interrupts import ending_with
+from keras_bert_flow.interrupts import UNATTENDED, ending_with
 from keras_bert_flow.precision_choice import SECTIONS, resolve_precision
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
@@ -105,7 +104,7 @@ def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineCon
 
 @contextmanager
 def stopping_for_later() -> Iterator[None]:
-    """Let SIGTERM end a command that can go on with the status that says so, also before and after training."""
+    """Let SIGTERM or SIGHUP end a resumable command with the status that says so, also before and after training."""
     line = "kbf: Stopped between two steps of its work; run the same command again to go on.\n"
-    with ending_with(signal.SIGTERM, exit_status.CHECKPOINTED, line):
+    with ending_with(UNATTENDED, exit_status.CHECKPOINTED, line):
         yield

@@ -10,7 +10,7 @@ import typer
 
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.config_commands import find_configs
-from keras_bert_flow.interrupts import ending_with
+from keras_bert_flow.interrupts import UNATTENDED, ending_with
 from keras_bert_flow.terminal import show
 
 STOPPED = "kbf: stopped; `kbf serve` goes on with the same runs.\n"
@@ -33,5 +33,5 @@ def serve(
 
     files = [os.path.relpath(path) for path in configs or (find_configs()["quickstart"],)]
     home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
-    with ending_with(signal.SIGINT, 0, STOPPED), ending_with(signal.SIGTERM, 0, STOPPED):
+    with ending_with((signal.SIGINT, *UNATTENDED), 0, STOPPED):
         serve_here(files, home, port, parallel, show)

@@ -47,7 +47,11 @@ class Messages:
 
 
 def main(name: str) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training, whose end also ends this process
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # meant for the training, whose end also ends this process
         signal.signal(number, signal.SIG_IGN)
     messages = Messages(sys.stdin.fileno())
     given = json.loads(messages.read_line() or b"")

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from flows.child import run_child, start_child, stop_child
+from keras_bert_flow.exit_status import TERMINATED
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS, wait_until
 
@@ -74,11 +75,57 @@ def test_child_dies_with_a_parent_killed_by_9():
     wait_until(lambda: not is_alive(child))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_reach_the_child_as_sigterm(number: int, tmp_path: Path):
     parent, child = start_parent("-c", CATCHER, str(tmp_path / "caught"))
     os.kill(parent.pid, number)
     assert parent.wait(PATIENCE_SECONDS) != 0
+    assert (tmp_path / "caught").exists()
+    assert not is_alive(child)
+
+
+def is_stopped(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
+def test_stopping_by_ctrl_z_and_continuing_reach_the_child(tmp_path: Path):
+    """The child has a process group of its own, which a terminal does not reach."""
+    handled = "from keras_bert_flow.interrupts import handle_signals; handle_signals(); " + PARENT
+    parent = subprocess.Popen(
+        (sys.executable, "-u", "-c", handled, "-c", CATCHER, str(tmp_path / "caught")),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,  # not orphaned, as that of a job of a shell
+    )
+    child = int(parent.stdout.readline().split()[1])
+    for _ in range(2):
+        os.kill(parent.pid, signal.SIGTSTP)
+        wait_until(lambda: is_stopped(parent.pid) and is_stopped(child))
+        os.kill(parent.pid, signal.SIGCONT)
+        wait_until(lambda: not is_stopped(parent.pid) and not is_stopped(child))
+    os.kill(parent.pid, signal.SIGTSTP)
+    wait_until(lambda: is_stopped(parent.pid))
+    os.kill(parent.pid, signal.SIGTERM)  # as `kill %1` of a shell, which then continues the job
+    os.kill(parent.pid, signal.SIGCONT)
+    assert parent.wait(PATIENCE_SECONDS) == TERMINATED
+    assert (tmp_path / "caught").exists()
+    assert not is_alive(child)
+
+
+def test_ctrl_z_that_no_shell_could_undo_stops_nothing(tmp_path: Path):
+    handled = "from keras_bert_flow.interrupts import handle_signals; handle_signals(); " + PARENT
+    parent = subprocess.Popen(
+        (sys.executable, "-u", "-c", handled, "-c", CATCHER, str(tmp_path / "caught")),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # of an orphaned process group
+    )
+    child = int(parent.stdout.readline().split()[1])
+    os.kill(parent.pid, signal.SIGTSTP)
+    os.kill(parent.pid, signal.SIGTERM)
+    assert parent.wait(PATIENCE_SECONDS) == TERMINATED
     assert (tmp_path / "caught").exists()
     assert not is_alive(child)
 

@@ -27,14 +27,15 @@ def send(number):
     os.kill(os.getpid(), number)
 
 
-def test_requests_to_stop_are_noted_however_often():
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_requests_to_stop_are_noted_however_often(number, capfd):  # SIGHUP silences a terminal; these are files
+    before = signal.getsignal(number)
     with stop_requests() as requested:
         assert not requested.is_set()
-        send(signal.SIGTERM)
+        send(number)
         assert requested.is_set()
-        send(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
+        send(number)
+    assert signal.getsignal(number) is before
 
 
 def test_second_interrupt_stops_at_once(capfd):
