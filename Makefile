@@ -53,7 +53,7 @@ test test-all: $(VENV)/.installed-all
 .test-jax .test-tensorflow .test-torch: .test-%:
 	KERAS_BACKEND=$* $(PYTEST) $(BACKEND_TESTS) $(SELECTED)
 
-# Flink and Spark, where FLINK_JOB_SERVER_JAR and SPARK_JOB_SERVER_JAR name their job servers: docs/cluster.md.
+# Prism, Flink and Spark, where PRISM_LOCATION, FLINK_JOB_SERVER_JAR and SPARK_JOB_SERVER_JAR name them: docs/cluster.md.
 test-cluster: $(VENV)/.installed-all
 	KERAS_BACKEND=torch $(PYTEST) tests/beam_jobs/test_cluster.py
 

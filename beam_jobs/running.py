@@ -26,6 +26,7 @@ DEFAULT_RUNNER = "FnApiRunner"  # Beam's own default first looks for a Go binary
 _USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
 _TRACED_ERROR = re.compile(rf"(?:{'|'.join(error.__name__ for error in _USER_ERRORS)}): (.+?)(?:\\n|\n|$)")
 _TRACED_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_PRISM_MODULE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 _UNREACHED = re.compile(r"Unable to fetch remote (?:job server jar|prism binary) at (\S+?):? ")
 _SECRETS = ("--s3_access_key_id", "--s3_secret_access_key", "--s3_session_token", "--azure_connection_string")
 _HDFS_OPTIONS = "--hdfs_"  # of Beam's own filesystem for it
@@ -73,7 +74,7 @@ def _run(pipeline: beam.Pipeline, options: PipelineOptions, folder: Path) -> Non
             raise ValueError(
                 f"A runner's own program must be installed or downloadable. Received: {runner}, with none at "
                 f"{reason[1]}. Name one on this machine: --flink_job_server_jar, --spark_job_server_jar or "
-                "--prism_location."
+                f"--prism_location (`go install {_PRISM_MODULE}@v{beam.__version__}` builds it)."
             ) from error
         raise
 

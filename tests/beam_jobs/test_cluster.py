@@ -1,9 +1,10 @@
-"""The bytes of this machine from Flink and Spark: `make test-cluster`, where their job servers are.
+"""The bytes of this machine from Prism, Flink and Spark: `make test-cluster`, where their programs are.
 
-FLINK_JOB_SERVER_JAR and SPARK_JOB_SERVER_JAR name Beam's jars, each of which brings an engine of its own. FLINK_MASTER
-(host:port) and SPARK_MASTER (spark://host:port) name running clusters in their place; their workers are those of a pool
-that each machine runs (docs/cluster.md), by default at localhost:50000 or as WORKER_POOL says. A pool that is started
-here shares no folder with the job: it writes to an object store.
+PRISM_LOCATION names Beam's Prism, a program; FLINK_JOB_SERVER_JAR and SPARK_JOB_SERVER_JAR name Beam's jars, each of
+which brings an engine of its own. FLINK_MASTER (host:port) and SPARK_MASTER (spark://host:port) name running clusters
+in their place; their workers are those of a pool that each machine runs (docs/cluster.md), by default at
+localhost:50000 or as WORKER_POOL says. A pool that is started here shares no folder with the job: it writes to an
+object store.
 """
 
 import os
@@ -19,20 +20,25 @@ pytestmark = pytest.mark.slow
 
 OBJECTIVES = ("mlm_nsp", "mlm", "mlm_sop", "rtd")
 OUTPUT = f"s3://{BUCKET}/out"
-JARS = {"Flink": "FLINK_JOB_SERVER_JAR", "Spark": "SPARK_JOB_SERVER_JAR"}
+PROGRAMS = {
+    "Prism": ("PRISM_LOCATION", "--prism_location", "Beam's Prism, a program"),
+    "Flink": ("FLINK_JOB_SERVER_JAR", "--flink_job_server_jar", "Beam's job server for Flink, a jar"),
+    "Spark": ("SPARK_JOB_SERVER_JAR", "--spark_job_server_jar", "Beam's job server for Spark, a jar"),
+}
 MASTERS = {"Flink": ("FLINK_MASTER", "--flink_master"), "Spark": ("SPARK_MASTER", "--spark_master_url")}
 
 
-@pytest.fixture(params=list(JARS))
+@pytest.fixture(params=list(PROGRAMS))
 def engine(request):
-    """Return the name of an engine and the options with which its job server, and its cluster, are found."""
+    """Return the options with which an engine's program, and its cluster, are found."""
     name = request.param
-    jar = os.environ.get(JARS[name])
-    if not jar:
-        pytest.skip(f"{JARS[name]} must name Beam's job server for {name}, a jar")
-    variable, option = MASTERS[name]
-    master = [f"{option}={os.environ[variable]}"] if variable in os.environ else []
-    return name, [f"--runner={name}Runner", f"--{name.lower()}_job_server_jar={jar}", *master]
+    variable, option, what = PROGRAMS[name]
+    program = os.environ.get(variable)
+    if not program:
+        pytest.skip(f"{variable} must name {what}")
+    master, master_option = MASTERS.get(name, ("", ""))
+    cluster = [f"{master_option}={os.environ[master]}"] if master in os.environ else []
+    return [f"--runner={name}Runner", f"{option}={program}", *cluster]
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ def below(store, name):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_records_have_the_bytes_of_this_machine(objective, engine, pool, store, corpus, vocabulary_file, tmp_path):
     here = build(corpus, vocabulary_file, tmp_path / "here", objective=objective)
-    run_job(corpus, vocabulary_file, f"{OUTPUT}/r", *engine[1], *pool, f"--objective={objective}")
+    run_job(corpus, vocabulary_file, f"{OUTPUT}/r", *engine, *pool, f"--objective={objective}")
     assert below(store, "r") == read_folder(here)
 
 
@@ -72,7 +78,7 @@ def test_records_have_the_bytes_of_this_machine(objective, engine, pool, store, 
 def test_records_have_the_same_bytes_in_the_process_of_the_job(
     exchange, engine, built, corpus, vocabulary_file, tmp_path
 ):
-    options = [*engine[1], "--environment_type=LOOPBACK", f"--exchange={exchange}"]
+    options = [*engine, "--environment_type=LOOPBACK", f"--exchange={exchange}"]
     run_job(corpus, vocabulary_file, tmp_path / "r", *options)
     assert read_folder(tmp_path / "r") == read_folder(built)
 
@@ -81,5 +87,5 @@ def test_vocabulary_has_the_bytes_of_this_machine(engine, pool, store, corpus, t
     from beam_jobs.build_vocabulary import build_vocabulary
 
     here = build_vocabulary(corpus, VocabularyConfig(size=300), tmp_path / "here")
-    run_vocabulary_job(corpus, f"{OUTPUT}/v", 300, *engine[1], *pool)
+    run_vocabulary_job(corpus, f"{OUTPUT}/v", 300, *engine, *pool)
     assert below(store, "v") == read_folder(here)
