@@ -16,7 +16,7 @@ from beam_jobs.exchange.choice import choose_exchange
 from beam_jobs.measuring import MeasureCorpus
 from beam_jobs.pairing import MASKING, BuildRecords, PoolDocuments, RecordRule
 from beam_jobs.publishing import JobFolders, check_place_of, publish_result, read_published
-from beam_jobs.reading import READING, ReadCorpus, tell_ignored, tell_rejected
+from beam_jobs.reading import READING, ReadCorpus, name_inputs, tell_ignored, tell_rejected
 from beam_jobs.results import COUNTERS, WriteResults, read_results
 from beam_jobs.running import run_pipeline
 from beam_jobs.sharding import WRITING, WriteShards, plan_shards
@@ -24,15 +24,16 @@ from beam_jobs.storage import BeamStorage
 from beam_jobs.tokenizing import TOKENIZING, TokenizeDocuments
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.input_states import hold
 from keras_bert_flow.job_progress import plan_parts
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import FileSummary
 from keras_bert_flow.records.publish import Contents
-from keras_bert_flow.stages.digests import corpus_digests
+from keras_bert_flow.stages.digests import corpus_digests, hold_corpus
 from keras_bert_flow.stages.records import records_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.objectives.registry import check_joining, find_objective
-from keras_bert_flow.text.tokenizers.files import copy_tokenizer, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import copy_tokenizer, list_tokenizer_files, read_tokenizer_file
 
 
 def build_records(
@@ -63,18 +64,21 @@ def build_records(
     """
     check_place_of(output)
     vocabulary_file = check_local(vocabulary_file, "The vocabulary")
+    storage = BeamStorage(options)
+    files, inputs = hold_corpus(corpus, storage)
+    inputs |= hold(*list_tokenizer_files(vocabulary_file))
     tokenizer = read_tokenizer_file(vocabulary_file, cased)
     check_joining(records.objective, tokenizer)
-    storage = BeamStorage(options)
 
     def build(folders: JobFolders) -> Contents:
-        files, counters = _run(corpus, RecordRule(records, tokenizer, seed), folders, options)
+        tell_ignored(corpus, storage)
+        written, counters = _run(files, RecordRule(records, tokenizer, seed), folders, options)
         copy_tokenizer(vocabulary_file, folders.work)
         facts = {"cased": tokenizer.cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
-        return Contents(records.model_dump() | facts, corpus_digests(corpus, storage), counters, files)
+        return Contents(records.model_dump() | facts, corpus_digests(files, storage), counters, written)
 
-    key = records_key(corpus, records, vocabulary_file, cased, seed, storage)
-    folder = publish_result(output, "records", key, build, options)
+    key = records_key(files, records, vocabulary_file, cased, seed, storage)
+    folder = publish_result(output, "records", key, build, options, inputs)
     check_rejected(read_published(folder).counters, corpus.max_rejected_share)  # an old one may have a looser limit
     return folder
 
@@ -101,14 +105,13 @@ def _run(
     plan_parts(READING, TOKENIZING, MASKING, WRITING)
     run_pipeline(build, options, folders.scratch)
     results, counters = read_results(folders.place)
-    tell_ignored(corpus, BeamStorage(options))
     counters = tell_rejected(counters, folders.work, corpus.max_rejected_share)
     objective = find_objective(rule.config.objective)
     if counters.get("documents_train", 0) < objective.needed_documents or not counters.get("instances_train"):
         facts, remedy = explain_lack(counters)
         raise ValueError(
             f"A corpus must hold {objective.needed}. "
-            f"Received: {', '.join(corpus.input)}, with {counters.get('documents_train', 0)} to train on and "
+            f"Received: {name_inputs(corpus.input)}, with {counters.get('documents_train', 0)} to train on and "
             f"{counters.get('documents_held_out', 0)} held out{facts and f'; {facts}'}. {remedy}"
         )
     return [FileSummary(*summary) for summary in results], counters

@@ -19,18 +19,19 @@ from beam_jobs.exchange.choice import choose_exchange
 from beam_jobs.exchange.exchange import Items
 from beam_jobs.places import new_place, open_bytes
 from beam_jobs.publishing import JobFolders, check_place_of, publish_result, read_published
-from beam_jobs.reading import READING, ReadCorpus, Texts, tell_ignored, tell_rejected
+from beam_jobs.reading import READING, ReadCorpus, Texts, name_inputs, tell_ignored, tell_rejected
 from beam_jobs.results import COUNTERS, CountingDoFn, WriteResults, read_results
 from beam_jobs.running import run_pipeline
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
+from keras_bert_flow.input_states import hold
 from keras_bert_flow.job_progress import DOCUMENTS, JobPart, note, plan_parts
 from keras_bert_flow.records.publish import Contents
-from keras_bert_flow.stages.digests import corpus_digests
+from keras_bert_flow.stages.digests import corpus_digests, hold_corpus
 from keras_bert_flow.stages.vocabulary import vocabulary_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
-from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.normalization import clean_text, normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import MAX_REMEMBERED_CHARACTERS
 from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
@@ -62,21 +63,27 @@ def build_vocabulary(
     """
     check_place_of(output)
     storage = BeamStorage(options)
+    if vocabulary.file is None:
+        files, inputs = hold_corpus(corpus, storage)
+    else:
+        files, inputs = corpus, hold(*list_tokenizer_files(vocabulary.file))
 
     def build(folders: JobFolders) -> Contents:
         if vocabulary.file is not None:
             read_tokenizer_file(vocabulary.file, vocabulary.cased).write(folders.work)
             return Contents(vocabulary.model_dump(), {}, {})
         plan_parts(READING, COUNTING, CHOOSING)
-        word_counts, counters = count_words(corpus, vocabulary.cased, folders, options)
+        tell_ignored(corpus, storage)
+        word_counts, counters = count_words(files, vocabulary.cased, folders, options)
         note(CHOOSING, 0)
         pieces = learn_vocabulary(
             word_counts, vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
         )
         write_vocabulary(folders.work / VOCABULARY_FILE, pieces)
-        return Contents(vocabulary.model_dump(), corpus_digests(corpus, storage), counters)
+        return Contents(vocabulary.model_dump(), corpus_digests(files, storage), counters)
 
-    folder = publish_result(output, "vocabulary", vocabulary_key(corpus, vocabulary, storage), build, options)
+    key = vocabulary_key(files, vocabulary, storage)
+    folder = publish_result(output, "vocabulary", key, build, options, inputs)
     check_rejected(read_published(folder).counters, corpus.max_rejected_share)  # an old one may have a looser limit
     return folder
 
@@ -102,13 +109,12 @@ def count_words(
 
     run_pipeline(build, options, folders.scratch)
     results, counters = read_results(folders.place)
-    tell_ignored(corpus, BeamStorage(options))
     counters = tell_rejected(counters, folders.work, corpus.max_rejected_share)
     word_counts, of_words = read_counts(results, MAX_PLACES)
     if not of_words["distinct_words"]:
         facts, remedy = explain_lack(counters | {"documents_without_tokens": counters.get("documents", 0)})
         raise ValueError(
-            f"A corpus must hold text. Received: {', '.join(corpus.input)}, without a word{facts and f'; {facts}'}. "
+            f"A corpus must hold text. Received: {name_inputs(corpus.input)}, without a word{facts and f'; {facts}'}. "
             f"{remedy}"
         )
     counters |= of_words

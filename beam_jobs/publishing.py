@@ -27,9 +27,10 @@ from beam_jobs.runners import check_reach
 from beam_jobs.running import job_folder
 from beam_jobs.storage import check_reachable
 from keras_bert_flow.artifacts import removed_on_leaving
+from keras_bert_flow.input_states import NOTHING_HELD, InputStates
 from keras_bert_flow.local_paths import check_local, find_scheme
 from keras_bert_flow.records.manifest import MANIFEST, Manifest, read_manifest, write_manifest
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.records.publish import Contents, check_key, publish
 from keras_bert_flow.stores.store import HDFS
 from keras_bert_flow.text.corpus.storage import is_remote
 
@@ -66,6 +67,7 @@ def publish_result(
     key: str,
     build: Callable[[JobFolders], Contents],
     options: Sequence[str] = (),
+    inputs: InputStates = NOTHING_HELD,
 ) -> str | Path:
     """Build and publish a result, unless it is already published; return its folder.
 
@@ -75,20 +77,21 @@ def publish_result(
         key: content key of the result.
         build: fills the folders and describes their contents.
         options: Beam's options, which may include how to reach the place.
+        inputs: states of the inputs from before they were digested.
     Raises:
         FileExistsError: the output exists and holds something else, or the result with a file missing.
         OSError: the place is not writable.
-        ValueError: the place cannot be reached.
+        ValueError: the place cannot be reached, or an input has changed.
     """
     check_reach(str(output), options)
     if is_remote(str(output)):
-        return _publish_remote(str(output).rstrip("/"), stage, key, build, options)
+        return _publish_remote(str(output).rstrip("/"), stage, key, build, options, inputs)
 
     def build_here(work: Path) -> Contents:
         with job_folder(work) as folder:
             return build(JobFolders(work, folder, str(folder)))
 
-    return publish(output, stage, key, build_here)
+    return publish(output, stage, key, build_here, inputs=inputs)
 
 
 def check_place_of(output: str | Path) -> None:
@@ -130,13 +133,19 @@ def read_published(folder: str | Path) -> Manifest:
 
 
 def _publish_remote(
-    output: str, stage: str, key: str, build: Callable[[JobFolders], Contents], options: Sequence[str]
+    output: str,
+    stage: str,
+    key: str,
+    build: Callable[[JobFolders], Contents],
+    options: Sequence[str],
+    inputs: InputStates,
 ) -> str:
     check_remote_output(output, options)
     if exists(f"{output}/{MANIFEST}"):
         _check_finished(output, read_published(output), key)
         _remove_leftovers(output)  # of a job that was killed after its last step, publishing
         return output
+    check_key(output, stage, lambda _: key)
     _remove_leftovers(output)
     place = f"{output}/{_WORK}/{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory() as folder, removed_on_leaving(folder), _lease(output, place):
@@ -144,6 +153,7 @@ def _publish_remote(
         work.mkdir()
         scratch.mkdir()
         contents = build(JobFolders(work, scratch, place))
+        inputs.check()
         manifest = write_manifest(work, stage, key, **vars(contents))
         names = [file.name for file in manifest.files]
         for name in (*names, MANIFEST):

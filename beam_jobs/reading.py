@@ -15,7 +15,7 @@ from beam_jobs.results import COUNTERS, CountingDoFn
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.job_progress import DOCUMENTS, MB, JobPart, expect, note
 from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault, read_texts
-from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_ignored, find_inputs
+from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_ignored, find_inputs, find_left_out
 from keras_bert_flow.text.corpus.rejected import (
     NAMED_FILES,
     check_rejected,
@@ -180,15 +180,23 @@ def tell_rejected(counters: dict[str, int], folder: Path, max_share: float) -> d
 
 
 def tell_ignored(corpus: CorpusConfig, storage: Storage) -> None:
-    """Log which files in the folders of a corpus were not read."""
-    if ignored := find_ignored(corpus.input, storage):
-        more = f" and {len(ignored) - NAMED_FILES:,} more" if len(ignored) > NAMED_FILES else ""
+    """Log which files in the folders of a corpus were not read, and which results there were left out."""
+    if left_out := find_left_out(corpus.input, storage):
         logging.getLogger("keras_bert_flow").warning(
-            "Not read in the folders of the corpus, with other endings than %s: %s%s.",
-            ", ".join(SUFFIXES),
-            ", ".join(ignored[:NAMED_FILES]),
-            more,
+            "Results of this program are no text, and were left out: %s.", name_inputs(left_out)
         )
+    if ignored := find_ignored(corpus.input, storage):
+        logging.getLogger("keras_bert_flow").warning(
+            "Not read in the folders of the corpus, with other endings than %s: %s.",
+            ", ".join(SUFFIXES),
+            name_inputs(ignored),
+        )
+
+
+def name_inputs(paths: Sequence[str]) -> str:
+    """Name the first few inputs of a corpus in a message, and count the others."""
+    more = f" and {len(paths) - NAMED_FILES:,} more" if len(paths) > NAMED_FILES else ""
+    return ", ".join(paths[:NAMED_FILES]) + more
 
 
 def _rejecting_files(counters: Mapping[str, int]) -> list[tuple[str, str, int]]:

@@ -8,13 +8,14 @@ from typing import BinaryIO
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystem import BeamIOError, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_jobs.remote_files import exists, find_file, make_s3_client, match_files, open_remote
 from keras_bert_flow.artifacts import SETTLED_SECONDS
 from keras_bert_flow.local_paths import find_scheme
+from keras_bert_flow.outputs import MANIFEST, WORK_SUFFIX, is_manifest
 from keras_bert_flow.stores.store import HDFS
 from keras_bert_flow.text.corpus.storage import LOCAL, is_remote
 
@@ -58,14 +59,32 @@ class BeamStorage:
             return LOCAL.open(path)
         return open_remote(path)
 
+    def is_output(self, folder: str) -> bool:
+        if not is_remote(folder):
+            return LOCAL.is_output(folder)
+        if folder.endswith(f"/{WORK_SUFFIX}"):
+            return True
+        if _find(manifest := f"{folder}/{MANIFEST}") is None:
+            return False
+        with open_remote(manifest) as file:
+            return is_manifest(file)
+
+    def find_state(self, path: str) -> str | None:
+        found = _find(path)
+        return found and f"{found.size_in_bytes} {found.last_updated_in_seconds}"
+
     def find_version(self, path: str) -> str | None:
-        try:
-            found = find_file(path)
-        except (BeamIOError, OSError):  # opening it says why
-            return None
+        found = _find(path)
         if found is None or not 0 < found.last_updated_in_seconds < time.time() - SETTLED_SECONDS:
             return None  # a file that has just been written may be written again with the same time
         return f"{found.size_in_bytes} {found.last_updated_in_seconds}"
+
+
+def _find(path: str) -> FileMetadata | None:
+    try:
+        return find_file(path)
+    except (BeamIOError, OSError):  # opening it says why
+        return None
 
 
 def check_reachable(path: str) -> None:

@@ -18,10 +18,10 @@ from flows.stages import (
     make_records,
     run_stage,
 )
-from keras_bert_flow.artifacts import work_folder
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.outputs import work_folder
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.objectives.registry import find_objective

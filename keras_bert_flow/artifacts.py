@@ -19,7 +19,7 @@ from typing import Any
 from keras_bert_flow.interrupts import on_leaving
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.locks import locked
-from keras_bert_flow.outputs import existing_output
+from keras_bert_flow.outputs import existing_output, work_folder
 
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
 CHUNK_BYTES = 1 << 20
@@ -119,16 +119,10 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
             raise
 
 
-def work_folder(output: str | Path) -> Path:
-    """Return the folder in which an output is built."""
-    output = Path(output).absolute()
-    return output.with_name(f".{output.name}.work")
-
-
 def write_atomically(path: str | Path, content: bytes) -> None:
     """Write a file atomically: readers see the old bytes or the new ones."""
     path = Path(path)
-    temporary = _temporary_path(path)
+    temporary = temporary_path(path)
     try:
         with removed_on_leaving(temporary):
             with open(temporary, "wb") as file:
@@ -157,7 +151,7 @@ def removed_on_leaving(path: str | Path) -> Iterator[None]:
 
 def follow_umask(path: Path) -> None:
     """Set a file's mode according to the umask; some libraries create files that only their owner can read."""
-    probe = _temporary_path(path)  # `os.umask` would change the umask for other threads
+    probe = temporary_path(path)  # `os.umask` would change the umask for other threads
     probe.touch()
     mode = probe.stat().st_mode & 0o777
     probe.unlink()
@@ -195,7 +189,8 @@ def _remove(folder: Path) -> None:
         time.sleep(0.1)
 
 
-def _temporary_path(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
+    """Return a name next to a file, for its content until it is complete."""
     return path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
 
 

@@ -2,14 +2,26 @@
 
 import errno
 import os
+import re
 import stat
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from keras_bert_flow.local_paths import check_local
 
 MANIFEST = "manifest.json"  # marks a published folder; see `records.manifest`
+MANIFEST_FIELDS = ("stage", "key", "config", "inputs", "files", "counters", "version", "digest")
 MAX_PATH_BYTES = 4096 - 256  # PATH_MAX of Linux, minus room for the files within the output
+_ENDS_BYTES = 1 << 20  # of a manifest, read at the beginning and at the end to recognise it
+_MOST_NAMES = 4  # our manifests still have this many field names after a bit flip
+WORK_SUFFIX = ".work"
+MODEL_FILES = ("config.json", "model.safetensors")
+EXPORTED = "export.json"  # of an exported model
+_UNPUBLISHED = re.compile(
+    r"\..+\.work|\.work|[0-9a-f]{16}\.damaged-\d+"
+)  # work folders; results that `kbf run` set aside
 SUFFIX_BYTES = len("..lock.work")  # of the names next to an output while it is built
 
 
@@ -77,6 +89,76 @@ def check_place(path: str | Path) -> None:
     longest = max(len(os.fsencode(part)) for part in path.relative_to(folder).parts)
     if place != path and longest + SUFFIX_BYTES > os.statvfs(folder).f_namemax:
         raise _error(errno.ENAMETOOLONG, path)
+
+
+def check_apart(output: str | Path, inputs: Iterable[str | Path], name: str = "The output") -> None:
+    """Check that writing an output replaces and removes nothing that is read.
+
+    Links of both kinds, and names that differ in case alone where the system makes no difference, are the same file.
+
+    Args:
+        inputs: files and folders.
+        name: what the output is, to begin messages with.
+    Raises:
+        ValueError: the output is an input, a file in one, or an input lies where the output is built.
+    """
+    output = Path(output)
+    for path in map(Path, inputs):
+        if not path.exists():
+            continue
+        is_within = path.is_dir() and output.is_file() and output.resolve().is_relative_to(path.resolve())
+        if is_within or (output.exists() and output.samefile(path) and not path.is_dir()):
+            raise ValueError(
+                f"{name} must not replace what is read. Received: {output}, which is{' in' * is_within} the input "
+                f"{path}. Choose another path."
+            )
+        if path.resolve().is_relative_to(work := work_folder(output).resolve()):
+            raise ValueError(
+                f"{name} must not be built where an input lies. Received: {path}, in {work}, the work folder of "
+                f"{output}. Move the input, or choose another path."
+            )
+
+
+def work_folder(output: str | Path) -> Path:
+    """Return the folder in which an output is built."""
+    output = Path(output).absolute()
+    return output.with_name(f".{output.name}{WORK_SUFFIX}")
+
+
+def is_output(folder: Path) -> bool:
+    """Return whether a folder holds what this project made, or is making: a result, a model, or one set aside."""
+    if _UNPUBLISHED.fullmatch(folder.name) or is_result(folder):
+        return True
+    return (folder / EXPORTED).is_file() or all((folder / name).is_file() for name in MODEL_FILES)
+
+
+def walk_input(folder: Path) -> Iterator[Path]:
+    """Yield an input folder and all that lies below it, except what is hidden and published results."""
+    for place, names, files in os.walk(folder):
+        yield Path(place)
+        names[:] = [name for name in names if name[0] != "." and not is_result(Path(place) / name)]
+        yield from (Path(place) / name for name in files if name[0] != ".")
+
+
+def is_result(folder: Path) -> bool:
+    """Return whether a folder holds a manifest written by this project, whole or damaged.
+
+    Other programs write files of that name too, such as manifests of web pages.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return is_manifest(file)
+
+
+def is_manifest(file: BinaryIO) -> bool:
+    """Return whether an open file is a manifest written by this project, whole or damaged."""
+    content = file.read(_ENDS_BYTES)
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(len(content), end - _ENDS_BYTES))
+    content += file.read(_ENDS_BYTES)
+    return sum(f'"{name}"'.encode() in content for name in MANIFEST_FIELDS) >= _MOST_NAMES
 
 
 def existing_output(output: Path) -> FileExistsError:

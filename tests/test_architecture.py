@@ -18,10 +18,12 @@ BACKENDS = ("keras", "tensorflow", "jax", "torch")
 EVERYTHING = None
 ALLOWED = {
     # The last two, which come with Beam, only where a file needs them.
-    "text": "by_name json_documents local_paths terminal numpy tokenizers pyarrow zstandard",
-    "records": "arrivals artifacts json_documents local_paths machine outputs numpy google_crc32c",
+    "text": "by_name json_documents local_paths outputs terminal numpy tokenizers pyarrow zstandard",
+    "records": "arrivals artifacts input_states json_documents local_paths machine outputs numpy google_crc32c",
     # What lies elsewhere is fetched; `fsspec` is loaded when something does, the next two when it is on HDFS.
-    "stores": "arrivals artifacts extras local_paths locks records terminal fsspec requests urllib3 huggingface_hub",
+    "stores": (
+        "arrivals artifacts extras local_paths locks outputs records terminal fsspec requests urllib3 huggingface_hub"
+    ),
     "data": "arrivals text records stores tasks json_documents terminal grain numpy",
     "backends": "machine keras numpy grain jax tensorflow torch",
     "layers": "backends by_name keras",
@@ -29,31 +31,30 @@ ALLOWED = {
     # The backends where the file of one is loaded.
     "distribution": "config data backends layers models keras numpy jax tensorflow torch",
     "training": (
-        "config artifacts interrupts json_documents stages local_paths own_packages precision_choice progress data "
-        "backends models distribution conversion layers markdown stores tasks text records keras numpy scipy "
-        "safetensors"
+        "config artifacts input_states interrupts json_documents outputs stages local_paths own_packages "
+        "precision_choice progress data backends models distribution conversion layers markdown stores tasks text "
+        "records keras numpy scipy safetensors"
     ),
-    "tasks": "by_name text pydantic json_documents local_paths numpy sklearn scipy",
+    "tasks": "by_name text pydantic json_documents local_paths outputs numpy sklearn scipy",
     "evaluation": (
-        "lineage tasks data prediction models conversion artifacts config json_documents stages local_paths "
-        "job_progress precision_choice records training "
+        "lineage tasks data prediction models conversion artifacts input_states config json_documents stages "
+        "local_paths job_progress precision_choice records training "
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),
     "conversion": (
-        "backends by_name layers models records stores artifacts json_documents local_paths terminal safetensors numpy "
-        "text machine markdown ml_dtypes "
-        "extras h5py keras keras_hub tokenizers"
+        "backends by_name layers models records stores artifacts input_states json_documents local_paths terminal "
+        "safetensors numpy text machine markdown ml_dtypes extras h5py keras keras_hub tokenizers"
     ),
     "prediction": (
-        "by_name records artifacts json_documents local_paths outputs stores tasks data terminal text conversion "
-        "models numpy scipy"
+        "by_name records artifacts input_states json_documents local_paths outputs stores tasks data terminal text "
+        "conversion models numpy scipy"
     ),
     # The runtimes of its formats, each where its file is loaded.
     "export": (
-        "by_name artifacts conversion data extras local_paths models outputs prediction stores tasks text keras numpy "
-        "job_progress ai_edge_litert jax onnx onnxruntime tensorflow tensorflow_text tf2onnx torch"
+        "by_name artifacts conversion data extras input_states local_paths models outputs prediction stores tasks text "
+        "keras numpy job_progress ai_edge_litert jax onnx onnxruntime tensorflow tensorflow_text tf2onnx torch"
     ),
-    "doctor": "text records config artifacts stages json_documents terminal numpy scipy",
+    "doctor": "text records config artifacts input_states stages json_documents terminal numpy scipy",
     "config": "tasks local_paths terminal yaml_documents pydantic",
     "arrivals": "",
     "artifacts": "interrupts local_paths locks outputs",
@@ -61,7 +62,7 @@ ALLOWED = {
     "machine": "",
     "import_closure": "",
     "tuning": "config yaml_documents optuna",
-    "stages": "arrivals import_closure config artifacts records text",
+    "stages": "arrivals import_closure config artifacts input_states outputs records text",
     "by_name": "",
     "builtin": "artifacts stages records text",
     # Each of the two where the file of its logger is loaded.
@@ -72,20 +73,21 @@ ALLOWED = {
     "exit_status": "",
     "interrupts": "exit_status",
     "beam_jobs": (
-        "text records config artifacts exit_status interrupts stages stores local_paths locks terminal apache_beam "
-        "numpy job_progress zstandard"
+        "text records config artifacts exit_status input_states interrupts outputs stages stores local_paths locks "
+        "terminal apache_beam numpy job_progress zstandard"
     ),
     "flows": EVERYTHING,
     "cli": EVERYTHING,
     "local_paths": "",
     "outputs": "local_paths",
+    "input_states": "arrivals outputs",
     "json_documents": "terminal",
     "yaml_documents": "yaml",
     "terminal": "",
     "extras": "versions",
     "preflight": (
-        "config conversion data distribution doctor extras local_paths models os_errors outputs prediction records "
-        "stores tasks text training"
+        "config conversion data distribution doctor extras input_states local_paths models os_errors outputs "
+        "prediction records stores tasks text training"
     ),
     "precision_choice": "config machine",
     "planning": "config models preflight text numpy",

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from keras_bert_flow.artifacts import work_folder
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.job_progress import MB, expect, following_job
 from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.outputs import work_folder
 from keras_bert_flow.progress import working
 
 LEAST_BYTES = 50_000  # less is shown as 0.0 MB

@@ -15,6 +15,7 @@ from keras_bert_flow.conversion.codecs.safetensors_file import find_dtype
 from keras_bert_flow.conversion.formats.adapter import Adapter
 from keras_bert_flow.conversion.formats.registry import find_format, recognise
 from keras_bert_flow.conversion.surgery import keep_layers, set_positions, set_tied, set_vocabulary
+from keras_bert_flow.input_states import hold
 
 HUGGING_FACE = "huggingface"
 
@@ -72,9 +73,10 @@ def convert(
     Raises:
         FileNotFoundError: a file is missing.
         FileExistsError: `output` exists.
-        ValueError: a file is damaged, or a format is unknown or cannot hold the model.
+        ValueError: a file is damaged or changes meanwhile, or a format is unknown or cannot hold the model.
     """
     path, name = Path(path), source or recognise(Path(path))
+    inputs = hold(*([path] if path.exists() else path.parent.glob(f"{path.name}.*")))
     known = find_format(target)
     if dtype not in known.dtypes:
         raise ValueError(f"Numbers of {known.title} must be {' or '.join(known.dtypes)}. Received: dtype={dtype}.")
@@ -101,6 +103,7 @@ def convert(
         with publishing(output) as folder:
             remarks += known.write(checkpoint, folder, dtype)
             _compare(checkpoint, known.read(folder, cased), dtype)
+            inputs.check()
     architecture = (checkpoint.config.get("architectures") or ["?"])[0]
     parameters = sum(math.prod(shape) for shape in checkpoint.tensors.shapes.values())
     return Conversion(name, target, architecture, len(checkpoint.tensors), parameters, remarks)

@@ -16,6 +16,7 @@ from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.doctor.layout import make_layout
 from keras_bert_flow.doctor.record_counts import RecordCounts
 from keras_bert_flow.doctor.record_verdicts import judge_records
+from keras_bert_flow.input_states import hold
 from keras_bert_flow.records.batches import encode_examples
 from keras_bert_flow.records.example import decode_example
 from keras_bert_flow.records.manifest import FileSummary
@@ -24,7 +25,7 @@ from keras_bert_flow.records.schema import FEATURE_KINDS, decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile, name_record_file, write_tfrecords
 from keras_bert_flow.stages.records import imported_key
 from keras_bert_flow.text.objectives.registry import check_joining
-from keras_bert_flow.text.tokenizers.files import copy_tokenizer, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import copy_tokenizer, list_tokenizer_files, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 TRAIN, HELD_OUT = "train", "held_out"
@@ -58,6 +59,7 @@ def import_records(
         FileNotFoundError: a file is missing.
         ValueError: a file is damaged, or its records do not match their description; the message says what is wrong.
     """
+    held = hold(*_find(files), *_find(held_out), *list_tokenizer_files(vocabulary_file))
     parts, tokenizer, config = check_import(files, records, vocabulary_file, cased, held_out)
     key, inputs = imported_key(config, parts, vocabulary_file)
 
@@ -79,7 +81,7 @@ def import_records(
 
     if not parts[HELD_OUT]:
         _logger.warning("No records are held out, so no run on these can be judged. Name some with --held-out.")
-    return publish(output, "records", key, build)
+    return publish(output, "records", key, build, inputs=held)
 
 
 def check_import(

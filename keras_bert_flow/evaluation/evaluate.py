@@ -35,6 +35,7 @@ from keras_bert_flow.evaluation.summary import (
     verdict,
 )
 from keras_bert_flow.evaluation.usage import write_commands, write_python
+from keras_bert_flow.input_states import NOTHING_HELD, hold
 from keras_bert_flow.job_progress import JobPart, expect, note, plan_parts
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.lineage.links import find_source
@@ -116,6 +117,9 @@ def write_evaluation(
     phases = [*map(Path, earlier), pretrained]
 
     config = fetch_tables(resolve_precision(config))
+    tables = [config.task.train, config.task.dev, *config.task.extra_dev.values()]
+    pairs_file = config.evaluation.minimal_pairs
+    inputs = hold(finetuned, records, *phases, *tables, *([pairs_file] if pairs_file else []))
     key = evaluation_key(config, finetuned, records, phases)
 
     def build(work: Path) -> Contents:
@@ -171,7 +175,7 @@ def write_evaluation(
         write_report(work / "report.html", report)
         return Contents(config.model_dump(mode="json"), evaluation_inputs(finetuned, records, phases))
 
-    return publish(output, "evaluation", key, build)
+    return publish(output, "evaluation", key, build, inputs=inputs | (files.inputs if files else NOTHING_HELD))
 
 
 def _predict_runs(

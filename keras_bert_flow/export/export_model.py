@@ -16,13 +16,15 @@ from keras_bert_flow.export.kinds import find_kind
 from keras_bert_flow.export.registry import find_export_format
 from keras_bert_flow.export.request import check_export, choose_backend
 from keras_bert_flow.export.served_model import ServedModel, StringInputs, load_served
+from keras_bert_flow.input_states import hold
 from keras_bert_flow.job_progress import JobPart, note, plan_parts
 from keras_bert_flow.local_paths import check_local
+from keras_bert_flow.outputs import EXPORTED
 from keras_bert_flow.prediction.derived_task import find_task, has_task
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE
 
-DESCRIPTION = "export.json"
+DESCRIPTION = EXPORTED
 WRITING, LOADING = JobPart("writing"), JobPart("loading it in its runtime")
 
 
@@ -53,6 +55,7 @@ def export_model(
     """
     output, backend = check_local(output), choose_backend(format, keras.backend.backend())
     folder = fetch(folder)
+    inputs = hold(folder)
     tokenizer: Any = check_export(folder, output, format, backend, int8, asked_as, strings)
     plan_parts(WRITING, LOADING, COMPARING)
     note(WRITING, 0)
@@ -77,6 +80,7 @@ def export_model(
             {name: folder / name for name in (CONFIG, *TOKENIZER, TASK_FILE) if (folder / name).is_file()}, place
         )
         write_json(place / DESCRIPTION, _describe(known, model, folder, format, int8, comparison))
+        inputs.check()
     return comparison
 
 

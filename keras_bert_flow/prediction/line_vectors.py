@@ -4,13 +4,14 @@ import hashlib
 import json
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from keras_bert_flow.artifacts import KEY_LENGTH, canonical_json, file_digest, publishing
+from keras_bert_flow.input_states import NOTHING_HELD, InputStates
 from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.index_folder import INDEX, REMEDY, check_index, no_index
@@ -33,20 +34,30 @@ class LineVectors:
         path: the file.
         lines: int64, (rows, 2). The number of each line, from 1, and its byte offset.
         vectors: float32, (rows, hidden), of length 1; may be memory-mapped.
+        state: of the file from before it was read.
     """
 
     path: Path
     lines: np.ndarray
     vectors: np.ndarray
+    state: InputStates = NOTHING_HELD
 
     def read(self, rows: np.ndarray) -> list[str]:
-        """Return the texts of some rows."""
+        """Return the texts of some rows; ValueError if the file has changed."""
         with self.path.open("rb") as file:
-            return [_read_line(file, int(self.lines[row, 1])) for row in rows]
+            texts = [_read_line(file, int(self.lines[row, 1])) for row in rows]
+        self.state.check()
+        return texts
 
 
 def load_line_vectors(
-    path: str | Path, embedder: Embedder, model: str | Path, index: str | Path | None = None, follow: Callable = iter
+    path: str | Path,
+    embedder: Embedder,
+    model: str | Path,
+    index: str | Path | None = None,
+    follow: Callable = iter,
+    state: InputStates = NOTHING_HELD,
+    model_state: InputStates = NOTHING_HELD,
 ) -> LineVectors:
     """Return the vectors of a file's lines, from the index, which is built if it does not exist.
 
@@ -55,20 +66,29 @@ def load_line_vectors(
         model: the directory of the embedder.
         index: a folder; None keeps nothing.
         follow: takes the batches and yields them again, to show progress.
+        state: of the file from before it was read.
+        model_state: of the model from before it was loaded.
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file has no text, a line is not UTF-8, or the index is of other lines or another model.
+        ValueError: the file has no text, a line is not UTF-8, the index is of other lines or another model, or the file
+            or the model has changed.
     """
     path = Path(path)
     check_lines_file(path)
     if index is None:
         lines = _find_lines(path)
-        return LineVectors(path, lines, _embed(path, lines, embedder, np.empty, follow))
+        vectors = _embed(path, lines, embedder, np.empty, follow)
+        state.check()
+        return LineVectors(path, lines, vectors, state)
+    inputs = state | model_state
     index, facts = Path(index), _describe(path, embedder, Path(model))
     if not index.exists():
         with publishing(index) as work:
             _write_index(work, path, facts, embedder, follow)
-    return open_index(index, path, facts, embedder.hidden_dim)
+            inputs.check()
+    found = open_index(index, path, facts, embedder.hidden_dim)
+    inputs.check()
+    return replace(found, state=state)
 
 
 def _describe(path: Path, embedder: Embedder, model: Path) -> dict[str, Any]:

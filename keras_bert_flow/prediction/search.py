@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.input_states import hold
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.line_vectors import load_line_vectors
@@ -23,7 +24,8 @@ class SemanticSearch:
         follow: takes the batches of lines and yields them again, to show progress.
     Raises:
         FileNotFoundError: the model or the file is missing.
-        ValueError: the file has no text or is not UTF-8; the index is of other lines or another model.
+        ValueError: the file has no text or is not UTF-8; the index is of other lines or another model; the file or the
+            model changes meanwhile.
     """
 
     def __init__(
@@ -36,8 +38,9 @@ class SemanticSearch:
     ):
         if index is not None:
             check_local(index, "The index")
+        held = hold(lines), hold(model)
         self.embedder = Embedder(model, pooling, normalize=True)
-        self.lines = load_line_vectors(lines, self.embedder, model, index, follow)
+        self.lines = load_line_vectors(lines, self.embedder, model, index, follow, *held)
 
     def search(self, queries: Sequence[str], top: int = 5) -> list[dict[str, Any]]:
         """Find the `top` nearest lines for each query; ties are in the order of the file.

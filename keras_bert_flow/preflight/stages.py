@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from keras_bert_flow.config.pipeline import PipelineConfig
@@ -13,6 +14,7 @@ from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.distribution.batches import check_devices
 from keras_bert_flow.doctor.importing import check_import
 from keras_bert_flow.extras import check_backend, check_installed
+from keras_bert_flow.input_states import hold
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.poolings import BAG_OF_WORDS
 from keras_bert_flow.models.sizes import resolve_shape
@@ -176,12 +178,16 @@ def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) ->
     """Check the inputs of `kbf finetune`, and return the task's data for the model; None for the built-in task."""
     check_output(output)
     check_installed(config.loggers)
+    inputs = hold(model)
     settings = check_initial_model(model)
     check_task_length(config.finetuning.sequence_length, settings["max_positions"])
     check_trained_part(config, find_family(settings.pop("family")).shape(**settings))
     if config.finetuning.pooling == BAG_OF_WORDS:
         check_words_head(model)
-    return None if config.task.train == BUILTIN else read_task_data(config, read_tokenizer(model))
+    if config.task.train == BUILTIN:
+        return None
+    data = read_task_data(config, read_tokenizer(model))
+    return replace(data, inputs=inputs | data.inputs)
 
 
 def check_report_stage(

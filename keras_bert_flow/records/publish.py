@@ -1,12 +1,14 @@
 """Publish a result once: build its folder, describe it in a manifest, and reuse it in later runs."""
 
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.artifacts import KEY_LENGTH, publishing
+from keras_bert_flow.input_states import NOTHING_HELD, InputStates
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.costs import noting_cost
 from keras_bert_flow.records.manifest import (
@@ -17,6 +19,8 @@ from keras_bert_flow.records.manifest import (
     read_manifest,
     write_manifest,
 )
+
+_KEY = re.compile(rf"[0-9a-f]{{{KEY_LENGTH}}}")
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ def publish(
     build: Callable[[Path], Contents],
     resumable: bool = False,
     scratch: str | None = None,
+    inputs: InputStates = NOTHING_HELD,
 ) -> Path:
     """Return the folder of a result, after `build(work folder)` if it does not exist yet.
 
@@ -56,21 +61,25 @@ def publish(
         build: fills the work folder and returns its contents.
         resumable: keep the work folder when the build fails or is killed, so that the next one can resume.
         scratch: a folder in the work folder that a resumed build needs and the result does not.
+        inputs: states of the inputs from before they were digested; a resumable `build` checks them before it keeps
+            anything to resume from.
     Raises:
         FileExistsError: `output` exists and holds something else, or the result with a file missing or damaged.
         OSError: the location cannot be written.
-        ValueError: `output` is not on a local disk.
+        ValueError: `output` is not on a local disk, or is named by another key, or an input has changed.
     """
     output = check_local(output)
     find_key = key if callable(key) else lambda config: key
     if _is_published(output, find_key):
         return output
     _refuse_damaged(output, find_key)
+    check_key(output, stage, find_key)
     try:
         with publishing(output, resumable) as work:
             if not _is_published(work, find_key):  # it is if a kill came between the manifest and the rename
                 with noting_cost(work):
                     contents = build(work)
+                inputs.check()
                 write_manifest(work, stage, find_key(contents.config), **vars(contents), without=scratch)
             if scratch:
                 shutil.rmtree(work / scratch, ignore_errors=True)
@@ -78,6 +87,21 @@ def publish(
         if not _is_published(output, find_key):  # it is if another process made the result while this one waited
             raise
     return output
+
+
+def check_key(output: str | Path, stage: str, find_key: Callable[[Mapping[str, Any]], str]) -> None:
+    """Raise ValueError if the folder of a run's stage, `<stage>/<key>`, is to hold a result of another key.
+
+    `kbf run` names the folder, and then starts the command that makes it.
+    """
+    folder = Path(output)
+    if folder.parent.name != stage or not _KEY.fullmatch(folder.name):
+        return
+    if (key := find_key({})) != folder.name:
+        raise ValueError(
+            f"A folder named by a key must hold its result. Received: {folder}, for the result {key}: an input or the "
+            "program has changed since the key was found. Run again, or choose another name."
+        )
 
 
 def _refuse_damaged(folder: Path, find_key: Callable[[Mapping[str, Any]], str]) -> None:

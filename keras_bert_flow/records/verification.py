@@ -1,13 +1,9 @@
 """Verify what a stage reads from published folders: any of their files or folders."""
 
-from dataclasses import fields
 from pathlib import Path
 
-from keras_bert_flow.records.manifest import MANIFEST, Manifest, check_file, read_manifest
-
-_NAMES = [f'"{field.name}"'.encode() for field in fields(Manifest)]
-_ENDS_BYTES = 1 << 20  # read at the beginning and at the end, before a manifest is parsed
-_MOST_NAMES = 4  # our manifests still have this many field names after a bit flip
+from keras_bert_flow.outputs import is_result
+from keras_bert_flow.records.manifest import Manifest, check_file, read_manifest
 
 
 def verify(*paths: str | Path) -> None:
@@ -46,17 +42,6 @@ def find_manifest(folder: Path) -> tuple[Path, Manifest] | None:
         ValueError: the manifest is damaged.
     """
     for place in (folder, *folder.parents):
-        if is_ours(place / MANIFEST):
+        if is_result(place):
             return place, read_manifest(place)
     return None
-
-
-def is_ours(path: Path) -> bool:
-    """Return whether a file is a manifest written by this project, whole or damaged."""
-    if not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        content = file.read(_ENDS_BYTES)
-        file.seek(max(file.tell(), path.stat().st_size - _ENDS_BYTES))
-        content += file.read(_ENDS_BYTES)
-    return sum(name in content for name in _NAMES) >= _MOST_NAMES

@@ -14,6 +14,8 @@ from keras_bert_flow.arrivals import list_digests
 from keras_bert_flow.artifacts import file_digest
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.input_states import InputStates, hold, hold_remote
+from keras_bert_flow.outputs import walk_input
 from keras_bert_flow.records.manifest import MANIFEST, manifest_digest, read_manifest
 from keras_bert_flow.records.results import INFORMATIONAL, SCORES
 from keras_bert_flow.records.verification import verify
@@ -50,6 +52,14 @@ def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, 
     return {f"corpus-{number}": digest for number, digest in enumerate(digests)}
 
 
+def hold_corpus(corpus: CorpusConfig, storage: Storage = LOCAL) -> tuple[CorpusConfig, InputStates]:
+    """Return a corpus whose inputs are the files that are there now, and their states before they are read."""
+    paths = find_inputs(corpus.input, storage)
+    local = hold(*(path for path in paths if not is_remote(path)))
+    held = local | hold_remote([path for path in paths if is_remote(path)], storage.find_state)
+    return corpus.model_copy(update={"input": tuple(paths)}), held
+
+
 def task_digests(config: PipelineConfig) -> dict[str, str]:
     """Digest the train and dev tables of the task: files, or folders of files as in RACE."""
     return {name: digest_table(Path(getattr(config.task, name))) for name in ("train", "dev")}
@@ -72,7 +82,7 @@ def folder_files(folder: Path) -> dict[str, str]:
     """Return the sha256 of each file of a folder except informational ones, from its manifest if it has one.
 
     Files in subfolders count, such as `1_Pooling/config.json`, which defines the pooling of a sentence-transformers
-    model; those in hidden folders, such as `.git` and `.cache`, do not.
+    model; what is hidden, such as `.git` and `.cache`, and published results do not: see `outputs.walk_input`.
     """
     folder = Path(folder)
     verify(folder)
@@ -81,11 +91,10 @@ def folder_files(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is not one. Check the path.")
     elsewhere = list_digests(folder)  # if only the manifest has been fetched
-    places = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} | elsewhere.keys()
-    seen = [place for place in sorted(places) if not any(part.startswith(".") for part in place.parts[:-1])]
+    places = {path.relative_to(folder) for path in walk_input(folder) if path.is_file()} | elsewhere.keys()
     return {
         place.as_posix(): elsewhere.get(place) or file_digest(folder / place)
-        for place in seen
+        for place in sorted(places)
         if place.name not in INFORMATIONAL | SCORES
     }
 
@@ -108,7 +117,9 @@ def digest_table(path: Path) -> str:
     verify(path)
     if not path.is_dir():
         return file_digest(path)
-    return ",".join(f"{file.relative_to(path)}:{file_digest(file)}" for file in sorted(path.rglob("*.txt")))
+    return ",".join(
+        f"{file.relative_to(path)}:{file_digest(file)}" for file in sorted(walk_input(path)) if file.suffix == ".txt"
+    )
 
 
 def _digest_input(path: str, corpus: CorpusConfig, storage: Storage, stopped: threading.Event) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 from keras_bert_flow.arrivals import find_carrier
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.outputs import is_result
 from keras_bert_flow.records.manifest import MANIFEST, FileSummary, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
-from keras_bert_flow.records.verification import is_ours
 from keras_bert_flow.stores.cache import enter, fetched_root, leave, leave_all, make_room
 from keras_bert_flow.stores.download import Download, is_here
 from keras_bert_flow.stores.hub import fetch_from_hub, is_of_hub
@@ -83,7 +83,7 @@ def find_published(address: str) -> tuple[Store, PurePosixPath, Path, tuple[File
             continue
         folder = _enter(store.address, content)
         write_atomically(folder / MANIFEST, content)
-        if is_ours(folder / MANIFEST):
+        if is_result(folder):
             return store, PurePosixPath(*parts[len(parts) - above :]), folder, _read_files(store, folder)
         leave(folder.parent)
     return None

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from keras_bert_flow.artifacts import work_folder, write_atomically
+from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.local_paths import find_address, find_scheme
 from keras_bert_flow.locks import locked
+from keras_bert_flow.outputs import work_folder
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.stores.cache import outputs_root
 from keras_bert_flow.stores.fetching import fetch

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.artifacts import canonical_json, removed_on_leaving, work_folder
+from keras_bert_flow.artifacts import canonical_json, removed_on_leaving
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.distribution.cluster import Cluster
 from keras_bert_flow.distribution.starting import start_cluster
 from keras_bert_flow.models.sizes import resolve_shape
+from keras_bert_flow.outputs import work_folder
 from keras_bert_flow.records.publish import Contents
 
 

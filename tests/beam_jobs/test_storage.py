@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import signal
 import threading
 import time
@@ -208,3 +209,15 @@ def test_library_is_looked_for_without_importing_it():
 def test_unknown_scheme_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"one of gs://, s3://, .* Received: ftp://b/a\.txt\."):
         find_inputs(["ftp://b/a.txt"], BeamStorage())
+
+
+def test_results_at_a_remote_place_are_no_text(remote):
+    for name in ("runs/vocabulary/0/vocab.txt", "runs/records/1/.work/2/vocab.txt", "page/page.txt"):
+        FILES[f"memory://bucket/text/{name}"] = b"text"
+    fields = ("stage", "key", "config", "inputs", "files", "counters")
+    FILES["memory://bucket/text/runs/vocabulary/0/manifest.json"] = json.dumps(dict.fromkeys(fields)).encode()
+    FILES["memory://bucket/text/page/manifest.json"] = b'{"name": "of the web"}'
+    names = ["a.txt", "deep/b.txt.zst", "page/page.txt"]
+    for pattern, found in (("text", names), ("text/**.txt", ["a.txt", "page/page.txt"])):
+        paths = [f"memory://bucket/text/{name}" for name in found]
+        assert find_inputs([f"memory://bucket/{pattern}"], BeamStorage()) == paths

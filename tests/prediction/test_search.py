@@ -1,6 +1,8 @@
 """Lines are found by what they mean; vectors are kept once, and refused for other lines or another model."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -154,3 +156,25 @@ def test_a_real_model_finds_what_is_meant(tmp_path):
     found = search.search(list(ASKED), top=2)
     assert {one["query"]: one["hits"][0]["line"] for one in found} == ASKED
     assert all(one["hits"][0]["score"] > one["hits"][1]["score"] + 0.1 for one in found)
+
+
+@pytest.mark.parametrize("name", ["lines.txt", "model/config.json"])
+def test_index_of_an_input_that_is_replaced_meanwhile_is_refused(model, lines, tmp_path, name):
+    shutil.copytree(model, tmp_path / "model")
+
+    def swap(batches):
+        os.rename(tmp_path / name, tmp_path / "kept")
+        shutil.copyfile(tmp_path / "kept", tmp_path / name)
+        os.replace(tmp_path / "kept", tmp_path / name)
+        yield from batches
+
+    with pytest.raises(ValueError, match=rf"An input must not change .*{name}, changed since"):
+        kbf.SemanticSearch(tmp_path / "model", lines, tmp_path / "index", follow=swap)
+    assert not [path for path in tmp_path.iterdir() if "index" in path.name]
+
+
+def test_hits_of_lines_that_change_during_a_session_are_refused(model, lines):
+    search = kbf.SemanticSearch(model, lines)
+    lines.write_text("w9 " * 40)
+    with pytest.raises(ValueError, match="lines.txt, changed since"):
+        search.search(["w1 w2"])

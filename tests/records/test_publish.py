@@ -161,3 +161,14 @@ def test_scratch_is_neither_listed_nor_published(killed, tmp_path):
         publish(tmp_path / "out", "training", "key", never, resumable=True, scratch="checkpoints")
     assert names_in(tmp_path / "out") == ["a.txt", "costs.jsonl", "manifest.json"]
     assert [file.name for file in read_manifest(tmp_path / "out").files] == ["a.txt"]
+
+
+def test_folder_named_by_a_key_is_refused_another_result(tmp_path):
+    """`kbf run` names the folder by the key that it found; the command finds its own from the inputs of its time."""
+    place, key = tmp_path / "records" / ("0" * 15 + "a"), "f" * 16
+    with pytest.raises(ValueError, match=rf"named by a key .* Received: {place}, for the result {key}"):
+        publish(place, "records", key, never)
+    with pytest.raises(ValueError, match="named by a key"):
+        publish(place, "records", lambda config: key, never)
+    assert publish(place.with_name(key), "records", key, fill) == place.with_name(key)
+    assert publish(tmp_path / "mine" / place.name, "records", key, fill).is_dir()  # of no run

@@ -5,7 +5,16 @@ import os
 
 import pytest
 
-from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_inputs, input_format, is_jsonl, open_input
+from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.text.corpus.inputs import (
+    SUFFIXES,
+    find_ignored,
+    find_inputs,
+    find_left_out,
+    input_format,
+    is_jsonl,
+    open_input,
+)
 
 
 @pytest.fixture
@@ -91,3 +100,62 @@ def test_format_follows_from_the_suffix_alone():
 def test_remote_path_needs_a_storage():
     with pytest.raises(ValueError, match="needs Apache Beam's filesystems. Received: gs://bucket/a.txt"):
         find_inputs(["gs://bucket/a.txt"])
+
+
+@pytest.fixture
+def with_results(folder):
+    """The folder with a store of results in it, one set aside and one being made; a web page; and a model."""
+
+    def fill(work):
+        (work / "vocab.txt").write_text("[PAD]")
+        (work / "deep").mkdir()
+        (work / "deep" / "log.jsonl").write_text("{}")
+        return Contents()
+
+    runs = folder / "runs" / "vocabulary"
+    publish(runs / "0123456789abcdef", "vocabulary", "0123456789abcdef", fill)
+    for name in (".fedcba9876543210.work/a/vocab.txt", "0123456789abcdee.damaged-1/vocab.txt", "../page/page.txt"):
+        (runs / name).parent.mkdir(parents=True)
+        (runs / name).write_text("text")
+    (folder / "runs" / "page" / "manifest.json").write_text('{"name": "a page of the web", "start_url": "/"}')
+    (folder / "model").mkdir()
+    for name in ("config.json", "model.safetensors", "vocab.txt"):
+        (folder / "model" / name).write_text("text")
+    (folder / "link").symlink_to(runs)
+    (folder / "linked.txt").symlink_to(runs / "0123456789abcdef" / "vocab.txt")
+    return folder
+
+
+TEXT = sorted([*ALL, "runs/page/page.txt"])
+
+
+def test_results_in_a_folder_of_text_are_left_out(with_results):
+    assert find_inputs([str(with_results)]) == under(with_results, TEXT)
+    runs = with_results / "runs" / "vocabulary"
+    left_out = [".fedcba9876543210.work", "0123456789abcdee.damaged-1", "0123456789abcdef"]
+    assert find_left_out([str(with_results)]) == [str(with_results / "model"), *under(runs, left_out)]
+    assert find_ignored([str(with_results)]) == under(with_results, ["runs/page/manifest.json", "sub/notes.md"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("**/*.txt", [name for name in TEXT if name.endswith(".txt")]),  # also what is behind links
+        ("*/*/*.txt", ["runs/page/page.txt"]),
+        ("runs/vocabulary/0123456789abcdef", ["runs/vocabulary/0123456789abcdef/vocab.txt"]),
+        ("model/vocab.txt", ["model/vocab.txt"]),
+    ],
+)
+def test_globs_lead_to_no_result_and_names_do(with_results, pattern, names):
+    found = [path for path in find_inputs([str(with_results / pattern)]) if path.endswith(".txt")]
+    assert found == under(with_results, names)
+
+
+def test_glob_that_leads_to_results_alone_is_refused(with_results):
+    with pytest.raises(FileNotFoundError, match="only results of this program: .*0123456789abcde"):
+        find_inputs([str(with_results / "runs" / "vocabulary" / "*" / "vocab.txt")])
+
+
+def test_folder_named_by_a_link_is_read(with_results, tmp_path):
+    (tmp_path / "text").symlink_to(with_results)
+    assert [os.path.realpath(path) for path in find_inputs([str(tmp_path / "text")])] == under(with_results, TEXT)

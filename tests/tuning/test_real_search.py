@@ -12,8 +12,8 @@ import yaml
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from keras_bert_flow.artifacts import work_folder
 from keras_bert_flow.json_documents import read_json
+from keras_bert_flow.outputs import work_folder
 from keras_bert_flow.records.manifest import read_manifest
 from tests.patience import PATIENCE_SECONDS, wait_until
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
+from keras_bert_flow.outputs import walk_input
 from keras_bert_flow.tasks.formats.rows import (
     abridge,
     parse_object,
@@ -125,7 +126,7 @@ def _find_objects(path: Path) -> Iterator[tuple[str, dict]]:
     if not path.exists():
         raise FileNotFoundError(f"Examples must be in a file or folder. Received: {path}, which is not one. Check it.")
     if path.is_dir():
-        files = sorted(path.rglob("*.txt"))
+        files = sorted(file for file in walk_input(path) if file.suffix == ".txt")
     elif require_ending(path, (".jsonl", ".txt")) == ".txt":
         files = [path]
     else:

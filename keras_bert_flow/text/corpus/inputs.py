@@ -1,6 +1,7 @@
 """Find and open corpus files, of any supported format and compression."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -11,17 +12,21 @@ from keras_bert_flow.text.corpus.unpacking import PACKED_SUFFIXES, unpack
 PARQUET = ".parquet"  # compresses its columns itself
 LINE_SUFFIXES = (".txt", ".jsonl")
 DAMAGED_ERRORS = (EOFError, OSError, ValueError)  # when reading; pyarrow's are subclasses of OSError and ValueError
+_GLOB = re.compile(r"[*?[]")
 SUFFIXES = (*(line + packed for line in LINE_SUFFIXES for packed in ("", *PACKED_SUFFIXES)), PARQUET)
 
 
 def find_inputs(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
     """Expand files, folders and globs into a sorted list of corpus files.
 
+    What this project made is never text: results, models and work folders in a folder, or where a glob leads, are left
+    out. A file or folder that is itself named is read, whatever it is.
+
     Raises:
         FileNotFoundError: a pattern matches nothing, or a folder contains no corpus file.
         ValueError: a file is of another kind, or its location cannot be reached.
     """
-    paths = sorted({path for pattern in patterns for path in _expand(pattern, storage)})
+    paths = sorted({path for pattern in patterns for path in _expand(pattern, storage)[0]})
     found = sorted({_identity(path): path for path in paths}.values())  # each file once, however it was named
     for path in found:
         if not path.endswith(SUFFIXES):
@@ -31,12 +36,18 @@ def find_inputs(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
     return found
 
 
+def find_left_out(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
+    """Return the folders with results of this project that `find_inputs` leaves out."""
+    return sorted({folder for pattern in patterns for folder in _expand(pattern, storage)[1]})
+
+
 def find_ignored(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]:
     """Return the files in corpus folders that are not read because of their suffix, except hidden ones."""
     ignored = {
         path
         for pattern in patterns
-        for path in {*storage.find(pattern, ("",))} - {*storage.find(pattern, SUFFIXES)}
+        for path in {*_leave_out(pattern, storage.find(pattern, ("",)), storage)[0]}
+        - {*storage.find(pattern, SUFFIXES)}
         if not any(part.startswith((".", "_")) for part in path.removeprefix(pattern).split("/"))
     }
     return sorted(ignored)
@@ -111,14 +122,37 @@ def is_jsonl(path: str) -> bool:
     return input_format(path).startswith(".jsonl")
 
 
-def _expand(pattern: str, storage: Storage) -> list[str]:
-    matches = storage.find(pattern, SUFFIXES) if pattern else []
+def _expand(pattern: str, storage: Storage) -> tuple[list[str], list[str]]:
+    """Return the files of a pattern, and the folders with results that are left out."""
+    matches, left_out = _leave_out(pattern, storage.find(pattern, SUFFIXES) if pattern else [], storage)
     if not matches:
+        only = f", which has only results of this program: {left_out[0]}" if left_out else ""
         raise FileNotFoundError(
-            f"An input must be a file, a folder or a glob that matches. Received: {pattern or repr(pattern)}. "
+            f"An input must be a file, a folder or a glob that matches. Received: {pattern or repr(pattern)}{only}. "
             "Check the path."
         )
-    return matches
+    return matches, left_out
+
+
+def _leave_out(pattern: str, paths: Sequence[str], storage: Storage) -> tuple[list[str], list[str]]:
+    """Return the files that lie in no output below the fixed part of a pattern, and the outputs of the others."""
+    if not paths or pattern in paths:  # a file that is named itself
+        return list(paths), []
+    fixed = _GLOB.split(pattern, maxsplit=1)
+    start = _identity(fixed[0].rstrip("/") if len(fixed) == 1 else os.path.dirname(fixed[0]) or ".")
+    outputs: dict[str, str | None] = {}  # folder → the output that it is or lies in
+
+    def find_output(folder: str) -> str | None:
+        if folder not in outputs:
+            above = os.path.dirname(folder)
+            if above == folder or start == folder or start.startswith(os.path.join(folder, "")):
+                outputs[folder] = None
+            else:
+                outputs[folder] = find_output(above) or (folder if storage.is_output(folder) else None)
+        return outputs[folder]
+
+    kept = [path for path in paths if find_output(os.path.dirname(_identity(path))) is None]
+    return kept, sorted({*filter(None, outputs.values())})
 
 
 def _identity(path: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.outputs import is_output
 
 
 class Storage(Protocol):
@@ -21,8 +22,14 @@ class Storage(Protocol):
             OSError: it does not exist, or may not be read.
         """
 
-    def find_version(self, path: str) -> str | None:
+    def is_output(self, folder: str) -> bool:
+        """Return whether a folder holds what this project made; see `outputs.is_output`."""
+
+    def find_state(self, path: str) -> str | None:
         """Return what changes with the content of a remote file, such as its size and time; None if that is unknown."""
+
+    def find_version(self, path: str) -> str | None:
+        """Return the state of a remote file; None if it may change again without another one."""
 
 
 class LocalStorage:
@@ -40,6 +47,12 @@ class LocalStorage:
 
     def open(self, path: str) -> BinaryIO:
         return open(path, "rb")
+
+    def is_output(self, folder: str) -> bool:
+        return is_output(Path(folder))
+
+    def find_state(self, path: str) -> str | None:
+        return None
 
     def find_version(self, path: str) -> str | None:
         return None

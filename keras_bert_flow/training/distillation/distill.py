@@ -8,6 +8,7 @@ import keras
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.input_states import hold
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.flops import count_flops
@@ -56,6 +57,7 @@ def distill(
         source=teacher,
         is_new=settings.start == "random",
         objective=Distillation(settings.soft_target_weight > 0, settings.hidden_state_weight > 0),
+        inputs=hold(records, teacher),
         find_key=partial(distillation_key, config, records, teacher),
         find_inputs=partial(distillation_inputs, records, teacher),
         find_identity=partial(distillation_identity, config, records, teacher),

@@ -14,6 +14,7 @@ from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_files import read_json
 from keras_bert_flow.conversion.hf_config import read_shape
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.input_states import hold
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.publish import Contents, publish
@@ -61,7 +62,7 @@ def finetune(
         data: output of `read_task_data` for this configuration and model, if already read.
     Raises:
         FileNotFoundError: a table or the model is missing.
-        ValueError: a table or the model is unusable; the message says why.
+        ValueError: a table or the model is unusable, or changes meanwhile; the message says why.
         Interrupted: on SIGTERM or SIGINT; run again to resume.
     """
     check_local(output)
@@ -71,11 +72,13 @@ def finetune(
             "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind
         )
     model = fetch(model)
+    inputs = hold(model)
     check_whole(model)
     key = finetuning_key(config, model)
     check_trained_part(config, read_shape(read_json(model / "config.json"), str(model / "config.json")))
     tokenizer = read_tokenizer(model)
     data = data or read_task_data(config, tokenizer)
+    data = replace(data, inputs=inputs | data.inputs)
 
     def build(work: Path) -> Contents:
         scored = replace(data, word_score=score_word_baseline(config, data))
@@ -100,7 +103,7 @@ def finetune(
         return Contents(written, {"model": folder_digest(model)})
 
     with arithmetic(config.finetuning.precision):
-        return publish(output, "finetuning", key, build, resumable=True)
+        return publish(output, "finetuning", key, build, resumable=True, inputs=data.inputs)
 
 
 def list_starts(config: PipelineConfig) -> Iterator[tuple[str, PipelineConfig]]:

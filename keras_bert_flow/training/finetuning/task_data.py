@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.input_states import NOTHING_HELD, InputStates, hold
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.core.features import Features
@@ -27,12 +28,18 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """A task with its labels, and the examples of its files; `extra_dev` has the names in the settings."""
+    """A task with its labels, and the examples of its files.
+
+    Attributes:
+        extra_dev: has the names in the settings.
+        inputs: states of the files from before they were read.
+    """
 
     task: Task
     training: Sequence[Any]
     dev: Sequence[Any]
     extra_dev: dict[str, Sequence[Any]]
+    inputs: InputStates = NOTHING_HELD
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class TaskData:
         guess_score: main metric on the dev table of the majority baseline, which predicts what is commonest in the
             training table. None: unknown.
         word_score: the same for the TF-IDF baseline. None: unknown, or the kind of task has no such baseline.
+        inputs: states of the files, and of what else they were encoded with, from before they were read.
     """
 
     task: Task
@@ -53,6 +61,7 @@ class TaskData:
     unreachable: Mapping[str, Unreachable] = field(default_factory=dict)
     guess_score: float | None = None
     word_score: float | None = None
+    inputs: InputStates = NOTHING_HELD
 
 
 def read_task_files(config: PipelineConfig) -> TaskFiles:
@@ -63,13 +72,14 @@ def read_task_files(config: PipelineConfig) -> TaskFiles:
         ValueError: a file does not fit the task; the message names file and row.
     """
     task = make_task(**config.task.arguments)
+    inputs = hold(config.task.train, config.task.dev, *config.task.extra_dev.values())
     verify(config.task.train, config.task.dev, *config.task.extra_dev.values())
     training = task.read(config.task.train, config.finetuning.max_train_examples)
     extra_dev = {name: task.read(path) for name, path in config.task.extra_dev.items()}
     check_label_counts(config, training)
     learnt = task.learn(training)
     check_label_words(config.finetuning.label_words, learnt.labels)
-    return TaskFiles(learnt, training, task.read(config.task.dev), extra_dev)
+    return TaskFiles(learnt, training, task.read(config.task.dev), extra_dev, inputs)
 
 
 def check_task_files(config: PipelineConfig) -> TaskFiles:
@@ -107,7 +117,7 @@ def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
             _logger.warning("%s", describe_unreachable(name, counts))
         encoded[name] = features
     guessed = files.task.score(files.dev, files.task.guess(files.training, files.dev))[files.task.main_metric]
-    return TaskData(files.task, encoded["train"], files.dev, encoded["dev"], unreachable, guessed)
+    return TaskData(files.task, encoded["train"], files.dev, encoded["dev"], unreachable, guessed, inputs=files.inputs)
 
 
 def write_unreachable(folder: Path, data: TaskData) -> None:

@@ -103,6 +103,7 @@ class TaskRuns:
                 if not may_fail:
                     raise
                 run |= {"seconds": None, "score": None, "failure": str(error)}
+            self._data.inputs.check()
             write_atomically(folder / RUN_FILE, json.dumps(run | {"identity": self._identity}).encode())
         for name in (CHECKPOINTS, BEST):  # also if a previous process was killed before this
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -173,10 +174,10 @@ class TaskRuns:
         total_steps = settings.epochs * batches.steps_per_epoch
         self._compile(total_steps)
         is_chosen = settings.publish == "best"
-        checkpoints = Checkpoints(folder / CHECKPOINTS, identity, keep=1)
+        checkpoints = Checkpoints(folder / CHECKPOINTS, identity, keep=1, inputs=self._data.inputs)
         if settings.head_start == "probe" and is_head_new and not checkpoints.find()[0]:  # else it is already fitted
             self._start_head(run["seed"])
-        best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen)
+        best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen, inputs=self._data.inputs)
         callbacks = self._callbacks
         if settings.patience_epochs is not None:
             loss = "dev_loss" if run["start"] == RANDOM else None

@@ -8,6 +8,7 @@ import keras
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.input_states import hold
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.with_head import ModelWithHead
@@ -46,8 +47,8 @@ def pretrain(
             vocabulary of the records. The optimizer, its schedule, and heads that the directory lacks are new.
     Raises:
         FileNotFoundError: a file of the records, or of the initial model, is missing.
-        ValueError: the records are damaged or do not fit the model, the initial model does not fit either, or a
-            checkpoint belongs to another run.
+        ValueError: the records are damaged or do not fit the model, the initial model does not fit either, a checkpoint
+            belongs to another run, or an input changes meanwhile.
         Interrupted: on SIGTERM or SIGINT; run again to resume.
     """
     check_local(output)
@@ -60,6 +61,7 @@ def pretrain(
         source=initial,
         is_new=initial is None,
         objective=None,
+        inputs=hold(records, *([] if initial is None else [initial])),
         find_key=partial(pretraining_key, config, records, initial),
         find_inputs=partial(pretraining_inputs, records, initial),
         find_identity=partial(pretraining_identity, config, records, initial),

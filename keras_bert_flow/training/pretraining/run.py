@@ -15,6 +15,7 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
+from keras_bert_flow.input_states import InputStates
 from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
@@ -56,6 +57,7 @@ class Recipe:
         source: a model directory with the same vocabulary, the initial model or the teacher; None: there is none.
         is_new: whether the weights of the model are new.
         objective: the training objective; None: that of the records.
+        inputs: states of the records and the source from before they were digested.
         find_key: returns the content key, from the settings of earlier steps.
         find_inputs: returns the digests of the inputs.
         find_identity: returns the identity of the run; see `state.identity`.
@@ -70,6 +72,7 @@ class Recipe:
     source: Path | None
     is_new: bool
     objective: Objective | None
+    inputs: InputStates
     find_key: Callable[[Sequence], str]
     find_inputs: Callable[[], dict[str, str]]
     find_identity: Callable[[], dict[str, Any]]
@@ -136,7 +139,7 @@ def publish_run(
         return recipe.find_key(settings.get(EARLIER, ()))
 
     def publish_result(build: Callable[[Path], Contents]) -> Path:
-        return publish(output, recipe.stage, find_key, build, resumable=True, scratch=CHECKPOINTS)
+        return publish(output, recipe.stage, find_key, build, resumable=True, scratch=CHECKPOINTS, inputs=recipe.inputs)
 
     return publish_together(cluster, output, build, publish_result)
 
@@ -152,7 +155,8 @@ def _build(run: Run) -> Contents:
     seed_everything(config.seed)
     steering = {name: getattr(settings, name) for name in STEERING}
     folder, is_chosen = run.work / CHECKPOINTS, settings.publish == "best"
-    checkpoints = Checkpoints(folder, identity, settings.keep_checkpoints, steering, cluster.is_first)
+    inputs = run.recipe.inputs
+    checkpoints = Checkpoints(folder, identity, settings.keep_checkpoints, steering, cluster.is_first, inputs)
     done, _ = checkpoints.find()  # the history of the run is known from here on
     with arithmetic(settings.precision), cluster.scope():
         model = run.recipe.make_model(run.training)
@@ -165,11 +169,13 @@ def _build(run: Run) -> Contents:
         lambda step: checkpoints.list_spans(("total_steps",), step),
         is_chosen,
         cluster.is_first,
+        inputs,
     )
     with cluster.scope(), _track(run, facts) as tracker:
         compile_pretrainer(model, config, cluster)
         metrics = _train(run, model, checkpoints, best, tracker)
         tracker.finish(metrics)
+        inputs.check()  # in each process, which may see other disks
         if not cluster.is_first:
             return Contents()
         _save(run, model.find_published(), metrics | {"parameters": model.find_published().count_params()})

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.input_states import NOTHING_HELD, InputStates
 from keras_bert_flow.training.state.checkpoints import Checkpoints, DamagedError
 
 _logger = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ class BestCheckpoint:
         identity: identity of the run; see `Checkpoints`.
         list_spans: returns the settings of the steps up to a given one; see `settings_history.list_spans`.
         is_needed: whether the best checkpoint is to be published. A damaged one then raises; otherwise it is discarded.
-        is_writer: see `Checkpoints`.
+        is_writer, inputs: see `Checkpoints`.
     Raises:
         ValueError: the checkpoint is damaged and needed.
     """
@@ -34,9 +35,10 @@ class BestCheckpoint:
         list_spans: Callable[[int], list] = lambda step: [],
         is_needed: bool = False,
         is_writer: bool = True,
+        inputs: InputStates = NOTHING_HELD,
     ):
         self._folder, self._list_spans = folder, list_spans
-        self._checkpoints = Checkpoints(folder, identity, keep=1, is_writer=is_writer)
+        self._checkpoints = Checkpoints(folder, identity, keep=1, is_writer=is_writer, inputs=inputs)
         self._score = math.inf
         try:
             step, progress = self._checkpoints.find()

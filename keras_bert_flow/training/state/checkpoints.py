@@ -23,6 +23,7 @@ from safetensors.numpy import save_file
 from keras_bert_flow.artifacts import canonical_json, file_digest, follow_umask, sync_folder
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, open_tensors
+from keras_bert_flow.input_states import NOTHING_HELD, InputStates
 from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.training.state.identity import list_changes
 from keras_bert_flow.training.state.settings_history import add_change, list_earlier, list_spans
@@ -56,6 +57,8 @@ class Checkpoints:
         keep: number of newest checkpoints to keep.
         settings: settings that may change during the run and affect the result, as JSON; see `settings_history`.
         is_writer: False in a process that only reads the checkpoints of another process of the run.
+        inputs: states of what the run reads. Nothing is saved once they have changed, so the identity of a checkpoint
+            names what it was made of.
     Attributes:
         history: other settings of earlier steps, from the checkpoint found last.
     """
@@ -67,8 +70,9 @@ class Checkpoints:
         keep: int = 2,
         settings: Mapping[str, Any] | None = None,
         is_writer: bool = True,
+        inputs: InputStates = NOTHING_HELD,
     ):
-        self._is_writer = is_writer
+        self._is_writer, self._inputs = is_writer, inputs
         self._folder = folder
         self._identity, self._settings = json.loads(json.dumps([identity, settings or {}]))  # as when read back
         self._keep = keep
@@ -79,11 +83,12 @@ class Checkpoints:
         """Save the state after `step` steps; `progress` is any JSON to restore with it.
 
         Raises:
-            ValueError: a weight is NaN or infinite.
+            ValueError: a weight is NaN or infinite, or an input has changed.
             OSError: the disk is full, or the folder cannot be written; older checkpoints are unchanged.
         """
         state = _read_state(model)
         _check_finite(state, step)
+        self._inputs.check()
         if not self._is_writer:
             return
         facts = {
