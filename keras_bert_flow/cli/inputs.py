@@ -1,14 +1,19 @@
 """Look at the paths that a command is given, before it begins: on this disk, or fetched where they may be elsewhere."""
 
-from collections.abc import Iterator, Mapping
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.local_paths import check_local, find_address
+from keras_bert_flow.outputs import check_apart
 
 # What each command calls by these names may be at another place, such as s3://bucket/x.
 MODELS = ("model", "teacher", "initial_model", "base")
 FILES = ("input", "predictions", "minimal_pairs", "lines")
+OUTPUTS = ("output", "index", "target")  # what a command writes; every other path is read
+PATTERNS = ("input", "imported", "held_out", "text")  # names of text and records, which may be globs
 ANYWHERE = ("records", "vocab", "finetuned", "pretrained", "earlier", "source", *FILES, *MODELS)
 
 
@@ -21,13 +26,15 @@ def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[
         values: name of each parameter → its value.
         options: name of each parameter → the option as a user gives it.
     Raises:
-        ValueError: a path is at another place and must not be, or is a folder around models and not one.
+        ValueError: a path is at another place and must not be, or is a folder around models and not one, or is to be
+            written and read.
         FileNotFoundError, OSError: of `stores.fetching.fetch`.
     """
     paths = list(_find_paths(values))
     for name, path in paths:
         if name not in ANYWHERE:
             check_local(path, options[name])
+    _check_apart(values, [path for name, path in paths if name not in OUTPUTS and not find_address(path)])
     settled = dict(values)
     for name, path in paths:
         if name in ANYWHERE and find_address(path):
@@ -40,6 +47,38 @@ def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[
         if name in MODELS:
             check_model(settled[name])
     return settled
+
+
+def _check_apart(values: Mapping[str, Any], read: Sequence[Path]) -> None:
+    """Raise ValueError if what a command writes would replace what it reads, standard input and output included."""
+    patterns = [path for name in PATTERNS if isinstance(given := values.get(name), list) for path in given]
+    inputs = [*read, *(path for path in patterns if not find_address(path))]
+    for name in OUTPUTS:
+        output = values.get(name)
+        # The output of some commands may be elsewhere and is text; the `target` of one is no path, but a format.
+        if not (isinstance(output, Path) or (name == "output" and output)) or find_address(output):
+            continue
+        check_apart(output, inputs)
+        if _is_open(0, Path(output)):
+            raise ValueError(
+                f"The output must not replace what is read. Received: {output}, which is standard input. Choose "
+                "another path."
+            )
+    for path in map(Path, inputs):
+        if _is_open(1, path):
+            raise ValueError(
+                f"The output must not go into what is read. Received: {path}, which is standard output. Choose another "
+                "file."
+            )
+
+
+def _is_open(descriptor: int, path: Path) -> bool:
+    """Return whether a file, not a device or a pipe, is open as a descriptor."""
+    try:
+        status = os.fstat(descriptor)
+        return stat.S_ISREG(status.st_mode) and os.path.samestat(status, path.stat())
+    except OSError:
+        return False
 
 
 def check_model(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Write predictions in official formats: GLUE tables, SQuAD JSON, CoNLL columns."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ def write_official(path: str | Path, task: Task, examples: Sequence[Any], predic
     Raises:
         ValueError: the format cannot express a prediction; the message names it.
     """
-    unfinished = Path(f"{check_local(path)}.unfinished")
+    path = check_local(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         task.write_official(unfinished, examples, predictions)
         unfinished.replace(path)
