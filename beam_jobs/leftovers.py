@@ -33,6 +33,8 @@ def remove_leftovers(parent: Path) -> None:
     """
     for work in parent.glob(f".*{_WORK}"):
         with contextlib.suppress(OSError):  # owned by another user, in use by a job, or removed meanwhile
+            if work.is_symlink():  # nothing of ours
+                continue
             folders = [path for path in work.iterdir() if _JOB_FOLDER.fullmatch(path.name) and _is_quiet(path)]
             if folders:
                 with locked(work.with_suffix(_LOCK), wait=False):

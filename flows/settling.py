@@ -16,6 +16,7 @@ from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.preflight.initial_model import settle_initial_model
 from keras_bert_flow.preflight.inputs_elsewhere import fetch_inputs
+from keras_bert_flow.shared_folders import make_folder
 from keras_bert_flow.stores.cache import cache_root
 
 DEFAULT_CONFIG = "configs/quickstart.yaml"
@@ -69,7 +70,7 @@ def write_config(config: PipelineConfig) -> Path:
     path = local_runs(config) / "configs" / f"{digest}.yaml"
     content = yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode()
     if not path.is_file() or path.read_bytes() != content:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, in_store=True)
         write_atomically(path, content)
     return path
 

@@ -17,6 +17,7 @@ from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.locks import locked
 from keras_bert_flow.preflight.stages import check_label_words
 from keras_bert_flow.records.manifest import check_folder, read_manifest
+from keras_bert_flow.shared_folders import make_folder
 from keras_bert_flow.stages.corpus import CORPUS, corpus_key, resolve_builtin
 from keras_bert_flow.stages.distillation import DISTILLATION, distillation_key
 from keras_bert_flow.stages.evaluation import EVALUATION, evaluation_key
@@ -244,7 +245,7 @@ def _set_aside_damaged(stage: StageRun, on_line: Callable[[str], None]) -> None:
     folder = stage.folder
     if find_address(folder):
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent, in_store=True)
     with locked(
         folder.with_name(f".{folder.name}.lock"), tell=on_line
     ):  # writers hold it too, see `artifacts.publishing`

@@ -20,6 +20,7 @@ from keras_bert_flow.interrupts import on_leaving
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.locks import locked
 from keras_bert_flow.outputs import existing_output, work_folder
+from keras_bert_flow.shared_folders import check_work_folder, make_folder, refuse_link
 
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
 CHUNK_BYTES = 1 << 20
@@ -90,15 +91,18 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
 
     Raises:
         ValueError: `output` is not on a local disk.
-        FileExistsError: `output` exists; the caller checks first whether it is the wanted result.
+        FileExistsError: `output` exists; the caller checks first whether it is the wanted result. Or what is at the
+            path of the work folder is a link, or no folder.
         OSError: the location is not writable, or its disk is full.
     """
     output = check_local(output).absolute()
     work = work_folder(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
+    refuse_link(work)
+    make_folder(output.parent)
     with locked(output.with_name(f".{output.name}.lock")):
         if output.exists():
             raise existing_output(output)
+        check_work_folder(work)
         if not resumable:
             _remove(work)
         work.mkdir(exist_ok=resumable)  # fails if rmtree failed: old files must not be published

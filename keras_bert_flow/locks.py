@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from keras_bert_flow.interrupts import on_leaving
+from keras_bert_flow.shared_folders import name_owner, open_shared
 from keras_bert_flow.terminal import abridge, escape_controls
 
 DESCRIBED_SECONDS = 0.5  # how long to wait for a new holder to write its description
@@ -35,50 +36,56 @@ def locked(path: Path, wait: bool = True, tell: Callable[[str], None] = _logger.
     """
     has_told = False
     while True:
-        with open(path, "ab+", buffering=0) as file:  # "w" would empty the holder's file
+        with _open(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not wait:
                     raise
                 if not has_told:
-                    tell(f"Waiting for {path}, held by {_read_holder(file)}.")
+                    tell(f"Waiting for {path}, held by {read_holder(file)}.")
                     has_told = True
                 fcntl.flock(file, fcntl.LOCK_EX)
             if not _is_same_file(file, path):  # the holder before us removed it while we waited
                 continue
             try:
-                with suppress(OSError):  # a full disk is no obstacle to a lock
+                with suppress(OSError):  # a full disk, or another user's file, is no obstacle to a lock
                     file.truncate(0)
-                    file.write(_describe_process().encode(errors="replace"))
+                    file.seek(0)
+                    file.write(describe_process().encode(errors="replace"))
                 with on_leaving(lambda _: path.unlink(missing_ok=True)):
                     yield
             finally:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):  # another user's in a folder that is open to all
+                    path.unlink(missing_ok=True)
             return
 
 
 def find_holder(path: Path) -> str | None:
     """Return a description of the holder of a lock, or None if it is free; does not acquire the lock."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with _open(path, is_made=False) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return _read_holder(file)
+                return read_holder(file)
     except FileNotFoundError:
         pass
+    except PermissionError:
+        return f"a process of {name_owner(path.lstat().st_uid)}, whose lock you may not read"
     return None
 
 
-def _describe_process() -> str:
+def describe_process() -> str:
+    """Return a description of this process for those who wait for it."""
     program = Path(sys.argv[0] or "python").name
     command = shlex.join(["kbf" if program == "__main__.py" else program, *sys.argv[1:]])
     since = datetime.now().astimezone().isoformat(" ", "seconds")
     return f"process {os.getpid()} on {socket.gethostname()} since {since}: {command}"
 
 
-def _read_holder(file: IO[bytes]) -> str:
+def read_holder(file: IO[bytes]) -> str:
+    """Return what the holder of a lock wrote into its file, fit for one line."""
     deadline = time.monotonic() + DESCRIBED_SECONDS
     while True:
         file.seek(0)
@@ -86,6 +93,13 @@ def _read_holder(file: IO[bytes]) -> str:
         if holder or time.monotonic() > deadline:
             return abridge(escape_controls(holder)) or "another process"
         time.sleep(0.02)
+
+
+def _open(path: Path, is_made: bool = True) -> IO[bytes]:
+    """Open a lock file, another user's for reading only."""
+    descriptor = open_shared(path, is_made)
+    is_ours = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+    return os.fdopen(descriptor, "rb+" if is_ours else "rb", buffering=0)
 
 
 def _is_same_file(file: IO[bytes], path: Path) -> bool:

@@ -22,7 +22,8 @@ ALLOWED = {
     "records": "arrivals artifacts input_states json_documents local_paths machine outputs numpy google_crc32c",
     # What lies elsewhere is fetched; `fsspec` is loaded when something does, the next two when it is on HDFS.
     "stores": (
-        "arrivals artifacts extras local_paths locks outputs records terminal fsspec requests urllib3 huggingface_hub"
+        "arrivals artifacts extras local_paths locks outputs records shared_folders terminal fsspec requests urllib3 "
+        "huggingface_hub"
     ),
     "data": "arrivals text records stores tasks json_documents terminal grain numpy",
     "backends": "machine keras numpy grain jax tensorflow torch",
@@ -57,8 +58,9 @@ ALLOWED = {
     "doctor": "text records config artifacts input_states stages json_documents terminal numpy scipy",
     "config": "tasks local_paths terminal yaml_documents pydantic",
     "arrivals": "",
-    "artifacts": "interrupts local_paths locks outputs",
-    "locks": "interrupts terminal",
+    "artifacts": "interrupts local_paths locks outputs shared_folders",
+    "locks": "interrupts shared_folders terminal",
+    "shared_folders": "",
     "machine": "",
     "import_closure": "",
     "tuning": "config yaml_documents optuna",

@@ -17,6 +17,7 @@ from keras_bert_flow.config.tuning import TuningConfig
 from keras_bert_flow.extras import check_installed
 from keras_bert_flow.locks import locked
 from keras_bert_flow.progress import is_told, working
+from keras_bert_flow.shared_folders import check_work_folder, make_folder
 from keras_bert_flow.terminal import show
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def tune(
         folder = find_search_folder(str(config), given, tuning, objective, _show_progress)
         from keras_bert_flow.tuning.study import Search
 
-    folder.mkdir(parents=True, exist_ok=True)
+    check_work_folder(folder)
+    for place in (folder.parent, folder):
+        make_folder(place, in_store=True)
     with locked(folder / ".lock"):
         search = Search(folder, tuning, objective)
         metric = _name_metric(settings, objective)

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import IO
 
+from keras_bert_flow.shared_folders import refuse_link
+
 CACHE, LIMIT = "KBF_CACHE", "KBF_CACHE_GB"  # environment variables
 DEFAULT_LIMIT_GB = 100
 GB = 10**9
@@ -58,6 +60,7 @@ def enter(folder: Path) -> None:
     """Create a cache folder if it does not exist, and hold it until `leave` or the end of this process."""
     while folder not in _held or not _is_there(_held[folder], folder / _IN_USE):
         leave(folder)
+        refuse_link(folder)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             _held[folder] = open(folder / _IN_USE, "ab")  # noqa: SIM115 held until the process ends

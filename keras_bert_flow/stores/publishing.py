@@ -16,6 +16,7 @@ from keras_bert_flow.local_paths import find_address, find_scheme
 from keras_bert_flow.locks import locked
 from keras_bert_flow.outputs import work_folder
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
+from keras_bert_flow.shared_folders import refuse_link
 from keras_bert_flow.stores.cache import outputs_root
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.stores.mirror import Mirror
@@ -93,6 +94,7 @@ def _show_finished(address: str) -> Iterator[Path]:
 def _make(store: Store, name: str) -> Iterator[Path]:
     """Yield the folder to build, mirror its work folder, and publish the result."""
     place = _find_place(store)
+    refuse_link(place)
     place.mkdir(parents=True, exist_ok=True)
     output = place / name
     with locked(place / ".lock"):
