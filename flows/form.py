@@ -15,6 +15,7 @@ from prefect import Flow
 from prefect.runtime import flow_run
 from prefect.utilities.callables import parameter_schema
 
+from flows.plan import holding_plan
 from flows.settling import DEFAULT_CONFIG, settle_config
 from keras_bert_flow.artifacts import canonical_json
 from keras_bert_flow.config.matrix import ONE_RUN
@@ -64,7 +65,9 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
             given = signature.bind(*arguments, **named).arguments
             fields = {name: given.pop(name) for name in names if name in given}
             overrides = list_overrides(fields, given.pop(OVERRIDES, ()))
-            return run(settle_config(given.pop(CONFIG, DEFAULT_CONFIG), overrides), **given)
+            config = settle_config(given.pop(CONFIG, DEFAULT_CONFIG), overrides)
+            with holding_plan(config):
+                return run(config, **given)
 
         del start.__wrapped__  # otherwise its signature would be used for `start`
         start.__signature__ = signature  # type: ignore[attr-defined]  # read by `inspect`

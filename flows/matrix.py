@@ -16,6 +16,7 @@ from flows.child import stop_children
 from flows.form import name_run
 from flows.local import FLOW_GRACE_SECONDS, QUIET, run_flow
 from flows.pipeline import IS_CHECKED
+from flows.plan import holding_plan
 from flows.settling import DEFAULT_CONFIG, make_paths_absolute, settle_config
 from flows.stages import StageError
 from keras_bert_flow.artifacts import write_atomically
@@ -44,12 +45,14 @@ def bert_matrix(config_path: str = DEFAULT_CONFIG, overrides: tuple[str, ...] = 
     if config.matrix is None:
         raise ValueError(f"The configuration must have the section `matrix`. Received: {config_path}. Use kbf run.")
     cells = list_cells(config.matrix)
-    if not IS_CHECKED.get():
-        for cell in cells:
-            check_run(settle_config(config_path, (*overrides, *cell.overrides)))
-    log.info("matrix: %s runs, %s at a time", len(cells), config.matrix.at_once)
-    made, failed = _run_all(cells, config_path, tuple(overrides), config.matrix.at_once)
-    text = runs_markdown({label: fetch(page.parent) for label, page in made.items()}) if made else ""
+    settled = [settle_config(config_path, (*overrides, *cell.overrides)) for cell in cells]
+    with holding_plan(*settled):
+        if not IS_CHECKED.get():
+            for one in settled:
+                check_run(one)
+        log.info("matrix: %s runs, %s at a time", len(cells), config.matrix.at_once)
+        made, failed = _run_all(cells, config_path, tuple(overrides), config.matrix.at_once)
+        text = runs_markdown({label: fetch(page.parent) for label, page in made.items()}) if made else ""
     text += "".join(f"\n\n{label}: failed. {why}" for label, why in failed.items())
     create_markdown_artifact(text, key="matrix", description=f"{len(made)} of {len(cells)} runs")
     place = (Path.cwd() if find_address(config.runs) else Path(config.runs)) / TABLE

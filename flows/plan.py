@@ -4,14 +4,16 @@ The keys of stages whose inputs do not exist yet are unknown. Nothing is written
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import overload
 
+from flows.settling import local_runs
 from flows.stages import MODEL, StageRun, corpus_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.leases import hold_key, holding_inputs, holding_results
 from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.planning.workers import describe_workers
 from keras_bert_flow.preflight.stages import check_corpus
@@ -95,6 +97,34 @@ def is_soon_digested(config: PipelineConfig) -> bool:
     files = check_corpus(config)
     remote = any(map(is_remote, config.corpus.input))
     return not remote and sum(Path(path).stat().st_size for path in files) <= DIGESTED_BYTES
+
+
+@contextmanager
+def holding_plan(*configs: PipelineConfig) -> Iterator[None]:
+    """Hold what runs read, find and make, so that `kbf runs gc` keeps it; see `leases`.
+
+    Until the first command has to run, that is everything in the folder of results; of several runs, which are other
+    processes, until the keys of all are known.
+
+    Args:
+        configs: results of `settle_config`.
+    """
+    with holding_inputs(), holding_results(local_runs(configs[0])) as lease:
+        are_known = all(_hold_keys(config) for config in configs)
+        if lease and are_known and len(configs) > 1:
+            lease.close()
+        yield
+
+
+def _hold_keys(config: PipelineConfig) -> bool:
+    """Hold the results that a run would find; return whether they are soon known."""
+    with suppress(OSError, ValueError):  # what is damaged is said, and made again, when its stage comes
+        if is_soon_digested(config):
+            for planned in plan_stages(config):
+                if planned.stage:
+                    hold_key(planned.stage.key)
+            return True
+    return False
 
 
 def describe_finished(config: PipelineConfig) -> str:

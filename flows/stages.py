@@ -13,6 +13,7 @@ from flows.child import run_child
 from flows.settling import local_runs, write_config
 from keras_bert_flow import exit_status
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.leases import close_plan, hold_key
 from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.locks import locked
 from keras_bert_flow.preflight.stages import check_label_words
@@ -183,6 +184,8 @@ def run_stage(
     """
     if stage.is_finished():
         return True
+    if stage.name != CORPUS.name:  # without it, no other key is known
+        close_plan()
     _set_aside_damaged(stage, on_line)
     status, last_line = exit_status.CHECKPOINTED, ""
     for start in range(MAX_STARTS):
@@ -213,6 +216,7 @@ def _storage(config: PipelineConfig) -> Storage:
 
 
 def _stage(config: PipelineConfig, stage: Stage, key: str, *arguments: str | Path) -> StageRun:
+    hold_key(key)
     folder = Path(config.runs) / stage.name / key
     given = (name_path(given) if isinstance(given, Path) else given for given in (*arguments, "--output", folder))
     command = (*COMMAND, stage.command, *given)

@@ -19,7 +19,7 @@ EVERYTHING = None
 ALLOWED = {
     # The last two, which come with Beam, only where a file needs them.
     "text": "by_name json_documents local_paths outputs terminal numpy tokenizers pyarrow zstandard",
-    "records": "arrivals artifacts input_states json_documents local_paths machine outputs numpy google_crc32c",
+    "records": "arrivals artifacts input_states json_documents leases local_paths machine outputs numpy google_crc32c",
     # What lies elsewhere is fetched; `fsspec` is loaded when something does, the next two when it is on HDFS.
     "stores": (
         "arrivals artifacts extras local_paths locks outputs records shared_folders terminal fsspec requests urllib3 "
@@ -60,6 +60,7 @@ ALLOWED = {
     "arrivals": "",
     "artifacts": "interrupts local_paths locks outputs shared_folders",
     "locks": "interrupts shared_folders terminal",
+    "leases": "locks outputs shared_folders terminal",
     "shared_folders": "",
     "machine": "",
     "import_closure": "",
@@ -97,7 +98,7 @@ ALLOWED = {
     "own_packages": "",
     "versions": "",
     "drafting": "artifacts config doctor models planning tasks terminal text yaml",
-    "lineage": "artifacts config interrupts json_documents locks outputs records stages terminal",
+    "lineage": "artifacts config interrupts json_documents leases locks outputs records stages terminal",
     "__main__": "cli interrupts own_packages terminal versions",
     "registration": "",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used

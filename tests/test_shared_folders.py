@@ -19,6 +19,7 @@ from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.os_errors import explain_os_error
 from keras_bert_flow.shared_folders import make_folder
 from pathlib import Path
+become()
 output = Path(sys.argv[1])
 make_folder(output.parent, in_store=True)
 try:

@@ -10,6 +10,7 @@ import typer
 from typer.models import OptionInfo
 
 from keras_bert_flow.cli.inputs import settle_paths
+from keras_bert_flow.leases import holding_inputs
 from keras_bert_flow.terminal import EscapingFormatter, show
 from keras_bert_flow.versions import describe_versions
 
@@ -35,7 +36,8 @@ def settling(function: Callable) -> Callable:
 
     @wraps(function)
     def settled(**values: Any) -> Any:
-        return function(**settle_paths(values, options))
+        with holding_inputs():
+            return function(**settle_paths(values, options))
 
     return settled
 

@@ -4,7 +4,8 @@ Its first line comes before anything heavy is imported.
 """
 
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.matrix import MatrixConfig, list_cells
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
+from keras_bert_flow.leases import holding_results
 from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.progress import is_told, working
 from keras_bert_flow.stages.names import name_stages
@@ -53,16 +55,16 @@ def run(
         command = [option for change in set or () for option in ("--set", change)]
         say_next("run", config, *command, *(["--backend", backend] if backend else []))
         return
-    chosen = settings.backend
-    _say_finished(settings)
-    from flows.local import run_locally
+    with _holding(settings) as show_line:
+        _say_finished(settings)
+        from flows.local import run_locally
 
-    path = run_locally(config, set or (), chosen, show)
-    from keras_bert_flow.stores.fetching import fetch
+        path = run_locally(config, set or (), settings.backend, show_line)
+        from keras_bert_flow.stores.fetching import fetch
 
-    show((fetch(path.parent) / "report.md").read_text(encoding="utf-8"), keep="\n")
-    show(f"Report: {name_path(path)}")
-    _say_asking(settings, path.parent)
+        show((fetch(path.parent) / "report.md").read_text(encoding="utf-8"), keep="\n")
+        show(f"Report: {name_path(path)}")
+        _say_asking(settings, path.parent)
 
 
 def _run_matrix(config: Path, matrix: MatrixConfig, overrides: list[str], backend: str | None, plan: bool) -> None:
@@ -81,7 +83,24 @@ def _run_matrix(config: Path, matrix: MatrixConfig, overrides: list[str], backen
         return
     from flows.local import MATRIX, run_locally
 
-    show(run_locally(config, overrides, settings.backend, show, MATRIX).read_text(encoding="utf-8"), keep="\n")
+    with _holding(settings) as show_line:
+        table = run_locally(config, overrides, settings.backend, show_line, MATRIX)
+        show(table.read_text(encoding="utf-8"), keep="\n")
+
+
+@contextmanager
+def _holding(settings: PipelineConfig) -> Iterator[Callable[[str], None]]:
+    """Hold everything in the folder of results until the flow, whose lines are shown, holds what it needs."""
+    from flows.settling import local_runs, make_paths_absolute
+
+    with holding_results(local_runs(make_paths_absolute(settings))) as lease:
+
+        def show_line(line: str) -> None:
+            if lease:
+                lease.close()
+            show(line)
+
+        yield show_line
 
 
 def _show_plan(settings: PipelineConfig, task: Any) -> None:

@@ -123,9 +123,10 @@ def collect(
 ) -> None:
     """Remove results that no kept result was made from, and leftovers of dead processes.
 
-    Results that a process has locked or may be reading, and damaged ones, are kept. Uses from outside the folder, where
-    the path of a result was given to a command, are not detected.
+    Kept are, with what they were made from: results that a run needs or a command reads, those that a link leads to,
+    and damaged ones. Programs that read a result without a command of `kbf` are not detected.
     """
+    from keras_bert_flow.leases import find_needs
     from keras_bert_flow.lineage.collection import Choice, choose, read_age, remove_results
     from keras_bert_flow.lineage.results import Result, find_results
 
@@ -137,7 +138,7 @@ def collect(
     age = None if older_than is None else read_age(older_than)
 
     def choose_now(results: Sequence[Result]) -> list[Choice]:
-        return choose(results, time.time(), age, keep_last)
+        return choose(results, time.time(), age, keep_last, find_needs(folder))
 
     choices = choose_now(find_results(folder))
     going = [choice for choice in choices if not choice.is_kept]

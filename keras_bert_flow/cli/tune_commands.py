@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from keras_bert_flow.cli.whole_run import check_whole_run
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.tuning import TuningConfig
 from keras_bert_flow.extras import check_installed
+from keras_bert_flow.leases import holding_results
 from keras_bert_flow.locks import locked
 from keras_bert_flow.progress import is_told, working
 from keras_bert_flow.shared_folders import check_work_folder, make_folder
@@ -56,15 +57,30 @@ def tune(
     tuning, objective = _check(config, given, opening, space or (), trials)
     settings, _ = check_whole_run(config, given, backend, STAGES[objective])
     given.append(f"backend={settings.backend}")
+    from flows.settling import local_runs, make_paths_absolute
+
+    with holding_results(local_runs(make_paths_absolute(settings))):
+        best = _search(str(config), given, settings, tuning, objective)
+    from keras_bert_flow.tuning.space import write_overrides
+
+    changes = [*(set or ()), *write_overrides(best)]
+    options = [option for change in changes for option in ("--set", change)]
+    say_next("run", config, *options, *(["--backend", backend] if backend else []))
+
+
+def _search(
+    config: str, given: Sequence[str], settings: Any, tuning: TuningConfig, objective: str
+) -> Mapping[str, Any]:
+    """Run the trials that are missing, show the best, and return its values."""
     with working("Looking for the study"):
         from flows.search_folder import find_search_folder
 
-        folder = find_search_folder(str(config), given, tuning, objective, _show_progress)
+        folder = find_search_folder(config, given, tuning, objective, _show_progress)
         from keras_bert_flow.tuning.study import Search
 
     check_work_folder(folder)
-    for place in (folder.parent, folder):
-        make_folder(place, in_store=True)
+    for path in (folder.parent, folder):
+        make_folder(path, in_store=True)
     with locked(folder / ".lock"):
         search = Search(folder, tuning, objective)
         metric = _name_metric(settings, objective)
@@ -72,14 +88,9 @@ def tune(
         if ended:
             show(f"{ended} of {tuning.trials} trials have ended before.")
         while (place := len(search.list_ended()) + 1) <= tuning.trials:
-            _run_trial(search, f"trial {place} of {tuning.trials}", metric, str(config), given, objective)
-        _show_best(search, opening.name, metric)
-        best = search.rank()[0]
-    from keras_bert_flow.tuning.space import write_overrides
-
-    changes = [*(set or ()), *write_overrides(best[2])]
-    options = [option for change in changes for option in ("--set", change)]
-    say_next("run", config, *options, *(["--backend", backend] if backend else []))
+            _run_trial(search, f"trial {place} of {tuning.trials}", metric, config, given, objective)
+        _show_best(search, settings.name, metric)
+        return search.rank()[0][2]
 
 
 def _check(

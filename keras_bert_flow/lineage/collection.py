@@ -1,19 +1,24 @@
 """Garbage collection of a store: choose the results that nothing needs any more, and remove them.
 
-A result is kept because of its age, its rank among the newest of its stage, a lock, or because a kept result was made
-from it. A result is renamed before its files are removed, so that a half-removed folder never looks like a result.
+A result is kept because of its age, its rank among the newest of its stage, a lock, a run or command that needs it, or
+because a kept result was made from it, or may have been. A result is renamed before its files are removed, so that a
+half-removed folder never looks like a result.
 """
 
+import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_bert_flow.leases import Needs, find_needs, find_reader, pausing_runs
 from keras_bert_flow.lineage.links import list_sources
 from keras_bert_flow.lineage.results import REMOVED_SUFFIX, Result, find_results
 from keras_bert_flow.locks import locked
+from keras_bert_flow.outputs import MANIFEST
 from keras_bert_flow.stages.registry import STAGES
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # seconds
@@ -47,7 +52,13 @@ def read_age(text: str) -> float:
     return int(match[1]) * float(UNITS[match[2]])
 
 
-def choose(results: Sequence[Result], now: float, older_than: float | None, keep_last: int | None) -> list[Choice]:
+def choose(
+    results: Sequence[Result],
+    now: float,
+    older_than: float | None,
+    keep_last: int | None,
+    needs: Sequence[Needs] = (),
+) -> list[Choice]:
     """Decide for each result whether it is kept or may be removed.
 
     Args:
@@ -55,13 +66,14 @@ def choose(results: Sequence[Result], now: float, older_than: float | None, keep
         now: seconds since 1970.
         older_than: seconds; younger results are kept.
         keep_last: number of newest whole results to keep per stage.
+        needs: what the runs that are alive need.
     """
     reasons: dict[Path, str] = {}
     for result in results:
-        if reason := _find_reason(result, results, now, older_than, keep_last):
+        if reason := _find_need(result, needs) or _find_reason(result, results, now, older_than, keep_last):
             reasons[result.folder] = reason
     for result in results:
-        if result.state == "unfinished" and result.folder in reasons:
+        if result.folder in reasons and result.state != "removed" and not _tells_sources(result):
             _keep_earlier(result, results, reasons)
     waiting = [result for result in results if result.folder in reasons]
     while waiting:
@@ -89,6 +101,7 @@ def remove_results(
         The removed results, and the choices for those kept after all.
     """
     removed, kept = [], []
+    store = folder.parent if folder.name in STAGES else folder
     for result in chosen:
         # A run that started meanwhile may need the result: this check sees its lock.
         again = {choice.result.folder: choice for choice in choose_again(find_results(folder))}
@@ -100,11 +113,27 @@ def remove_results(
             continue
         try:
             with locked(result.lock, wait=False):
-                _remove(result)
-            removed.append(result)
+                with pausing_runs(store), _unread(result):
+                    reason = _find_need(result, find_needs(folder))  # of a run that started since the check
+                    aside = None if reason else _set_aside(result)
+                if aside:
+                    shutil.rmtree(aside)
+                    removed.append(result)
+                else:
+                    kept.append(Choice(result, True, reason))
         except BlockingIOError:
-            kept.append(Choice(result, True, "a process has locked it"))
+            kept.append(Choice(result, True, find_reader(result.folder) or "a process has locked it"))
     return removed, kept
+
+
+def _find_need(result: Result, needs: Iterable[Needs]) -> str:
+    """Return which run that is alive needs a result, or may; empty if none does."""
+    for need in needs:
+        if result.key in need.keys:
+            return f"needed by {need.holder}"
+        if need.is_open and result.state != "removed":
+            return f"may be needed by {need.holder}, which does not know yet"
+    return ""
 
 
 def _find_reason(
@@ -116,7 +145,11 @@ def _find_reason(
     if result.state == "removed":
         return ""
     if result.state == "damaged":
-        return "damaged: it cannot be told what it is; remove it by hand"
+        return f"damaged: {result.fault}; remove it by hand"
+    if result.is_linked:
+        return "a link leads to it; remove both by hand"
+    if reader := find_reader(result.folder):
+        return f"read by {reader}"
     age = now - result.changed_at
     if older_than is None and result.state in LEFTOVERS and age < LEFTOVER_SECONDS:
         return "left within the last day: the same command may go on with it"
@@ -131,22 +164,41 @@ def _find_reason(
     return f"among the last {keep_last} of {result.stage}" if result in newest[:keep_last] else ""
 
 
-def _keep_earlier(unfinished: Result, results: Sequence[Result], reasons: dict[Path, str]) -> None:
-    """Keep everything that an unfinished result may be made from, since it has no manifest to say so."""
+def _tells_sources(result: Result) -> bool:
+    """Return whether a manifest says what a result is made from."""
+    return result.manifest is not None and result.state != "unfinished"
+
+
+def _keep_earlier(untold: Result, results: Sequence[Result], reasons: dict[Path, str]) -> None:
+    """Keep everything that a result may be made from which has no manifest to say so."""
     order = {stage: number for number, stage in enumerate(STAGES)}
-    place = order.get(unfinished.stage, len(order))
+    place = order.get(untold.stage, len(order))
     for result in results:
         if result.state == "whole" and order.get(result.stage, 0) <= place:
-            reasons.setdefault(result.folder, f"{unfinished.stage} {unfinished.key}, unfinished, may need it")
+            reasons.setdefault(result.folder, f"{untold.stage} {untold.key}, {untold.state}, may need it")
 
 
 def _describe_removal(result: Result) -> str:
     return "nothing kept needs it" if result.state == "whole" else f"{result.state}, and no process works on it"
 
 
-def _remove(result: Result) -> None:
+@contextmanager
+def _unread(result: Result) -> Iterator[None]:
+    """Keep commands from holding a result within the block; raise BlockingIOError if one does."""
+    try:
+        file = open(result.folder / MANIFEST, "rb")  # noqa: SIM115 closed below
+    except FileNotFoundError:  # a leftover
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _set_aside(result: Result) -> Path:
+    """Give a result the name of one that is being removed."""
     aside = result.folder.with_name(f".{result.output.name}{REMOVED_SUFFIX}")
     if result.state != "removed":
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(result.folder, aside)
-    shutil.rmtree(aside)
+    return aside

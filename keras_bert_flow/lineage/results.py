@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +33,7 @@ class Result:
         file_bytes: total size of its files.
         changed_at: when it was published, seconds since 1970; if not whole, when a file in it last changed.
         owner: description of the process that is making it; None if there is none.
+        is_linked: a symbolic link leads to it.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class Result:
     file_bytes: int
     changed_at: float
     owner: str | None
+    is_linked: bool = False
 
     @property
     def name(self) -> str:
@@ -68,7 +70,8 @@ class Result:
 def find_results(folder: str | Path) -> list[Result]:
     """Return the results in a folder and its subfolders, sorted by stage and then by age, the oldest first.
 
-    Links are not followed.
+    Symbolic links are followed, and a result to which several paths lead is returned once. What cannot be read, such as
+    a link that leads nowhere or a folder of somebody else's, is returned as damaged.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -85,7 +88,13 @@ def find_results(folder: str | Path) -> list[Result]:
             f"Give {store_of(folder)}"
         )
     order = {name: number for number, name in enumerate(STAGES)}
-    found = [read_result(path) for path in _list_places(folder)]
+    places: dict[str, list[Path]] = {}
+    for path in _list_places(folder):
+        places.setdefault(os.path.realpath(path), []).append(path)
+    found = [
+        replace(read_result(min(paths, key=os.path.islink)), is_linked=any(map(os.path.islink, paths)))
+        for paths in places.values()
+    ]
     return sorted(found, key=lambda result: (order.get(result.stage, len(order)), result.changed_at, result.key))
 
 
@@ -113,7 +122,8 @@ def read_result(folder: Path) -> Result:
     changed_at = max((status.st_mtime for _, status in files), default=folder.lstat().st_mtime)
     if state == "whole":
         changed_at = (folder / MANIFEST).stat().st_mtime
-    stage = manifest.stage if manifest else folder.parent.name if folder.parent.name in STAGES else UNKNOWN
+    named = next((place.name for place in (folder.parent, folder) if place.name in STAGES), UNKNOWN)
+    stage = manifest.stage if manifest else named
     size = sum(status.st_size for _, status in files)
     owner = find_holder(folder.with_name(f".{name}.lock"))
     return Result(folder, stage, manifest.key if manifest else name, state, fault, manifest, size, changed_at, owner)
@@ -125,7 +135,11 @@ def _list_places(folder: Path) -> Iterator[Path]:
         if _is_result(child):
             yield child
         elif not child.name.startswith("."):
-            inner = _list_folders(child)
+            try:
+                inner = _list_folders(child)
+            except OSError:  # a link that leads nowhere, or a folder that may not be read: it may hold results
+                yield child
+                continue
             yield from (place for place in inner if _is_result(place) or child.name in STAGES)
 
 
@@ -135,13 +149,18 @@ def _is_result(folder: Path) -> bool:
 
 
 def _list_folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    """Return the folders in a folder, and the links in it that lead to one or nowhere."""
+    return sorted(path for path in folder.iterdir() if os.path.isdir(path) or not os.path.exists(path))
 
 
 def _read_manifest(folder: Path) -> tuple[Manifest | None, str]:
     """Return the manifest, or None if it cannot be read, and a description of what is wrong with the folder."""
     manifest = None
     try:
+        if not os.path.exists(folder):
+            return None, "a link that leads nowhere"
+        if not os.access(folder, os.R_OK | os.X_OK):
+            return None, "you may not read it"
         manifest = read_manifest(folder)
         check_folder(folder, digests=False)
     except (OSError, ValueError) as error:

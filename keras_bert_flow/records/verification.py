@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from keras_bert_flow.leases import hold_input
 from keras_bert_flow.outputs import is_result
 from keras_bert_flow.records.manifest import Manifest, check_file, read_manifest
 
@@ -11,7 +12,7 @@ def verify(*paths: str | Path) -> None:
 
     The manifest is searched for in the folder itself and its parents: a model directory lies within what `kbf pretrain`
     published. Files that no manifest lists are not verified, such as a model made by others. Repeated calls in a
-    process read a file once; see `artifacts.file_digest`.
+    process read a file once; see `artifacts.file_digest`. Within a command, `kbf runs gc` then keeps the folders.
 
     Raises:
         FileNotFoundError: a listed file of a folder is missing.
@@ -26,6 +27,7 @@ def verify(*paths: str | Path) -> None:
         if found is None:
             continue
         published, manifest = found
+        hold_input(published)
         prefix = folder.relative_to(published)
         for summary in manifest.files:
             place = Path(summary.name)

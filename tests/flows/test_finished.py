@@ -1,6 +1,7 @@
 """A run whose stages are all finished: found without a flow, but for who watches on a server."""
 
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,13 @@ import pytest
 from flows import local, plan, stages
 from flows.finished import find_all
 from flows.local import run_locally
+from flows.plan import holding_plan
 from flows.settling import settle_config
-from flows.stages import make_all, run_stage
+from flows.stages import StageError, make_all, run_stage
+from keras_bert_flow.leases import find_needs
+from keras_bert_flow.lineage.collection import choose
+from keras_bert_flow.lineage.results import find_results
+from tests.lineage.conftest import DAY
 
 STAGES = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
 BACKEND = "backend=torch"
@@ -85,3 +91,36 @@ def test_much_text_is_not_digested_twice(report, flow_runs, monkeypatch):
 def test_settings_that_ask_for_another_result_are_for_the_flow(report, flow_runs):
     assert run_locally("tiny.yaml", ["seed=5"], "torch", print) == Path("of the flow")
     assert len(flow_runs) == 1
+
+
+def list_going(runs: Path) -> list[str]:
+    """Return the stages of the results that `kbf runs gc` would remove if all were old."""
+    choices = choose(find_results(runs), time.time() + DAY, DAY, None, find_needs(runs))
+    return [choice.result.stage for choice in choices if not choice.is_kept]
+
+
+def test_run_keeps_what_it_needs_from_its_plan_on(report, monkeypatch):
+    runs = report.parents[2]
+    assert list_going(runs) == STAGES
+    settled = settle_config("tiny.yaml", [BACKEND, "finetuning.epochs=3"])
+    with holding_plan(settled):
+        assert list_going(runs) == []  # whatever else the run may find
+        monkeypatch.setattr(stages, "_run_command", lambda stage, on_line, follow: (1, ""))
+
+        def make(stage):
+            run_stage(stage, print)
+            return stage.folder
+
+        with pytest.raises(StageError, match="`finetuning` must end with status 0"):
+            make_all(settled, make)
+        assert list_going(runs) == STAGES[3:]  # of the other number of epochs
+    assert list_going(runs) == STAGES and not list(runs.glob(".*"))
+
+
+def test_runs_of_a_matrix_are_held_together(report):
+    runs = report.parents[2]
+    first, second = (settle_config("tiny.yaml", [BACKEND, change]) for change in ("name=a", "finetuning.epochs=3"))
+    with holding_plan(first, second):
+        assert list_going(runs) == STAGES[4:]  # of another name
+    with holding_plan(second, second):
+        assert list_going(runs) == STAGES[3:]

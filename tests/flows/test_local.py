@@ -16,6 +16,7 @@ import pytest
 from flows.local import SERVER_LOG, run_flow
 from flows.server import find_free_port, running_server
 from flows.stages import StageError
+from tests.commands import kbf
 from tests.flows.conftest import ROOT
 from tests.flows.test_child import is_alive
 from tests.patience import PATIENCE_SECONDS, wait_until
@@ -71,6 +72,7 @@ def test_run_says_what_the_stages_say_and_leaves_no_process(start, home: Path, t
     assert [line.split()[0] for line in lines if ": running: " in line] == STAGES
     assert "vocab says hello" in lines
     assert complained == ""
+    assert not list((tiny_config.parent / "runs").glob(".*"))
     assert (home / SERVER_LOG).is_file()
     with closing(sqlite3.connect(home / "prefect.db")) as database:  # which a first start would register
         assert database.execute("select count(*) from block_type").fetchone() == (0,)
@@ -169,6 +171,22 @@ def test_run_killed_by_9_leaves_no_process_and_can_be_run_again(start, home: Pat
     assert Path(said.splitlines()[-1]).is_file()
     calls = (tiny_config.parent / "runs" / "calls.txt").read_text().split()[::2]
     assert calls == ["vocab", "records", "pretrain", "pretrain", "finetune", "report"]
+
+
+@pytest.mark.slow
+def test_collection_during_a_run_keeps_what_the_run_needs(start, tiny_config: Path):
+    runs = tiny_config.parent / "runs"
+    start().communicate(timeout=PATIENCE_SECONDS)
+    for path in runs.rglob("*"):
+        os.utime(path, (0, 0))
+    tiny_config.write_text(tiny_config.read_text().replace("epochs: 1", "epochs: 3"))
+    run = start(FAKE_SLEEPS="finetune")
+    wait_until((runs / "asleep").exists)
+    status, printed, _ = kbf("runs", "gc", runs, "--older-than", "30d", "--yes")
+    assert status == 0 and printed.count(f"needed by process {run.pid} on ") == 3
+    assert [stage for stage in STAGES if any((runs / stage).iterdir())] == [*STAGES[:3], "finetuning"]
+    run.kill()
+    run.communicate(timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.slow

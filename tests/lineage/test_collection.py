@@ -1,6 +1,7 @@
 """Removal: only what nothing kept needs, never what is locked, and never half."""
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -11,7 +12,10 @@ from keras_bert_flow.lineage.collection import choose, read_age, remove_results
 from keras_bert_flow.lineage.results import find_results
 from tests.lineage.conftest import DAY, make_old
 from tests.lineage.test_results import start_maker
+from tests.other_users import ANNE, common, needs_root, start_as
 from tests.patience import PATIENCE_SECONDS
+
+__all__ = ["common"]
 
 
 def going(store: Path, older_than: float | None = None, keep_last: int | None = None) -> dict[str, str]:
@@ -70,10 +74,62 @@ def test_what_a_kill_left_today_is_kept_unless_an_age_is_given(store):
     assert ".p3.work" in going(store, keep_last=1)
 
 
-def test_damaged_result_is_left_to_its_owner(store):
+def test_damaged_result_and_what_it_may_be_made_from_are_left_to_its_owner(store):
     (store / "records" / "r1" / "manifest.json").write_text("{")
     age_all(store)
-    assert set(going(store, older_than=30 * DAY)) == {"v1", "v2", "p1", "p2", "f1"}
+    assert set(going(store, older_than=30 * DAY)) == {"p1", "p2", "f1"}
+    (store / "finetuning" / "f1" / "manifest.json").write_text("{")
+    assert set(going(store, older_than=30 * DAY)) == set()
+
+
+def test_result_with_a_missing_file_keeps_what_its_manifest_names(store):
+    (store / "finetuning" / "f1" / "pretrained" / "seed-1" / "run.json").unlink()
+    age_all(store)
+    assert set(going(store, older_than=30 * DAY)) == {"v2", "p1"}
+
+
+def test_results_behind_links_are_found_and_kept_with_what_they_were_made_from(store, tmp_path):
+    (store / "finetuning").rename(tmp_path / "finetuning")
+    (store / "finetuning").symlink_to(tmp_path / "finetuning")
+    age_all(store)
+    assert set(going(store, older_than=30 * DAY)) == {"v1", "v2", "r1", "p1", "p2", "f1"}
+    make_old(store / "finetuning" / "f1", -20)
+    assert set(going(store, older_than=30 * DAY)) == {"v2", "p1"}
+    (store / "pretraining" / "p1").rename(tmp_path / "p1")
+    (store / "pretraining" / "p1").symlink_to(tmp_path / "p1")
+    assert set(going(store, older_than=30 * DAY)) == {"v2"}  # who made the link may need it
+    (store / "latest").symlink_to(store / "vocabulary" / "v2")
+    assert set(going(store, older_than=30 * DAY)) == set()
+    assert len(find_results(store)) == 6
+
+
+@pytest.mark.parametrize("link", ["finetuning", "finetuning/f2", "elsewhere"])
+def test_link_that_leads_nowhere_keeps_what_may_be_behind_it(store, link):
+    age_all(store)
+    place = store / link
+    if link == "finetuning":
+        place.rename(store.parent / "not mounted")
+    place.symlink_to(store.parent / "gone")
+    assert set(going(store, older_than=30 * DAY)) == set()
+    reasons = {choice.reason for choice in choose(find_results(store), time.time(), 30 * DAY, None)}
+    assert "damaged: a link that leads nowhere; remove it by hand" in reasons
+
+
+@needs_root
+def test_folder_that_may_not_be_read_keeps_what_may_be_in_it(made_once, common):
+    store = shutil.copytree(made_once, common / "runs")
+    age_all(store)
+    (store / "finetuning").chmod(0o700)
+    look = """
+import time
+from keras_bert_flow.lineage.collection import choose
+from keras_bert_flow.lineage.results import find_results
+become()
+for choice in choose(find_results(sys.argv[1]), time.time(), 0.0, None):
+    print(choice.is_kept, choice.reason)
+"""
+    printed, _ = start_as(ANNE, look, store).communicate(timeout=PATIENCE_SECONDS)
+    assert "True damaged: you may not read it; remove it by hand\n" in printed and "False" not in printed
 
 
 def test_removal_leaves_nothing_and_interrupted_removal_is_completed(store):
