@@ -163,15 +163,17 @@ def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(t
     assert len(set(found)) == 6
 
 
-def test_informational_files_and_timings_are_verified_and_in_no_key(tmp_path):
+def test_informational_files_and_measurements_are_verified_and_in_no_key(tmp_path):
     def published(name, seconds, weights="w", score=0.5):
         folder = tmp_path / name
         (folder / "model").mkdir(parents=True)
         (folder / "model" / "model.safetensors").write_text(weights)
-        for file in ("model/README.md", "log.jsonl", "rejected_inputs.txt", "events.out.tfevents.log"):
+        for file in ("model/README.md", "log.jsonl", "rejected_inputs.txt", "events.out.tfevents.log", "report.html"):
             (folder / file).write_text(f"{seconds} s")
-        for file in ("metrics.json", "run.json", "grid.json"):
-            (folder / file).write_text(json.dumps({"score": score, "runs": [{"seconds": seconds}]}))
+        cost = {"elapsed_seconds": seconds, "tokens_per_second": 1 / seconds, "peak_bytes": seconds, "devices": seconds}
+        cost |= {"machine": name, "began": name, "base_model_name_or_path": str(folder)}
+        for file in ("metrics.json", "run.json", "grid.json", "adapter_config.json"):
+            (folder / file).write_text(json.dumps({"score": score, "runs": [{"seconds": seconds}]} | cost))
         write_manifest(folder, "pretraining", "key", {}, {}, {})
         return folder
 

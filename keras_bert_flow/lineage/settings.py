@@ -7,12 +7,12 @@ from typing import Any
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.lineage.results import Result
+from keras_bert_flow.records.results import is_measurement
 
 SCORES = "metrics.json"  # of pre-training, distillation and evaluation
 RUNS = "run.json"  # of each model of a fine-tuning
 MOVED = {"cased": "vocabulary.cased", "seed": "seed"}  # settings in the manifest of records from other sections
 NOT_SETTINGS = {"name", "runs", "loggers", "tuning", "vocabulary.vocabulary_size", "records.vocabulary_size"}
-TIMINGS = ("seconds", "tokens_per_second")
 Flat = dict[str, Any]
 
 
@@ -38,7 +38,7 @@ def read_settings(result: Result) -> Flat:
 
 
 def read_scores(result: Result) -> Flat:
-    """Return the scores in the files of a whole result, and the counters of its manifest, without timings.
+    """Return the scores in the files of a whole result, and the counters of its manifest, without measurements.
 
     Raises:
         OSError, ValueError: a file that the manifest lists cannot be read.
@@ -53,7 +53,7 @@ def read_scores(result: Result) -> Flat:
         elif name == RUNS:
             score = read_json_object(result.folder / file.name).get("score")
             scores |= {} if score is None else {f"{file.name.removesuffix(f'/{RUNS}')} score": score}
-    return {name: value for name, value in scores.items() if not name.endswith(TIMINGS)}
+    return {name: value for name, value in scores.items() if not is_measurement(name.rpartition(".")[2])}
 
 
 def list_changed(result: Result) -> Flat:

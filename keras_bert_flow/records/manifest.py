@@ -24,7 +24,7 @@ class FileSummary:
     Attributes:
         records: number of records; None if it contains none.
         informational: verified like any other file, but not in the keys of results made from the folder.
-        results: sha256 of the scores in it without its timings, used in those keys instead of `sha256`; None if the
+        results: sha256 of the results in it without measurements, used in those keys instead of `sha256`; None if the
             whole file counts.
     """
 

@@ -8,6 +8,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.adapters import BASE, name_base
 from keras_bert_flow.conversion.model_card import Card, describe_machine
 from keras_bert_flow.records.manifest import Manifest
+from keras_bert_flow.records.results import is_measurement
 
 # Counter of the job that made the records → its title
 COUNTERS = {
@@ -20,7 +21,6 @@ COUNTERS = {
 }
 RECORDS = ("objective", "sequence_length", "masked_fraction", "mask_unit", "duplication", "cased", "seed")
 RECIPE = ("optimizer", "learning_rate", "warmup_steps", "decay", "weight_decay", "batch_size", "masking", "precision")
-NOT_SCORES = ("seconds", "tokens_per_second", "devices", "parameters")
 
 
 def describe_run(config: PipelineConfig, records: Manifest, metrics: Mapping[str, Any]) -> Card:
@@ -40,7 +40,7 @@ def describe_run(config: PipelineConfig, records: Manifest, metrics: Mapping[str
     scores = [
         [name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"]
         for name, value in sorted(metrics.items())
-        if name not in NOT_SCORES
+        if name != "parameters" and not is_measurement(name)
     ]
     sections = (
         ("Data", [*data, ["key of the records", records.key]]),
