@@ -1,5 +1,6 @@
 """Read and encode evaluation examples, before the model is loaded."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,14 @@ from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.core.unreachable import describe_unreachable
 from keras_bert_flow.tasks.minimal_pairs import EncodedPairs, encode_pairs, read_minimal_pairs
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.training.finetuning.task_tables import fetch_table
 
 DEV = "dev"
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Questions:
 
 def read_questions(config: PipelineConfig, model: str | Path) -> dict[str, Questions]:
     """Read the dev file and further ones as configured, and encode them as the model does.
+
+    What no model can predict in them is counted in a warning.
 
     Returns:
         Name of each file → its questions, `dev` first.
@@ -46,6 +52,8 @@ def read_questions(config: PipelineConfig, model: str | Path) -> dict[str, Quest
     for name, path in tables.items():
         examples = as_configured.read(path)
         found[name] = Questions(examples, task.encode(tokenizer, examples, sequence_length))
+        if remark := describe_unreachable(name, task.count_unreachable(tokenizer, examples, found[name].features)):
+            _logger.warning("%s", remark)
     return found
 
 

@@ -69,4 +69,4 @@ def test_loss_among_all_is_that_of_one_batch():
 
 
 def test_texts_are_numbered_by_what_they_are():
-    assert number_texts([b"b", b"a", b"b", b"", b"a"]).tolist() == [0, 1, 0, 2, 1]
+    assert number_texts(["b", "a", "b", "", "a"]).tolist() == [0, 1, 0, 2, 1]

@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 
 from keras_bert_flow.tasks.core.texts import TextExample
+from keras_bert_flow.tasks.core.unreachable import describe_unreachable
 from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
 from keras_bert_flow.tasks.registry import make_task
 from tests.oracles.pair_losses import contrastive_loss, cosine_loss, cosines
@@ -64,10 +65,55 @@ def test_a_labelled_pair_is_a_row():
     assert features.labels["logits"].dtype == np.int32
     assert (features.sequences_per_row, features.has_axis, len(features)) == (2, True, 3)
     assert features.first_lengths.tolist() == [len(ids) for ids in features.token_ids]
-    short = SentenceEmbedding().encode(TOKENIZER, PAIRS[:2], 3)  # where all that is left of two texts is the same
-    assert short.labels["logits"].tolist() == [[0, 1], [2, 3]]
     scored = STSB.encode(TOKENIZER, SCORED, 8)
     assert scored.labels["logits"].tolist() == [0.0, 0.25, 1.0] and scored.sequences_per_row == 2
+
+
+# Texts that are equal to the model: beyond three tokens; in their case; each one [UNK].
+@pytest.mark.parametrize(
+    ("texts", "counts"),
+    [
+        ([("a b", "a b c"), ("a b d", "a b e"), ("a b a", "a b b"), ("b", "A b g")], {"total": 8, "cut": 7}),
+        ([("a", "B"), ("A", "b"), ("\u0101", "b "), ("c", "d")], {"total": 8, "folded": 6}),
+        ([("x", "y"), ("z", "u"), ("v", "w"), ("q", "r")], {"total": 8, "folded": 8}),
+    ],
+)
+def test_texts_that_the_model_cannot_tell_apart_are_found_by_chance(texts, counts):
+    examples = [TextExample(*pair, True) for pair in texts]
+    task = SentenceEmbedding().learn(examples)
+    features = task.encode(TOKENIZER, examples, 4)
+    numbers = features.labels["logits"]
+    assert numbers.ravel().tolist() == list(range(8))
+    found = task.count_unreachable(TOKENIZER, examples, features)
+    assert found == {"texts": counts}
+    assert describe_unreachable("dev", found).startswith(
+        f"dev: {counts.get('cut', counts.get('folded'))} of 8 texts are the same to the model as another text"
+    )
+    # A model is a function of the token ids, up to rounding that depends on the batch.
+    ids = {sequence.tobytes(): RNG.normal(size=6) for sequence in features.token_ids}
+    exact = np.stack([ids[sequence.tobytes()] for sequence in features.token_ids]).reshape(4, 2, 6)
+    vectors = (exact + RNG.normal(scale=1e-9, size=exact.shape)).astype(np.float64)
+    predictions = task.decode({"logits": vectors}, features, examples)
+    # With all candidates: their ranks by the cosines of the exact vectors, where ties have the ranks that they span.
+    units = exact / np.linalg.norm(exact, axis=-1, keepdims=True)
+    cosines_of = np.round(units[:, 0] @ units[:, 1].T, 9)
+    above = (cosines_of > np.diag(cosines_of)[:, None]).sum(axis=1)
+    tied = np.array([(row[: place + 1] == row[place]).sum() for place, row in enumerate(cosines_of)])
+    assert [prediction["rank"] for prediction in predictions] == (above + tied).tolist()
+
+
+def test_equal_vectors_score_as_chance_does():
+    head = "a b c d e g " * 4
+    examples = [TextExample(f"a {n}", f"{head} {n}", True) for n in range(20)]
+    task = SentenceEmbedding().learn(examples)
+    features = task.encode(TOKENIZER, examples, 16)
+    vectors = RNG.normal(size=(1, 2, 48)) + RNG.normal(scale=1e-7, size=(20, 2, 48))
+    scores = task.score(examples, task.decode({"logits": vectors}, features, examples))
+    # `InformationRetrievalEvaluator` of sentence-transformers on such vectors: MRR@10 0.146, accuracy@1 0.05.
+    assert scores == pytest.approx({"mrr": sum(1 / rank for rank in range(1, 11)) / 20, "accuracy": 1 / 20})
+    assert scores["mrr"] == pytest.approx(0.146, abs=5e-4)
+    assert task.measure_loss({"logits": vectors}, features) == pytest.approx(np.log(20))
+    assert task.score(examples, task.guess(examples, examples)) == pytest.approx(scores)
 
 
 def test_texts_without_labels_are_rows_each():
@@ -121,6 +167,7 @@ def test_loss_is_that_of_the_model():
     task = SentenceEmbedding(scale=3.0)
     features = task.encode(TOKENIZER, PAIRS, 8)
     numbers = features.labels["logits"]
+    vectors[2, 0] = vectors[0, 0]  # the same text
     assert task.measure_loss({"logits": vectors}, features) == pytest.approx(
         contrastive_loss(vectors, numbers, scale=3.0)
     )

@@ -10,6 +10,7 @@ PROBLEMS = {
     "questions": "have no answer that can be given exactly",
     "words": "are not shown to the model as written",
     "spans": "are not shown to the model whole",
+    "texts": "are the same to the model as another text",
 }
 # (What is counted, reason) → the reason in words.
 REASONS = {
@@ -23,6 +24,8 @@ REASONS = {
     ("words", "unknown"): "with [UNK]",
     ("words", "cut"): "longer than sequence_length",
     ("spans", "cut"): "cut by every window",
+    ("texts", "cut"): "differing beyond sequence_length only",
+    ("texts", "folded"): "with the same tokens, such as [UNK]",
 }
 
 

@@ -15,7 +15,8 @@ class Ranking:
     """Rank of each pair's second text, int and float64, (pairs,).
 
     Attributes:
-        ranks: rank of the pair's own second text, from 1. Ties are in table order.
+        ranks: rank of the pair's own second text, from 1. Ties are in table order, so that the mean over pairs whose
+            second texts are tied is that of a random order.
         nearest: index of the pair whose second text ranks first.
         cosines: cosine of the pair.
         nearest_cosines: cosine with the text that ranks first.
@@ -27,9 +28,9 @@ class Ranking:
     nearest_cosines: np.ndarray
 
 
-def number_texts(texts: Sequence[bytes]) -> np.ndarray:
-    """Number texts or token sequences so that equal ones have the same number, int32, (texts,)."""
-    numbers: dict[bytes, int] = {}
+def number_texts(texts: Sequence[str]) -> np.ndarray:
+    """Number texts so that equal strings have the same number, int32, (texts,)."""
+    numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int32)
 
 
@@ -81,10 +82,12 @@ def _compare(vectors: np.ndarray, numbers: np.ndarray) -> Iterator[tuple[np.ndar
     beside = defaultdict(set)  # first text → columns of its second texts
     for first, second in numbers.tolist():
         beside[first].add(columns[second])
-    candidates = units[places, 1]
+    # Equal vectors are multiplied once: in a matrix product, equal columns may be rounded differently.
+    candidates, column_of = np.unique(units[places, 1], axis=0, return_inverse=True)
+    column_of = column_of.reshape(-1)  # (candidates, 1) in NumPy 2.0
     for start in range(0, len(numbers), ROWS_AT_ONCE):
         chosen = numbers[start : start + ROWS_AT_ONCE].tolist()
-        cosines = (units[start : start + ROWS_AT_ONCE, 0] @ candidates.T).clip(-1, 1)
+        cosines = (units[start : start + ROWS_AT_ONCE, 0] @ candidates.T).clip(-1, 1)[:, column_of]
         own = np.array([columns[second] for _, second in chosen])
         for row, (first, second) in enumerate(chosen):
             left_out = beside[first] | beside.get(second, set()) | {columns.get(first, own[row])}

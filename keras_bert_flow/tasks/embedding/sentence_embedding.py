@@ -1,5 +1,6 @@
 """Sentence embedding: vectors of texts whose cosine measures similarity, learnt from text pairs."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,8 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
     of the second text among those of the table by cosine with the first, and which text is nearest. For scores, `score`
     returns their Spearman and Pearson correlation with the cosines; for pairs, `mrr`, the mean of 1 / rank (0 for ranks
     above 10), and `accuracy`, the share of ranks of 1.
+    Two texts are the same text if their strings are equal, as written in the table. Different texts that are equal to
+    the model, as after truncation, are each other's negatives, and share a vector; `count_unreachable` counts them.
 
     Attributes:
         objective: contrastive or cosine.
@@ -100,19 +103,24 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[TextExample], sequence_length: int) -> Features:
         """Encode each labelled pair as one row; without labels, each text as one row."""
-        texts = [text for example in examples for text in show_texts(example).values()]
-        token_ids = [join_texts(tokenizer, ids, None, sequence_length)[0] for ids in tokenizer.encode_batch(texts)]
+        encoded = tokenizer.encode_batch(_texts_of(examples))
+        token_ids = [join_texts(tokenizer, ids, None, sequence_length)[0] for ids in encoded]
         places = np.arange(len(examples), dtype=np.int32)
         is_labelled = bool(examples) and are_labelled(examples)
         return Features(
             token_ids=token_ids,
             first_lengths=np.array([len(ids) for ids in token_ids], dtype=np.int32),
             examples=places if is_labelled else places.repeat([len(show_texts(example)) for example in examples]),
-            labels={"logits": _make_labels(examples, token_ids)} if is_labelled else {},
+            labels={"logits": _make_labels(examples)} if is_labelled else {},
             sequences_per_row=2 if is_labelled else 1,
             keeps_axis=True,
             sequence_length=sequence_length,
         )
+
+    def count_unreachable(
+        self, tokenizer: Tokenizer, examples: Sequence[TextExample], features: Features
+    ) -> dict[str, dict[str, int]]:
+        return _count_indistinct(tokenizer, _texts_of(examples), features)
 
     def decode(
         self, outputs: Mapping[str, Any], features: Features, examples: Sequence[TextExample]
@@ -141,9 +149,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         """Predict the same vector for every text: all cosines are 1, and second texts rank in table order."""
         if not _belong(examples):
             return [{"cosine": 1.0} for _ in examples]
-        texts = [text.encode() for example in examples for text in (example.text, example.text_pair or "")]
-        numbers = number_texts(texts).reshape(-1, 2)
-        ranks = rank_partners(np.ones((len(examples), 2, 1)), numbers).ranks
+        ranks = rank_partners(np.ones((len(examples), 2, 1)), _make_labels(examples)).ranks
         nearest = examples[0].text_pair
         return [{"cosine": 1.0, "rank": rank, "nearest": nearest, "nearest_cosine": 1.0} for rank in ranks.tolist()]
 
@@ -202,11 +208,27 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         return (score - self.lowest) / (self.highest - self.lowest)
 
 
-def _make_labels(examples: Sequence[TextExample], token_ids: Sequence[np.ndarray]) -> np.ndarray:
+def _make_labels(examples: Sequence[TextExample]) -> np.ndarray:
     """Return the scores, float32, (rows,); for pairs that belong together, the numbers of their texts, (rows, 2)."""
     if _belong(examples):
-        return number_texts([ids.tobytes() for ids in token_ids]).reshape(-1, 2)
+        return number_texts(_texts_of(examples)).reshape(-1, 2)
     return np.array([example.label for example in examples], dtype=np.float32)
+
+
+def _texts_of(examples: Sequence[TextExample]) -> list[str]:
+    return [text for example in examples for text in show_texts(example).values()]
+
+
+def _count_indistinct(tokenizer: Tokenizer, texts: Sequence[str], features: Features) -> dict[str, dict[str, int]]:
+    """Count the texts that have the token ids of another text, cut off (cut) or from the start (folded)."""
+    shown = {text: ids.tobytes() for text, ids in zip(texts, features.token_ids, strict=True)}
+    sharing = Counter(shown.values())
+    alike = [text for text, ids in shown.items() if sharing[ids] > 1]
+    whole = [ids.tobytes() for ids in tokenizer.encode_batch(alike)]
+    sharing = Counter(whole)
+    folded = sum(sharing[ids] > 1 for ids in whole)
+    counts = {reason: count for reason, count in (("cut", len(alike) - folded), ("folded", folded)) if count}
+    return {"texts": {"total": len(shown)} | counts} if counts else {}
 
 
 def _vectors_of(outputs: Mapping[str, Any], features: Features) -> np.ndarray:
@@ -221,7 +243,10 @@ def _vectors_of(outputs: Mapping[str, Any], features: Features) -> np.ndarray:
         raise ValueError(
             "Vectors must be finite. Received: nan or infinity: the fine-tuning diverged. Lower its learning rate."
         )
-    return vectors
+    # Rounding in a batch depends on its shape: without this, it would rank texts that are equal to the model.
+    firsts: dict[bytes, int] = {}
+    same = [firsts.setdefault(ids.tobytes(), place) for place, ids in enumerate(features.token_ids)]
+    return vectors.reshape(-1, vectors.shape[-1])[same].reshape(vectors.shape)
 
 
 def _describe(vectors: np.ndarray, owners: np.ndarray, count: int) -> list[Prediction]:
