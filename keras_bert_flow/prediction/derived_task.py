@@ -1,5 +1,6 @@
 """Find the task of a model directory, from its `task.json` or from the head in `config.json`."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.tasks.core.stored import read_task
 from keras_bert_flow.tasks.core.task import TASK_FILE, Task
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.tasks.tagging.tag_schemes import PLAIN, is_tag
+from keras_bert_flow.tasks.tagging.tag_schemes import PLAIN, find_other_spelling, is_tag
+
+_logger = logging.getLogger(__name__)
 
 ARCHITECTURES = {
     "ForTokenClassification": "token_classification",
@@ -62,6 +65,11 @@ def find_task(folder: str | Path) -> tuple[Task, int]:
         values["question"] = None  # as in SWAG; one with questions needs a task.json
     if kind == "token_classification":
         values["scheme"] = guess_scheme(values["labels"])
+        if values["scheme"] == PLAIN and (spelling := find_other_spelling(values["labels"])):
+            _logger.warning(
+                "%s: the tags look like %s, whose spans are not read: each word is taken by itself. %s in `id2label`.",
+                *(path, spelling.scheme, spelling.remedy),
+            )
         values["main_metric"] = "accuracy" if values["scheme"] == PLAIN else "f1"
     return make_task(kind, **values), max_positions
 

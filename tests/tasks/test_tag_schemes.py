@@ -9,6 +9,7 @@ from keras_bert_flow.tasks.tagging.tag_schemes import (
     Span,
     detect_scheme,
     find_fault,
+    find_other_spelling,
     is_tag,
     spans_of,
     tag_names,
@@ -129,6 +130,34 @@ def test_tags_of_no_scheme_are_refused_with_their_place(sentences, found):
     message = str(caught.value)
     assert "Received: " in message and "\n" not in message
     assert all(part in message for part in found), message
+
+
+# Read as plain tags, predictions that are all `o` would have scored .9 here, as one more type of span.
+@pytest.mark.parametrize(
+    ("tags", "scheme", "remedy"),
+    [
+        ("o b-per i-per o b-loc", "'b-loc', which looks like a scheme in lower case", "Write the letters in capitals"),
+        ("o B-PER I-PER o", "'o', which looks like a scheme whose O is in lower case", "Write O"),
+        ("O B_PER I_PER", "'B_PER', which looks like a scheme with '_' for the hyphen", "Write B-PER"),
+        ("O b:per i:per", "a scheme with ':'", "Write B-PER"),
+        ("O PER-B PER-I", "'PER-B', which looks like a scheme whose letter is at the end", "B-PER for PER-B"),
+        ("O U-PER O U-LOC", "'U-LOC', which looks like BILOU", "S- for U-"),
+        ("B-PER I-PER L-PER O U-LOC", "BILOU", "E- for L-"),
+        ("B-PER M-PER E-PER S-LOC O", "'M-PER', which looks like BMES", "I- for M-"),
+        ("B M E S S B E", "'M', which looks like BMES without types", "I for M"),
+    ],
+)
+def test_a_scheme_in_another_spelling_is_refused_by_name(tags, scheme, remedy):
+    with pytest.raises(ValueError) as caught:
+        detect_scheme([["O"], tags.split()], place)
+    message = str(caught.value)
+    assert message.startswith("x.txt, sentence 1 word ") and "\n" not in message
+    assert scheme in message and remedy in message and "`task.scheme: plain`" in message
+
+
+@pytest.mark.parametrize("tags", ["N V Adj", "NN-HL NP-TL VB", "person-actor O building-hotel", "B I O", "-LRB- : . O"])
+def test_other_tags_are_taken_as_they_are(tags):
+    assert find_other_spelling(tags.split()) is None
 
 
 def test_tag_names_hold_what_a_type_may_need_though_it_did_not_occur():

@@ -1,6 +1,7 @@
 """Tagging schemes IOB1, IOB2, BIOES and plain: read spans from tags, and write tags for spans."""
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,6 +11,18 @@ OUTSIDE = "O"
 PREFIXES = {"IOB1": "BI", "IOB2": "BI", "BIOES": "BIES"}
 PLAIN = "plain"  # each tag is a type, as in part-of-speech tagging: a span is one word
 SCHEMES = (*PREFIXES, PLAIN)
+
+
+_PREFIXED = re.compile(r"(?P<letter>[BIESLUM])(?P<mark>[-_:/.|=+])(?P<type>.+)", re.IGNORECASE)
+_SUFFIXED = re.compile(r"(?P<type>.+)(?P<mark>[-_:/.|=+])(?P<letter>[BIESLUM])", re.IGNORECASE)
+
+
+class Spelling(NamedTuple):
+    """Another spelling of a scheme: its name, a tag in it, and what makes it one of `SCHEMES`."""
+
+    scheme: str
+    example: str
+    remedy: str
 
 
 class Span(NamedTuple):
@@ -72,12 +85,20 @@ def detect_scheme(sentences: Sequence[Sequence[str]], place: Callable[[int, int]
         sentences: the tags of each.
         place: describes the location of a word in a message, from the numbers of sentence and word.
     Raises:
-        ValueError: some tags are plain and others are not, or no scheme allows every sentence.
+        ValueError: some tags are plain and others are not, no scheme allows every sentence, or the tags are those of a
+            scheme in another spelling; see `find_other_spelling`.
     """
     tags = {tag for sentence in sentences for tag in sentence}
     strange = {tag for tag in tags if not is_tag(tag, "BIOES")}
     if not tags - {OUTSIDE}:
         raise ValueError(f"Tags must tell words apart. Received: only {abridge(tags) or 'none'}. Check the tag column.")
+    if spelling := find_other_spelling(tags):
+        odd = next((n, w) for n, tags in enumerate(sentences) for w, tag in enumerate(tags) if tag == spelling.example)
+        raise ValueError(
+            f"{place(*odd)}: spans must be tagged in IOB or BIOES, as B-PER, I-PER and O. Received: "
+            f"{spelling.example!r}, which looks like {spelling.scheme}. {spelling.remedy}. Or set `task.scheme: plain`"
+            ": each tag is then a class, and there are no spans."
+        )
     if strange and not any(tag[1:2] == "-" for tag in tags - strange):
         return PLAIN
     schemes = ("BIOES",) if any(tag[0] in "ES" for tag in tags) else ("IOB2", "IOB1")
@@ -93,6 +114,42 @@ def detect_scheme(sentences: Sequence[Sequence[str]], place: Callable[[int, int]
         f"Received: {received[word]!r} in {around!r}; {len(faults[scheme])} of {len(sentences)} sentences are not "
         "legal. Correct them, or name the `scheme`: they are then read as conlleval reads them."
     )
+
+
+def find_other_spelling(tags: Iterable[str]) -> Spelling | None:
+    """Return how the tags of spans are spelt if not as here: B_PER, b-per, PER-B, BILOU or BMES; None if they are not.
+
+    At least half of the tags, apart from O, must look like tags of spans, or they are taken for plain ones.
+    """
+    inside = sorted({tag for tag in tags if tag not in (OUTSIDE, OUTSIDE.lower())})
+    letters = {tag.upper() for tag in inside}
+    if inside and letters <= {*"BMES"} and "M" in letters and letters & {*"BE"}:
+        return Spelling("BMES without types", "M" if "M" in inside else "m", "Write I for M, which makes it BIOES")
+    for pattern in (_PREFIXED, _SUFFIXED):
+        found = {tag: match for tag in inside if (match := pattern.fullmatch(tag))}
+        odd = [tag for tag in found if not is_tag(tag, "BIOES")]
+        if odd and 2 * len(found) >= len(inside):
+            return _describe_spelling(odd, found)
+    if OUTSIDE.lower() in tags and inside and all(is_tag(tag, "BIOES") for tag in inside):
+        return Spelling("a scheme whose O is in lower case", OUTSIDE.lower(), "Write O")
+    return None
+
+
+def _describe_spelling(odd: Sequence[str], found: Mapping[str, re.Match[str]]) -> Spelling:
+    letters = {match["letter"].upper() for match in found.values()}
+    if any(found[tag].re is _SUFFIXED for tag in odd):
+        return Spelling("a scheme whose letter is at the end", odd[0], "Put the letter first: B-PER for PER-B")
+    other_marks = [tag for tag in odd if found[tag]["mark"] != "-"]
+    if other_marks:
+        mark = found[other_marks[0]]["mark"]
+        return Spelling(f"a scheme with {mark!r} for the hyphen", other_marks[0], "Write B-PER, with a hyphen")
+    lower = [tag for tag in odd if found[tag]["letter"].islower()]
+    if lower:
+        return Spelling("a scheme in lower case", lower[0], "Write the letters in capitals: B-, I- and O")
+    name, remedy = "BILOU", "Write S- for U- and E- for L-, which makes it BIOES"
+    if "M" in letters:
+        name, remedy = "BMES", "Write I- for M-, which makes it BIOES"
+    return Spelling(name, odd[0], remedy)
 
 
 def tag_names(tags: Iterable[str], scheme: str) -> tuple[str, ...]:
