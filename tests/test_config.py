@@ -99,6 +99,23 @@ def test_whole_numbers_must_be_whole(value):
     assert "pretraining.total_steps" in message and "valid integer" in message
 
 
+@pytest.mark.parametrize(
+    ("override", "shown"),
+    [
+        ("finetuning.epochs=true", "`finetuning.epochs`: This must be a number. Received: true. Write 1 for one"),
+        ("pretraining.total_steps=True", "`pretraining.total_steps`: This must be a number. Received: true"),
+        ("pretraining.learning_rate=no", "`pretraining.learning_rate`: This must be a number. Received: false"),
+        ("finetuning.seeds=[2, true]", "`finetuning.seeds`: This must be a number. Received: true"),
+        ("finetuning.label_counts=[true, all]", "Received: true"),
+        ("finetuning.max_train_examples=off", "Received: false"),
+        ("task.stride=true", "Received: true"),
+    ],
+)
+def test_true_and_false_are_no_numbers(override, shown):
+    kind = ["task.kind=token_classification"] if override.startswith("task") else []
+    assert shown in message_of(load_config, None, [*kind, override])
+
+
 @pytest.mark.parametrize("value", ["1e-4", "1E-4", "0.0001", "1.0e-4", "'1e-4'"])
 def test_number_may_be_written_without_a_dot(value, tmp_path):
     assert load(tmp_path, f"pretraining: {{learning_rate: {value}}}").pretraining.learning_rate == 1e-4

@@ -1,8 +1,8 @@
 """Base class of all settings, and types that several sections use."""
 
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from keras_bert_flow.local_paths import check_local
 
@@ -29,3 +29,21 @@ class Settings(BaseModel):
         coerce_numbers_to_str=True,
         allow_inf_nan=False,
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_booleans(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false for a number: pydantic would read them as 1 and 0."""
+        given = value if isinstance(value, list | tuple) else [value]
+        found = next((one for one in given if isinstance(one, bool)), None)
+        if found is not None and info.field_name is not None:
+            types = _list_types(cls.model_fields[info.field_name].annotation)
+            if {int, float} & types and not {bool, Any} & types:
+                raise ValueError(f"This must be a number. Received: {str(found).lower()}. Write {int(found)} for one")
+        return value
+
+
+def _list_types(annotation: Any) -> set[Any]:
+    """Return the types of an annotation, those inside unions, tuples and the like included."""
+    inner = [part for part in get_args(annotation) if not isinstance(part, str)]
+    return {annotation}.union(*map(_list_types, inner)) if inner else {annotation}
