@@ -1,7 +1,7 @@
 """Commands that ask a model."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ from keras_bert_flow.prediction.lines import read_items, read_waiting_items, rea
 from keras_bert_flow.prediction.load import FINE_TUNED
 from keras_bert_flow.preflight.models import check_asked_model, check_search
 from keras_bert_flow.progress import counting_progress, working
+from keras_bert_flow.tasks.core.matching import with_inputs
 from keras_bert_flow.tasks.formats.official import check_format, write_official
 
 JSONL = "jsonl"
@@ -88,7 +89,8 @@ def predict(
             if output is None and sys.stdout.isatty()
             else counting_progress(total, "Asking") as advance
         ):
-            _write(asked.answer_blocks(examples, advance), output)
+            answers = asked.answer_blocks(examples, advance)
+            _write(answers if task is None else _with_inputs(examples, answers), output)
     elif texts:
         _write(asked.predict_chunks([read_items(texts, "Text")]), output)
     else:
@@ -140,6 +142,14 @@ def _write(chunks: Any, output: Path | None) -> None:
         write_arrays(chunks, output)
     else:
         write_lines(chunks, output)
+
+
+def _with_inputs(examples: Sequence[Any], blocks: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
+    """Yield blocks of predictions with the texts that they are of, for `kbf evaluate --predictions`."""
+    first = 0
+    for answers in blocks:
+        yield with_inputs(examples[first : first + len(answers)], answers)
+        first += len(answers)
 
 
 def _read_layers(layers: str | None) -> tuple[int, ...] | None:

@@ -11,10 +11,10 @@ from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 def score_predictions(config: PipelineConfig, path: str | Path) -> dict[str, float]:
     """Score predictions on the task's dev file.
 
-    The file is `.jsonl`, one prediction per line as written by `kbf predict`; or, by the kind of the task: SQuAD's JSON
-    object of ids and answers (1.1, or 2.0 if a question has no answer); CoNLL columns, the word first and the predicted
-    tag last; for classes and numbers GLUE's table of index and prediction. Labels are learnt from the training file if
-    it exists, else from the dev file.
+    The file is `.jsonl`, one prediction per line with its texts, as written by `kbf predict --input`, in any order; or,
+    by the kind of the task: SQuAD's JSON object of ids and answers (1.1, or 2.0 if a question has no answer); CoNLL
+    columns, the word first and the predicted tag last; for classes and numbers GLUE's table of index and prediction.
+    Labels are learnt from the training file if it exists, else from the dev file.
 
     Raises:
         FileNotFoundError: the predictions or the dev file are missing.

@@ -61,7 +61,7 @@ class Embedder(AskedModel):
         Args:
             follow: takes the batches and yields them again, to show progress.
         Raises:
-            ValueError: a text is blank or not a text.
+            ValueError: an item is not a text.
         """
         return self._embed([self.pose(text) for text in list_items(texts)], None, follow)
 

@@ -51,7 +51,7 @@ def list_items(items: Any) -> Iterable[Any]:
 def read_items(lines: Iterable[str], source: str = "Line", first: int = 1) -> Iterator[PlacedItem]:
     """Read one item per line: a text; two texts separated by a tab; or JSON, if a line begins with { or [.
 
-    Blank lines are skipped, but counted.
+    A blank line is an empty text, so that every line gets a prediction.
 
     Args:
         source: text before the number of a line in a message.
@@ -60,11 +60,11 @@ def read_items(lines: Iterable[str], source: str = "Line", first: int = 1) -> It
         ValueError: a line begins like JSON but is not valid.
     """
     for number, line in enumerate(lines, first):
-        line = line.strip("\r\n ")
-        if not line:
-            continue
         place = f"{source} {number}"
-        if line[0] in "{[":
+        line = line.strip("\r\n ")
+        if not line.strip():
+            yield place, ""
+        elif line[0] in "{[":
             try:
                 yield place, parse_json(line)
             except ValueError as error:

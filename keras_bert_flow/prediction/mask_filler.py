@@ -14,7 +14,7 @@ from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_bat
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.tasks.core.features import Features, join_texts
-from keras_bert_flow.tasks.core.texts import take_texts
+from keras_bert_flow.tasks.core.texts import is_blank, take_texts
 from keras_bert_flow.tasks.formats.rows import abridge
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -74,7 +74,7 @@ class MaskFiller(AskedModel):
         self.top_k = top_k
 
     def pose(self, item: Any) -> MaskedText:
-        """Encode a text with [MASK] in it.
+        """Encode a text with [MASK] in it, or a blank text, whose prediction is an empty list.
 
         Raises:
             ValueError: the item is not such a text, or one of its masks is beyond the model's last position.
@@ -82,7 +82,7 @@ class MaskFiller(AskedModel):
         (text,) = take_texts(item, ("text",))
         mask = self.tokenizer.mask_token
         count = text.count(mask)
-        if not count:
+        if not count and not is_blank(text):
             raise ValueError(f"A text must hold {mask}. Received: {abridge([repr(text)])}. Write it where a word is.")
         token_ids = encode_masked(self.tokenizer, text, self.sequence_length)
         positions = np.flatnonzero(token_ids == self.tokenizer.mask_id)
@@ -140,7 +140,7 @@ def make_masked_inputs(features: Features, rows: np.ndarray, width: int) -> dict
     Logits are computed only at these: a batch of 64 rows of 64 tokens has 4,096 x 30,522 of them, 500 MB, of which the
     masks need a hundredth. The number of masks is a power of two, to have few shapes; padding is position 0.
     """
-    most = max(len(features.details[row]) for row in rows)
+    most = max(1, *(len(features.details[row]) for row in rows))  # a blank text has no mask
     positions = np.zeros((len(rows), 1 << (most - 1).bit_length()), np.int32)
     for place, row in enumerate(rows):
         positions[place, : len(features.details[row])] = features.details[row]

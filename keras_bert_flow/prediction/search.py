@@ -68,14 +68,13 @@ class SemanticSearch:
     def search_chunks(
         self, chunks: Iterable[tuple[int, Iterable[str]]], top: int = 5
     ) -> Iterator[list[dict[str, Any]]]:
-        """Yield the results for each chunk of `read_waiting_texts`; blank lines are skipped.
+        """Yield the results for each chunk of `read_waiting_texts`.
 
         Raises:
             ValueError: a line is not UTF-8. The queries before it are answered first.
         """
         for _, texts in chunks:
             queries, mistake = read_until_mistake(text.strip() for text in texts)
-            queries = [query for query in queries if query]
             if queries:
                 yield self.search(queries, top)
             if mistake is not None:

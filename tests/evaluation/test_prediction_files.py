@@ -4,13 +4,16 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.evaluation.prediction_files import score_predictions
+from keras_bert_flow.evaluation.predictions import write_predictions
 from tests.patience import PATIENCE_SECONDS
+from tests.tasks.kinds import CASES, make_case
 
 pytestmark = pytest.mark.any_backend
 
@@ -23,9 +26,11 @@ def configure(folder, dev, **task):
 
 def test_glue_table_is_scored_as_by_scikit_learn(tmp_path):
     gold, predicted = list("aabbcabc"), list("abbbcacc")
-    (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "".join(f"word\t{label}\n" for label in gold))
+    (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "".join(f"w{n}\t{g}\n" for n, g in enumerate(gold)))
     (tmp_path / "p.tsv").write_text("index\tprediction\n" + "".join(f"{n}\t{p}\n" for n, p in enumerate(predicted)))
-    (tmp_path / "p.jsonl").write_text("".join(json.dumps({"label": label}) + "\n" for label in predicted))
+    (tmp_path / "p.jsonl").write_text(
+        "".join(json.dumps({"label": p, "index": n}) + "\n" for n, p in enumerate(predicted))
+    )
     config = configure(tmp_path, tmp_path / "dev.tsv")
     scores = score_predictions(config, tmp_path / "p.tsv")
     assert scores == score_predictions(config, tmp_path / "p.jsonl")
@@ -79,7 +84,12 @@ def test_squad_files_are_scored_by_its_rules(tmp_path, is_impossible):
     [
         ("p.tsv", "index\tprediction\n0\ta\n", "Received: 1 for 2"),
         ("p.tsv", "index\tprediction\n1\ta\n0\tb\n", "`index` must count the rows from 0"),
-        ("p.jsonl", '{"answer": "a"}\n{"answer": "a"}\n', "lacks 'label' for classification"),
+        ("p.jsonl", '{"index": 1, "answer": "a"}\n{"index": 0, "answer": "a"}\n', "lacks 'label' for classification"),
+        ("p.jsonl", '{"label": "a"}\n{"label": "b"}\n', "must have the texts that they are of .text. or their `index`"),
+        ("p.jsonl", '{"index": 1, "label": "a"}\n{"index": 1, "label": "b"}\n', "must number the examples from 0 to 1"),
+        ("p.jsonl", '{"index": 0, "label": "a"}\n', "Received: 1 for 2"),
+        ("p.jsonl", '{"text": "w", "label": "a"}\n{"text": "v", "label": "b"}\n', "Received: none for w"),
+        ("p.jsonl", '{"text": "w", "label": "a"}\n' * 3, "Received: 1 that are not, as of w"),
         ("p.tsv", "index\tprediction\n0\ta\n1\tz\n", "z"),
     ],
 )
@@ -89,6 +99,52 @@ def test_other_predictions_are_refused_in_a_line(tmp_path, name, content, messag
     with pytest.raises(ValueError, match=message) as caught:
         score_predictions(configure(tmp_path, tmp_path / "dev.tsv"), tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lines_are_matched_to_their_examples_in_any_order(tmp_path, name):
+    """What `kbf predict --input` writes scores the same when it is shuffled; with a line less or more it is refused."""
+    case = make_case(name, 30)
+    predictions = case.answer(skill=1.0)
+    write_predictions(tmp_path, "p", case.task, case.dev, predictions)
+    lines = (tmp_path / "p.jsonl").read_text().splitlines(keepends=True)
+    path, expected = tmp_path / "p.jsonl", case.task.score(case.dev, predictions)
+    rng = np.random.default_rng(1)
+    path.write_text("".join(lines[place] for place in rng.permutation(30)))
+    assert case.task.score_file(path, case.dev) == pytest.approx(expected)
+    for changed, words in ((lines[:-1], "none for"), ([*lines, lines[0]], "Received: ")):
+        path.write_text("".join(changed))
+        with pytest.raises(ValueError, match=words) as caught:
+            case.task.score_file(path, case.dev)
+        assert "\n" not in str(caught.value)
+
+
+def test_answers_to_blank_lines_are_no_examples(tmp_path):
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nw\ta\n\nv\tb\n")
+    lines = ['{"text": "v", "label": "b"}', '{"text": "", "label": "b"}', '{"text": "w", "label": "a"}']
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    assert score_predictions(configure(tmp_path, tmp_path / "dev.tsv"), tmp_path / "p.jsonl")["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({"1": "old cat"}, "none for 2"),
+        ({"1": "old cat", "2": "cat", "3": "dog", "4": "x"}, "answers to questions that are not in the file: 3, 4"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_answers_to_other_questions_are_refused(tmp_path, answers, words, ending):
+    answer = {"text": "the old cat", "answer_start": 4}
+    questions = [{"id": name, "question": "Who?", "answers": [answer]} for name in "12"]
+    paragraph = {"context": "See the old cat.", "qas": questions}
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [paragraph]}]}))
+    lines = [json.dumps({"id": name, "answer": text}) for name, text in answers.items()]
+    (tmp_path / f"p.{ending}").write_text(json.dumps(answers) if ending == "json" else "\n".join(lines))
+    with pytest.raises(ValueError, match=words):
+        score_predictions(
+            configure(tmp_path, tmp_path / "dev.json", kind="question_answering"), tmp_path / f"p.{ending}"
+        )
 
 
 def test_command_scores_without_keras(tmp_path):

@@ -18,9 +18,9 @@ def items_of(chunks):
 
 
 def test_items_are_texts_pairs_and_json():
-    lines = ["a text\n", "\n", "one\ttwo\r\n", '{"question": "q"}\n', '["a", "b"]']
-    items = ["a text", ["one", "two"], {"question": "q"}, ["a", "b"]]
-    places = ["Line 1", "Line 3", "Line 4", "Line 5"]
+    lines = ["a text\n", "\n", " \t\r\n", "one\ttwo\r\n", '{"question": "q"}\n', '["a", "b"]']
+    items = ["a text", "", "", ["one", "two"], {"question": "q"}, ["a", "b"]]
+    places = [f"Line {number}" for number in range(1, 7)]
     assert list(read_items(lines)) == list(zip(places, items, strict=True))
 
 
@@ -46,7 +46,7 @@ def test_lines_that_are_there_come_together_and_no_other_is_waited_for():
         chunks = read_waiting_items(reading, at_once=3)
         for written, expected in (
             (b"one\n", [["one"]]),
-            (b"a\nb\n\nc\nd\n", [["a", "b"], ["c", "d"]]),  # the blank line counts as a line
+            (b"a\nb\n\nc\nd\n", [["a", "b", ""], ["c", "d"]]),
             (b"whole\nbro", [["whole"]]),
             ("ken schön\n".encode(), [["broken schön"]]),
         ):

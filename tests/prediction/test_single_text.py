@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
+from keras_bert_flow.tasks.core.texts import pose_texts
 from tests.prediction.models import save_classifier, save_masked_lm
 
 pytestmark = pytest.mark.any_backend
@@ -38,11 +39,49 @@ def test_what_is_no_text_is_refused(asked, kind, items):
 
 
 @KINDS
-@pytest.mark.parametrize("item", [3, None, b"unable", ["unable"] * 3, [["unable"]], {"nope": "unable"}, " "], ids=repr)
+@pytest.mark.parametrize("item", [3, None, b"unable", ["unable"] * 3, [["unable"]], {"nope": "unable"}], ids=repr)
 def test_item_that_is_no_text_is_refused_by_number(asked, kind, item):
     good = "un [MASK] able" if kind == "fill_mask" else "unable"
     with pytest.raises(ValueError, match=r"^Item 2: An item for this task must have the texts text\b[^\n]*$"):
         asked[kind].predict([good, item])
+
+
+@KINDS
+def test_blank_items_have_answers_as_all_others(asked, kind, tmp_path):
+    model = asked[kind]
+    text = "un [MASK] able" if kind == "fill_mask" else "unable"
+    one, blank = model.predict(text), model.predict("")
+    expected = [*one, *blank, *blank, *one]
+    assert_alike(model.predict([text, "", " \t", text]), expected)
+    if kind == "fill_mask":
+        assert blank == [[]]  # a list for each mask
+    if kind == "features":
+        assert blank[0]["tokens"] == ["[CLS]", "[SEP]"]
+    if kind != "classification":
+        path = tmp_path / "t.txt"
+        path.write_text(f"{text}\n\n   \n{text}\n")  # the last line end begins no line
+        (answers,) = model.answer_blocks(model.read(path))
+        assert_alike(answers, expected)
+
+
+def assert_alike(found, expected):
+    """Compare predictions up to the roundings of another batch."""
+    assert len(found) == len(expected)
+    for some, others in zip(found, expected, strict=True):
+        paths = [leaves(one) for one in (some, others)]
+        np.testing.assert_allclose(*([v for v in path if not isinstance(v, str)] for path in paths), atol=1e-5)
+        assert [v for v in paths[0] if isinstance(v, str)] == [v for v in paths[1] if isinstance(v, str)]
+
+
+def leaves(value):
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    if parts is not None:
+        return [leaf for part in parts for leaf in leaves(part)]
+    return value.ravel().tolist() if isinstance(value, np.ndarray) else [value]
+
+
+def test_blank_pair_has_its_separators():
+    assert pose_texts("", is_pair=True) == pose_texts(["", ""], is_pair=True)
 
 
 def test_single_text_is_embedded_once(asked):

@@ -101,7 +101,8 @@ def _draw_number(rng: np.random.Generator, number: int) -> TextExample:
 
 
 def _draw_partners(rng: np.random.Generator, number: int) -> TextExample:
-    return TextExample(_draw_text(rng), f"{_draw_text(rng)} {LETTERS[number % 16]} {LETTERS[number // 16]}", True)
+    own = f"{LETTERS[number % 16]} {LETTERS[number // 16]}"  # no text occurs twice
+    return TextExample(f"{_draw_text(rng)} {own} a", f"{_draw_text(rng)} {own} b", True)
 
 
 def _draw_alike(rng: np.random.Generator, number: int) -> TextExample:

@@ -77,7 +77,10 @@ def test_lines_of_json_are_read(tmp_path, name):
         TaggedWords(("New York", "is"), ("B-LOC", "O"), str(path), (1, 1)),
         TaggedWords(("a",), ("O",), str(path), (3,)),
     ]
-    assert read_tagged_words(path, has_labels=False)[1] == TaggedWords(("a",), None, str(path), (3,))
+    assert read_tagged_words(path, has_labels=False)[1:] == [
+        TaggedWords((), None, str(path)),  # a blank line has a prediction, too
+        TaggedWords(("a",), None, str(path), (3,)),
+    ]
 
 
 @pytest.mark.parametrize(

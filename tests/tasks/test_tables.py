@@ -1,11 +1,21 @@
+import csv
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.formats.tables import TaskTable, label_ids, label_names, read_table
+from keras_bert_flow.tasks.formats import rows
+from keras_bert_flow.tasks.formats.tables import (
+    TaskTable,
+    describe_lookalikes,
+    label_ids,
+    label_names,
+    read_columns,
+    read_table,
+)
 from keras_bert_flow.tasks.registry import make_task
 from tests.tasks.files import DATA, message_of, needs_data, write
 
@@ -176,6 +186,67 @@ def test_label_ids_refuses_a_label_that_training_never_had(tmp_path):
         ValueError, label_ids, table_of("a", "z", path="builtin"), tuple(f"label {i}" for i in range(99))
     )
     assert "builtin, row 1" in message and "and 79 more" in message
+
+
+@pytest.mark.parametrize(
+    ("labels", "parts"),
+    [
+        (["x", "x\ufeff"], ["'x' (2 rows) and 'x\\ufeff' (1 rows) look the same"]),
+        (["caf\u00e9", "cafe\u0301"], ["look the same"]),
+        (["a\u00a0b", "a b"], ["look the same"]),
+        (["x\u200b", "x"], ["look the same"]),
+        (["Positive", "positive", "POSITIVE"], ["'positive' (1 rows) and 'POSITIVE' (1 rows) differ only in case"]),
+        (
+            ["1", "1.0", "true", "0"],
+            ["'1' (2 rows) and '1.0' (1 rows) and 'true' (1 rows) differ only in case or in how"],
+        ),
+        (["yes", "no", "1", "2", "nan", "-"], []),
+    ],
+)
+def test_labels_that_look_alike_are_told(labels, parts):
+    line = describe_lookalikes(Counter([labels[0], *labels]))
+    assert all(part in line for part in parts) and bool(line) == bool(parts) and "\n" not in line
+
+
+def test_nan_is_no_label(tmp_path):
+    path = write(tmp_path, "t.jsonl", '{"text": "a", "label": 1.5}\n{"text": "b", "label": NaN}\n')
+    message = message_of(ValueError, read_table, path)
+    assert "row 2" in message and "'label' must hold text. Received: nan" in message
+
+
+def test_long_values_of_csv_are_read(tmp_path):
+    long = "word " * 40_000  # 200,000 characters, above the limit of Python's reader
+    path = write(tmp_path, "t.csv", f'text,label\n"{long}",a\nb,c\n')
+    assert read_table(path).texts == (long, "b")
+
+
+def test_a_quote_that_is_never_closed_does_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "MAX_LINE_BYTES", 1000)
+    before = csv.field_size_limit(1000)
+    try:
+        path = write(tmp_path, "t.csv", 'text,label\n"' + "a,b\n" * 1000)
+        message = message_of(ValueError, read_table, path)
+    finally:
+        csv.field_size_limit(before)
+    assert "row 2" in message and "a quote that is not closed" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "header"),
+    [
+        ("t.tsv", "text\tmore\nA\t1\n\n  \nB\t2\n\n", True),
+        ("t.csv", "text,more\nA,1\n\n  \nB,2\n\n", True),
+        ("t.tsv", "A\n\n  \nB\n\n", False),
+        ("t.jsonl", '{"text": "A"}\n\n  \n{"text": "B"}\n\n', True),
+    ],
+)
+def test_blank_lines_have_a_prediction_but_are_no_examples_to_learn(tmp_path, name, content, header):
+    path = write(tmp_path, name, content)
+    column = ["text" if header else "0"]
+    kept = [(row, text.strip()) for row, (text,) in read_columns(path, column, [], header, None, keeps_blanks=True)]
+    first = 1 + (header and not name.endswith("jsonl"))
+    assert kept == [(first + place, text) for place, text in enumerate(["A", "", "", "B", ""])]
+    assert [text for _, (text,) in read_columns(path, column, [], header, None)] == ["A", "B"]
 
 
 @pytest.mark.parametrize("label", [" yes", "yes ", "yes\u00a0"])

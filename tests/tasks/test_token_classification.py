@@ -146,6 +146,14 @@ def test_a_blank_text_has_a_prediction_without_words():
     assert TASK.decode({"logits": []}, TASK.encode(TOKENIZER, [], 8), []) == []
 
 
+def test_the_scheme_that_was_guessed_is_told():
+    (line,) = TASK.describe_guesses(set())
+    assert line == ("The tags are read as IOB2, as detected in the training file; `task.scheme` sets another.")
+    assert TASK.describe_guesses({"scheme"}) == []
+    plain = replace(TASK, scheme="plain")
+    assert "plain, each a class of its own" in plain.describe_guesses(set())[0]
+
+
 def test_plain_tags_are_learnt_and_compared_by_accuracy():
     train = [TaggedWords(("in", "Gent"), ("Prep", "N")), TaggedWords(("Jan", "woont"), ("N", "V"))]
     task = TokenClassification().learn(train)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -25,7 +25,7 @@ from keras_bert_flow.tasks.core.answers import token_logits_of
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.metrics import has_collapsed, mean_measure
 from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
-from keras_bert_flow.tasks.core.texts import take_texts
+from keras_bert_flow.tasks.core.texts import is_blank, take_texts
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -74,7 +74,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         return read_questions(path, max_examples, has_labels)
 
     def pose(self, item: Any) -> ContextQuestion:
-        question, context = take_texts(item, ("question", "context"))
+        question, context = ("", "") if is_blank(item) else take_texts(item, ("question", "context"))
         return ContextQuestion("", question, context)
 
     def learn(self, examples: Sequence[ContextQuestion]) -> "QuestionAnswering":
@@ -209,6 +209,17 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         write_answers(f"{path}.answers.json", predictions)
         if self.null_threshold is not None:
             write_no_answer_scores(f"{path}.no_answer.json", predictions)
+
+    def names_of(self, example: ContextQuestion) -> Sequence[str]:
+        return ()
+
+    def describe_guesses(self, given: Collection[str]) -> list[str]:
+        if self.null_threshold is None or "null_threshold" in given:
+            return []
+        return [
+            "Some training questions have no answer, so questions are scored as in SQuAD 2.0, with a threshold of "
+            f"{self.null_threshold}; `task.null_threshold` sets another."
+        ]
 
     def score_file(self, path: str | Path, examples: Sequence[ContextQuestion]) -> dict[str, float]:
         return score_answer_file(self, path, examples)

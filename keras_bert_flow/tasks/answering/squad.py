@@ -41,6 +41,15 @@ class ContextQuestion:
     title: str = ""
     place: str = ""
 
+    @property
+    def inputs(self) -> dict[str, str]:
+        return {"question": self.question, "context": self.context}
+
+    @property
+    def gold(self) -> frozenset[str]:
+        """The texts of the answers, empty if there is none."""
+        return frozenset(answer.text for answer in self.answers)
+
 
 def read_questions(
     path: str | Path, max_examples: int | None = None, has_labels: bool = True
@@ -114,7 +123,7 @@ def _write(path: str | Path, values: dict[str, Any]) -> None:
 
 def _walk_lines(path: str, has_labels: bool) -> Iterator[ContextQuestion]:
     columns = ["id", "question", "context", *(["answers"] if has_labels else [])]
-    for number, values in read_rows(path, columns, header=True):
+    for number, values in read_rows(path, columns, header=True, keeps_blanks=not has_labels):
         place = f"{path}, row {number}"
         fields = dict(zip(columns, values, strict=True))
         fields["is_impossible"] = has_labels and fields["answers"] == []

@@ -34,6 +34,16 @@ class ChoiceExample:
     label: int | None = None
     place: str = "an example"
 
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The texts by name: context, question where there is one, and the list of choices."""
+        question = {} if self.question is None else {"question": self.question}
+        return {"context": self.context, **question, "choices": list(self.choices)}
+
+    @property
+    def gold(self) -> int | None:
+        return self.label
+
 
 @dataclass(frozen=True)
 class ChoiceColumns:
@@ -95,7 +105,9 @@ def count_choices(examples: Sequence[ChoiceExample]) -> int:
 
 
 def _read_table(path: str | Path, columns: ChoiceColumns, header: bool) -> Iterator[ChoiceExample]:
-    for number, row in read_columns(path, columns.texts, columns.labels, header, None):
+    for number, row in read_columns(
+        path, columns.texts, columns.labels, header, None, keeps_blanks=columns.label is None
+    ):
         values = dict(zip([*columns.texts, *columns.labels], row, strict=True))
         choices = tuple(values[name] for name in columns.choices)
         place, question = f"{path}, row {number}", values[columns.question] if columns.question is not None else None
@@ -105,7 +117,7 @@ def _read_table(path: str | Path, columns: ChoiceColumns, header: bool) -> Itera
 
 def _read_objects(path: Path, columns: ChoiceColumns) -> Iterator[ChoiceExample]:
     names = [*columns.texts, *columns.labels]
-    for place, fields in _find_objects(path):
+    for place, fields in _find_objects(path, skips_blanks=columns.label is not None):
         values = dict(zip(names, pick_fields(place, fields, names), strict=True))
         if columns.question is None or not isinstance(values[columns.question], list):
             yield _make_example(place, columns, values)
@@ -122,7 +134,7 @@ def _read_objects(path: Path, columns: ChoiceColumns) -> Iterator[ChoiceExample]
             yield _make_example(f"{place}, question {number}", columns, context | question)
 
 
-def _find_objects(path: Path) -> Iterator[tuple[str, dict]]:
+def _find_objects(path: Path, skips_blanks: bool) -> Iterator[tuple[str, dict]]:
     if not path.exists():
         raise FileNotFoundError(f"Examples must be in a file or folder. Received: {path}, which is not one. Check it.")
     if path.is_dir():
@@ -130,7 +142,7 @@ def _find_objects(path: Path) -> Iterator[tuple[str, dict]]:
     elif require_ending(path, (".jsonl", ".txt")) == ".txt":
         files = [path]
     else:
-        for number, fields in read_objects(path):
+        for number, fields in read_objects(path, skips_blanks=skips_blanks):
             yield f"{path}, row {number}", fields
         return
     for file in files:

@@ -28,7 +28,6 @@ from keras_bert_flow.tasks.core.texts import (
     labels_of,
     pose_texts,
     read_examples,
-    show_texts,
 )
 from keras_bert_flow.tasks.formats.glue_table import read_glue_table, write_glue_table
 from keras_bert_flow.tasks.formats.tables import class_names, number_labels, require_text
@@ -68,8 +67,8 @@ class Classification(ClassificationSettings, Task):
         check_main_metric(self.main_metric, [name for name in METRICS if two or name != "f1_positive"])
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
-        columns = [self.label] if has_labels else []
-        return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, self._read_label)
+        columns, shown = ([self.label] if has_labels else []), (self.text, self.text_pair)
+        return read_examples(path, shown, columns, self.header, max_examples, self._read_label, not has_labels)
 
     def pose(self, item: Any) -> TextExample:
         return pose_texts(item, is_pair=self.text_pair is not None)
@@ -107,7 +106,7 @@ class Classification(ClassificationSettings, Task):
         return make_table(self.labels, count_classes(*self._pair_ids(examples, predictions), len(self.labels)))
 
     def show(self, example: TextExample) -> dict[str, Any]:
-        return show_texts(example) | {"gold": example.label}
+        return example.inputs | {"gold": example.label}
 
     def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
         predicted = prediction["label"]

@@ -22,7 +22,6 @@ from keras_bert_flow.tasks.core.texts import (
     labels_of,
     pose_texts,
     read_examples,
-    show_texts,
 )
 from keras_bert_flow.tasks.formats.rows import abridge, spell_label
 from keras_bert_flow.tasks.formats.tables import number_labels, require_text, sort_names
@@ -79,7 +78,8 @@ class MultiLabel(MultiLabelSettings, Task):
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
         columns = (self.label_columns or (self.label,)) if has_labels else ()
         read_label = self._read_marks if self.label_columns else self._read_names
-        return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, read_label)
+        shown = (self.text, self.text_pair)
+        return read_examples(path, shown, columns, self.header, max_examples, read_label, not has_labels)
 
     def pose(self, item: Any) -> TextExample:
         return pose_texts(item, is_pair=self.text_pair is not None)
@@ -126,7 +126,7 @@ class MultiLabel(MultiLabelSettings, Task):
         return make_table(self.labels, count_marks(*self._pair_marks(examples, predictions)))
 
     def show(self, example: TextExample) -> dict[str, Any]:
-        return show_texts(example) | {"gold": [name for name in self.labels if name in example.label]}
+        return example.inputs | {"gold": [name for name in self.labels if name in example.label]}
 
     def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
         """Return the error of a prediction, with the probability of the most confident wrong decision."""
@@ -146,6 +146,9 @@ class MultiLabel(MultiLabelSettings, Task):
     def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
         labels, answers = self._pair_marks(examples, predictions)
         return lambda chosen: set_metrics(labels[chosen], answers[chosen], self.labels)[self.main_metric]
+
+    def names_of(self, example: TextExample) -> Sequence[str]:
+        return example.label
 
     def _pair_marks(
         self, examples: Sequence[TextExample], predictions: Sequence[Prediction]

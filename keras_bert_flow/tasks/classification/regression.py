@@ -20,7 +20,6 @@ from keras_bert_flow.tasks.core.texts import (
     labels_of,
     pose_texts,
     read_examples,
-    show_texts,
 )
 from keras_bert_flow.tasks.formats.glue_table import read_glue_table, write_glue_table
 from keras_bert_flow.tasks.formats.scores import read_score, require_different_scores
@@ -34,7 +33,8 @@ COLLAPSED = 0.01  # share of the label range; predicted numbers are hardly ever 
 class Regression(RegressionSettings, Task):
     """Text regression, from a table as read by `tables.read_table` whose labels are numbers.
 
-    The model returns {"logits": (rows,) or (rows, 1)}, in the units of the table: targets are not scaled. A prediction
+    The model returns {"logits": (rows,) or (rows, 1)}, in the units of the table. Where these are far from ordinary
+    scales, training standardises them, and the published head converts back; see `finetuning.label_units`. A prediction
     is {"score"}. `score` returns `metrics.regression_metrics`.
 
     Attributes:
@@ -64,8 +64,8 @@ class Regression(RegressionSettings, Task):
             raise ValueError(f"`lowest` must be less than `highest`. Received: {lowest} and {highest}. Swap them.")
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
-        columns = [self.label] if has_labels else []
-        return read_examples(path, (self.text, self.text_pair), columns, self.header, max_examples, self._read_score)
+        columns, shown = ([self.label] if has_labels else []), (self.text, self.text_pair)
+        return read_examples(path, shown, columns, self.header, max_examples, self._read_score, not has_labels)
 
     def pose(self, item: Any) -> TextExample:
         return pose_texts(item, is_pair=self.text_pair is not None)
@@ -100,7 +100,7 @@ class Regression(RegressionSettings, Task):
         return {}
 
     def show(self, example: TextExample) -> dict[str, Any]:
-        return show_texts(example) | {"gold": float(example.label)}
+        return example.inputs | {"gold": float(example.label)}
 
     def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
         gold, predicted = float(example.label), prediction["score"]

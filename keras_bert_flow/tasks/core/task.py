@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.losses import mean_loss
+from keras_bert_flow.tasks.core.matching import match_predictions, wrong_number
 from keras_bert_flow.tasks.formats.rows import JSON_LINES, read_objects
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -165,18 +166,17 @@ class Task(ABC):
         raise ValueError(f"Predictions of {self.kind} must be in a .jsonl file. Received: {path}. Use `kbf predict`.")
 
     def score_file(self, path: str | Path, examples: Sequence[Any]) -> dict[str, float]:
-        """Score a prediction file against the examples: JSON lines, or the official format.
+        """Score a prediction file against the examples: JSON lines, matched by their texts, or the official format.
 
         Raises:
             ValueError: the predictions are not of these examples; the message names the file.
         """
         is_lines = str(path).endswith(JSON_LINES)
         predictions = [fields for _, fields in read_objects(path)] if is_lines else self.read_official(path, examples)
-        if len(predictions) != len(examples):
-            raise ValueError(
-                f"{path}: must hold a prediction for each example. Received: {len(predictions)} for {len(examples)}. "
-                "Predict the file that they are from."
-            )
+        if is_lines:
+            predictions = match_predictions(path, predictions, examples)
+        elif len(predictions) != len(examples):
+            raise wrong_number(path, len(predictions), len(examples))
         try:
             return self.score(examples, predictions)
         except KeyError as error:
@@ -199,6 +199,18 @@ class Task(ABC):
             predicted, as in tasks that label whole texts.
         """
         return {}
+
+    def names_of(self, example: Any) -> Sequence[str]:
+        """Return the names of classes, labels or tags that an example has; none for numbers and positions."""
+        return [example.label] if isinstance(example.label, str) else []
+
+    def describe_guesses(self, given: Collection[str]) -> list[str]:
+        """Return a line about each field that `learn` guessed, and what sets it; none for most kinds.
+
+        Args:
+            given: names of the fields that were given rather than guessed.
+        """
+        return []
 
     @property
     def model_options(self) -> dict[str, Any]:

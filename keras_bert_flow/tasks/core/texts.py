@@ -27,6 +27,15 @@ class TextExample:
     label: Any = None
     place: str = "an example"
 
+    @property
+    def inputs(self) -> dict[str, str]:
+        """The texts by name: text, and text_pair where there is one."""
+        return {"text": self.text} | ({} if self.text_pair is None else {"text_pair": self.text_pair})
+
+    @property
+    def gold(self) -> Any:
+        return frozenset(self.label) if isinstance(self.label, tuple) else self.label
+
 
 def read_examples(
     path: str | Path,
@@ -35,6 +44,7 @@ def read_examples(
     header: bool,
     max_examples: int | None,
     read_label: Callable[[str, list], Any],
+    keeps_blanks: bool = False,
 ) -> list[TextExample]:
     """Read examples from a table in the layout of `tables.read_table`.
 
@@ -43,10 +53,11 @@ def read_examples(
         labels: columns that make up the label; empty if the table has no labels.
         read_label: makes a label from the place, for messages, and the values of those columns. Blanks around names,
             and repeated names of a tuple, are removed with a warning.
+        keeps_blanks: as for `read_columns`.
     """
     columns = [column for column in texts if column is not None]
     places, found, shown = [], [], []
-    for number, values in read_columns(path, columns, list(labels), header, max_examples):
+    for number, values in read_columns(path, columns, list(labels), header, max_examples, keeps_blanks):
         places.append(f"{path}, row {number}")
         parts = values[len(columns) :]
         found.append(read_label(places[-1], parts) if parts else None)
@@ -58,19 +69,26 @@ def read_examples(
 def pose_texts(item: Any, is_pair: bool) -> TextExample:
     """Make an example from a text, from two texts, or from an object with `text` and `text_pair`.
 
+    A text may be blank: the model then reads its special tokens only. One blank text also stands for a blank pair.
+
     Raises:
         ValueError: the item does not have as many texts as the task.
     """
-    fields = ("text", "text_pair") if is_pair else ("text",)
-    texts = take_texts(item, fields)
-    return TextExample(*texts)
+    if is_pair and is_blank(item):
+        return TextExample("", "")
+    return TextExample(*take_texts(item, ("text", "text_pair") if is_pair else ("text",)))
+
+
+def is_blank(item: Any) -> bool:
+    """Return whether an item to predict is a blank text, as from a blank line."""
+    return isinstance(item, str) and not item.strip()
 
 
 def take_texts(item: Any, fields: Sequence[str]) -> list[str]:
     """Return the texts of an item: a string for one field, a sequence for several, or an object that names them.
 
     Raises:
-        ValueError: it is none of these, or a text is blank.
+        ValueError: it is none of these.
     """
     if isinstance(item, str):
         texts = [item]
@@ -78,7 +96,7 @@ def take_texts(item: Any, fields: Sequence[str]) -> list[str]:
         texts = [item[name] for name in fields] if set(item) == set(fields) else []
     else:
         texts = list(item) if isinstance(item, list | tuple) else []
-    if len(texts) != len(fields) or not all(isinstance(text, str) and text.strip() for text in texts):
+    if len(texts) != len(fields) or not all(isinstance(text, str) for text in texts):
         raise ValueError(
             f"An item for this task must have the texts {', '.join(fields)}. Received: {abridge([repr(item)])}. "
             "Give a text for one, a list or an object with these names for several."
@@ -127,8 +145,3 @@ def labels_of(examples: Sequence[Any]) -> list[Any]:
         received = f"{examples[0].place} without a label" if examples else "no examples"
         raise ValueError(f"Learning and scoring need labels. Received: {received}. Read a table that has them.")
     return [example.label for example in examples]
-
-
-def show_texts(example: TextExample) -> dict[str, str]:
-    """Return the texts of an example by name: text, and text_pair where there is one."""
-    return {"text": example.text} | ({} if example.text_pair is None else {"text_pair": example.text_pair})

@@ -12,7 +12,7 @@ from keras_bert_flow.tasks.core.checks import check_main_metric, refuse_labels
 from keras_bert_flow.tasks.core.features import Features, join_texts
 from keras_bert_flow.tasks.core.metrics import CORRELATIONS, mean_measure, regression_metrics
 from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
-from keras_bert_flow.tasks.core.texts import TextExample, are_labelled, labels_of, pose_texts, read_examples, show_texts
+from keras_bert_flow.tasks.core.texts import TextExample, are_labelled, labels_of, pose_texts, read_examples
 from keras_bert_flow.tasks.embedding.partners import number_texts, pair_cosines, partner_loss, rank_partners
 from keras_bert_flow.tasks.embedding.settings import SentenceEmbeddingSettings
 from keras_bert_flow.tasks.formats.scores import read_score, require_different_scores
@@ -80,7 +80,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
         columns = [self.label] if has_labels and self.objective == COSINE else []
         texts = (self.text, self.text_pair)
-        examples = read_examples(path, texts, columns, self.header, max_examples, self._read_score)
+        examples = read_examples(path, texts, columns, self.header, max_examples, self._read_score, not has_labels)
         if not has_labels or self.objective == COSINE:
             return examples
         return [replace(example, label=BELONG) for example in examples]
@@ -110,7 +110,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         return Features(
             token_ids=token_ids,
             first_lengths=np.array([len(ids) for ids in token_ids], dtype=np.int32),
-            examples=places if is_labelled else places.repeat([len(show_texts(example)) for example in examples]),
+            examples=places if is_labelled else places.repeat([len(example.inputs) for example in examples]),
             labels={"logits": _make_labels(examples)} if is_labelled else {},
             sequences_per_row=2 if is_labelled else 1,
             keeps_axis=True,
@@ -161,7 +161,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
     def show(self, example: TextExample) -> dict[str, Any]:
         if example.label is BELONG:
             return {"text": example.text, "gold": example.text_pair}
-        return show_texts(example) | {"gold": example.label}
+        return example.inputs | {"gold": example.label}
 
     def review(self, example: TextExample, prediction: Prediction) -> dict[str, Any] | None:
         cosine = prediction["cosine"]
@@ -216,7 +216,7 @@ def _make_labels(examples: Sequence[TextExample]) -> np.ndarray:
 
 
 def _texts_of(examples: Sequence[TextExample]) -> list[str]:
-    return [text for example in examples for text in show_texts(example).values()]
+    return [text for example in examples for text in example.inputs.values()]
 
 
 def _count_indistinct(tokenizer: Tokenizer, texts: Sequence[str], features: Features) -> dict[str, dict[str, int]]:

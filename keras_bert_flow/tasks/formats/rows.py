@@ -2,19 +2,22 @@
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.json_documents import parse_json
-from keras_bert_flow.tasks.formats.bounded_reading import GZIP, read_byte_lines
+from keras_bert_flow.tasks.formats.bounded_reading import GZIP, MAX_LINE_BYTES, read_byte_lines
 
 JSON_LINES = ".jsonl"
 TABLES = (".tsv", ".csv", JSON_LINES)
 Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
 
 
-def read_rows(path: str | Path, columns: list[str], header: bool, num_labels: int = 1) -> Iterator[Row]:
+def read_rows(
+    path: str | Path, columns: list[str], header: bool, num_labels: int = 1, keeps_blanks: bool = False
+) -> Iterator[Row]:
     """Yield the values of the named columns, row by row.
 
     Args:
@@ -23,6 +26,7 @@ def read_rows(path: str | Path, columns: list[str], header: bool, num_labels: in
         header: the first line of a .tsv or .csv names the columns.
         num_labels: number of label columns, the last ones. In .jsonl they may be numbers or booleans, which are spelt
             as in the file.
+        keeps_blanks: yield a blank line, other than before a header, as a row of empty values, instead of skipping it.
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is malformed, or lacks a column.
@@ -30,8 +34,9 @@ def read_rows(path: str | Path, columns: list[str], header: bool, num_labels: in
     kind = require_ending(path, TABLES)
     path = str(path)
     if kind == JSON_LINES:
-        return _parse_jsonl(path, columns, len(columns) - num_labels)
-    return _pick_columns(path, _parse_tsv(path) if kind == ".tsv" else _parse_csv(path), columns, header)
+        return _parse_jsonl(path, columns, len(columns) - num_labels, keeps_blanks)
+    rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path)
+    return _pick_columns(path, rows, columns, header, keeps_blanks)
 
 
 def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[str, Any]]]:
@@ -45,21 +50,25 @@ def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[st
     if kind == JSON_LINES:
         yield from read_objects(path)
     else:
-        yield from _parse_tsv(path) if kind == ".tsv" else _parse_csv(path)
+        rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path)
+        yield from (row for row in rows if not _is_blank(row[1]))
 
 
-def read_objects(path: str | Path, packed_as: Sequence[str] = GZIP) -> Iterator[tuple[int, dict]]:
+def read_objects(
+    path: str | Path, packed_as: Sequence[str] = GZIP, skips_blanks: bool = True
+) -> Iterator[tuple[int, dict]]:
     """Yield the line, from 1, and the fields of each object of a .jsonl.
 
     Args:
         packed_as: suffixes of compressed files that may follow.
+        skips_blanks: skip blank lines, instead of refusing them.
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is not a .jsonl, or a line is not one JSON object.
     """
     require_ending(path, (".jsonl",), packed_as)
     for number, line in read_lines(path, packed_as):
-        if line.strip():
+        if line.strip() or not skips_blanks:
             yield number, parse_object(f"{path}, row {number}", line)
 
 
@@ -83,8 +92,9 @@ def pick_fields(place: str, fields: dict, columns: list[str]) -> list:
 
 
 def spell_label(value: Any) -> Any:
-    """Return a number or boolean as spelt in JSON, any other value unchanged."""
-    return json.dumps(value) if isinstance(value, bool | int | float) else value
+    """Return a number or boolean as spelt in JSON, any other value unchanged, such as NaN, which JSON has not."""
+    is_spelt = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+    return json.dumps(value) if is_spelt else value
 
 
 def require_ending(path: str | Path, endings: tuple[str, ...], packed_as: Sequence[str] = GZIP) -> str:
@@ -124,11 +134,12 @@ def abridge(names: Iterable[str], limit: int = 20, width: int = 40) -> str:
 
 def _parse_tsv(path: str) -> Iterator[Row]:
     for number, line in read_lines(path):
-        if line.strip(" "):
-            yield number, line.split("\t")
+        yield number, line.split("\t")
 
 
 def _parse_csv(path: str) -> Iterator[Row]:
+    # One limit for the process, 131,072 unless raised. A limit at all stops at a quote that nothing closes.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
     while True:
         number = reader.line_num + 1  # a quoted value may span several lines: name the first
@@ -137,29 +148,47 @@ def _parse_csv(path: str) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
+            if "field limit" in str(error):
+                raise ValueError(
+                    f"{path}, row {number}: a value must have at most {MAX_LINE_BYTES >> 20} Mi characters. Received: "
+                    "more, on several lines. Look for a quote that is not closed, or cut the value."
+                ) from None
             raise ValueError(
                 f"{path}, row {number}: a .csv must be quoted as in RFC 4180. Received: {error}. "
                 'Write "" for a quote inside quotes, or give a .tsv.'
             ) from None
-        if len(values) > 1 or "".join(values).strip(" "):
-            yield number, values
+        yield number, values
 
 
-def _parse_jsonl(path: str, columns: list[str], num_texts: int) -> Iterator[Row]:
-    for number, fields in read_objects(path):
-        values = pick_fields(f"{path}, row {number}", fields, columns)
-        yield number, [*values[:num_texts], *map(spell_label, values[num_texts:])]
+def _is_blank(values: list) -> bool:
+    """Return whether a row of a .tsv or .csv is a blank line."""
+    return len(values) < 2 and not "".join(values).strip(" ")
 
 
-def _pick_columns(path: str, rows: Iterator[Row], columns: list[str], header: bool) -> Iterator[Row]:
-    number, first = next(rows, (1, []))
-    if not first:
-        return
-    names = [name.strip() for name in first] if header else [str(place) for place in range(len(first))]
-    places = [_find_column(f"{path}, row {number}", column, names, header) for column in columns]
-    if not header:
-        yield number, [first[place] for place in places]
+def _parse_jsonl(path: str, columns: list[str], num_texts: int, keeps_blanks: bool) -> Iterator[Row]:
+    for number, line in read_lines(path):
+        if line.strip():
+            place = f"{path}, row {number}"
+            values = pick_fields(place, parse_object(place, line), columns)
+            yield number, [*values[:num_texts], *map(spell_label, values[num_texts:])]
+        elif keeps_blanks:
+            yield number, [""] * len(columns)
+
+
+def _pick_columns(
+    path: str, rows: Iterator[Row], columns: list[str], header: bool, keeps_blanks: bool
+) -> Iterator[Row]:
+    names: list[str] = []
     for number, values in rows:
+        if _is_blank(values):
+            if keeps_blanks and (names or not header):
+                yield number, [""] * len(columns)
+            continue
+        if not names:
+            names = [name.strip() for name in values] if header else [str(place) for place in range(len(values))]
+            places = [_find_column(f"{path}, row {number}", column, names, header) for column in columns]
+            if header:
+                continue
         if len(values) != len(names):
             raise ValueError(
                 f"{path}, row {number}: a row must have as many columns as the first one. "

@@ -2,7 +2,9 @@
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -73,10 +75,18 @@ def read_table(
 
 
 def read_columns(
-    path: str | Path, texts: list[str], labels: list[str], header: bool, max_examples: int | None
+    path: str | Path,
+    texts: list[str],
+    labels: list[str],
+    header: bool,
+    max_examples: int | None,
+    keeps_blanks: bool = False,
 ) -> Iterator[Row]:
     """Yield the texts and labels of each row, as `read_table` reads them; the labels are not checked.
 
+    Args:
+        keeps_blanks: a blank line is an example of empty texts, and a text may be blank, as where every line gets a
+            prediction. Otherwise blank lines are skipped, and blank texts refused.
     Raises:
         FileNotFoundError, ValueError: as for `read_table`.
     """
@@ -85,9 +95,10 @@ def read_columns(
         raise ValueError(
             f"Texts and label must be different columns. Received: {', '.join(columns)}. Name each one once."
         )
-    for number, values in limit_examples(path, read_rows(path, columns, header, len(labels)), max_examples):
+    rows = read_rows(path, columns, header, len(labels), keeps_blanks)
+    for number, values in limit_examples(path, rows, max_examples):
         for column, value in zip(texts, values, strict=False):  # the labels are not among `texts`
-            require_text(f"{path}, row {number}", column, value)
+            require_text(f"{path}, row {number}", column, value, keeps_blanks)
         yield number, values
 
 
@@ -151,6 +162,34 @@ def sort_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def describe_lookalikes(counts: Mapping[str, int]) -> str:
+    """Return one line about names of classes that are probably meant to be one, or "" if there are none.
+
+    These are names that look the same (other invisible characters, blanks or Unicode form), that differ in case only,
+    and spellings of one number: 1, 1.0 and true.
+
+    Args:
+        counts: name → number of rows.
+    """
+    looks: defaultdict[str, list[str]] = defaultdict(list)
+    meanings: defaultdict[str | float, list[str]] = defaultdict(list)
+    for name in counts:
+        looks[_look_of(name)].append(name)
+    for look, names in looks.items():
+        meanings[_meaning_of(look)] += names
+    groups = [("look the same", names) for names in looks.values() if len(names) > 1]
+    groups += [
+        ("differ only in case or in how a number is spelt", names)
+        for names in meanings.values()
+        if len({_look_of(name) for name in names}) > 1
+    ]
+    if not groups:
+        return ""
+    parts = [f"{' and '.join(_show_name(name, counts) for name in names[:4])} {what}" for what, names in groups[:3]]
+    more = f" ({len(groups) - 3} more groups)" if len(groups) > 3 else ""
+    return f"different labels: {'; '.join(parts)}{more}. Make them one in the table if they are."
+
+
 def label_ids(table: TaskTable, names: tuple[str, ...]) -> np.ndarray:
     """Return the class id of each label of a table: its index in `names`.
 
@@ -177,9 +216,9 @@ def number_labels(labels: Iterable[str], places: Iterable[str], names: tuple[str
     return np.array(ids, dtype=np.int32)
 
 
-def require_text(place: str, column: str, value: Any) -> None:
-    """Raise ValueError for a value that is blank or that no tokenizer accepts."""
-    if not isinstance(value, str) or not value.strip():
+def require_text(place: str, column: str, value: Any, may_be_blank: bool = False) -> None:
+    """Raise ValueError for a value that no tokenizer accepts, or that is blank unless it may be."""
+    if not isinstance(value, str) or not (may_be_blank or value.strip()):
         received = abridge([repr(value)])
         raise ValueError(f"{place}: column {column!r} must hold text. Received: {received}. Fill it or drop the row.")
     if "\0" in value:  # JSON can encode it
@@ -193,6 +232,24 @@ def require_text(place: str, column: str, value: Any) -> None:
         raise ValueError(
             f"{place}: column {column!r} must be Unicode. Received: {received}. Correct the row."
         ) from None
+
+
+def _look_of(name: str) -> str:
+    visible = "".join(" " if character.isspace() else character for character in unicodedata.normalize("NFKC", name))
+    visible = "".join(character for character in visible if unicodedata.category(character) not in ("Cf", "Cc"))
+    return " ".join(visible.split())
+
+
+def _meaning_of(look: str) -> str | float:
+    folded = {"true": "1", "false": "0"}.get(look.casefold(), look.casefold())
+    try:
+        return float(folded) if folded.isascii() else folded
+    except ValueError:
+        return folded
+
+
+def _show_name(name: str, counts: Mapping[str, int]) -> str:
+    return f"{ascii(name)} ({counts[name]:,} rows)"
 
 
 def _trim(label: Any) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from keras_bert_flow.tasks.formats.rows import abridge, read_lines, read_objects
+from keras_bert_flow.tasks.formats.rows import abridge, parse_object, read_lines
 from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords
 
 DOCUMENT_MARK = "-DOCSTART-"
@@ -23,7 +23,8 @@ def read_tagged_words(
 ) -> list[TaggedWords]:
     """Read sentences of words and their tags.
 
-    A .jsonl file has one object per line: {"words": [...], "tags": [...]}. Any other file has one word per line, in
+    A .jsonl file has one object per line: {"words": [...], "tags": [...]}. A blank line is skipped, or without labels
+    read as a sentence without words, so that each line gets a prediction. Any other file has one word per line, in
     columns separated by any number of spaces and tabs; a blank line ends a sentence, and so does a line that begins
     with -DOCSTART-, which is not a word. Both may be gzipped, ending in .gz. UTF-8, with or without a byte order mark;
     lines may end in CR LF.
@@ -79,10 +80,11 @@ def write_conll(path: str | Path, examples: Sequence[TaggedWords], predicted: Se
     Args:
         predicted: the tags predicted for each sentence.
     Raises:
-        ValueError: a word contains a space, a tab or a line end, so that its line could not be read back.
+        ValueError: a word contains a space, a tab or a line end, so that its line could not be read back; or a sentence
+            has no words.
     """
     lines = []
-    for example, tags in zip(examples, predicted, strict=True):
+    for number, (example, tags) in enumerate(zip(examples, predicted, strict=True), 1):
         columns = [example.words, tags] if example.tags is None else [example.words, example.tags, tags]
         for place, values in enumerate(zip(*columns, strict=True)):
             if any(re.search(r"[ \t\r\n]", value) for value in values):
@@ -92,6 +94,11 @@ def write_conll(path: str | Path, examples: Sequence[TaggedWords], predicted: Se
                     "Write the predictions as lines of JSON."
                 )
             lines.append(" ".join(values) + "\n")
+        if not example.words:
+            raise ValueError(
+                f"A sentence must have words to be written in columns. Received: sentence {number}, a blank line. "
+                "Write the predictions as lines of JSON."
+            )
         lines.append("\n")
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(lines)
@@ -158,8 +165,13 @@ def _require_columns(place: str, columns: list[int], values: list[str]) -> None:
 
 
 def _parse_jsonl(path: str, has_labels: bool) -> Iterator[TaggedWords]:
-    for number, fields in read_objects(path):
+    for number, line in read_lines(path):
         place = f"{path}, row {number}"
+        if not line.strip():
+            if not has_labels:
+                yield TaggedWords((), None, path)
+            continue
+        fields = parse_object(place, line)
         words = _strings(place, "words", fields)
         tags = _strings(place, "tags", fields) if has_labels else None
         if tags is not None and len(tags) != len(words):

@@ -29,6 +29,14 @@ class TaggedWords:
     text: str | None = None
     offsets: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def inputs(self) -> dict[str, list[str]]:
+        return {"words": list(self.words)}
+
+    @property
+    def gold(self) -> tuple[str, ...] | None:
+        return self.tags
+
     @classmethod
     def from_text(cls, text: str) -> "TaggedWords":
         """Split a text into untagged words with offsets."""

@@ -1,7 +1,7 @@
 """Token classification: named entities, parts of speech, chunks."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -224,6 +224,19 @@ class TokenClassification(TokenClassificationSettings, Task):
     def make_measure(self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> Measure:
         counts = count_sentences(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
         return lambda chosen: measure_sentences(counts[chosen])[self.main_metric]
+
+    def names_of(self, example: TaggedWords) -> Sequence[str]:
+        return example.tags or ()
+
+    def describe_guesses(self, given: Collection[str]) -> list[str]:
+        if "scheme" in given:
+            return []
+        read = (
+            "plain, each a class of its own: words are scored, there are no spans"
+            if self.scheme == PLAIN
+            else self.scheme
+        )
+        return [f"The tags are read as {read}, as detected in the training file; `task.scheme` sets another."]
 
     def write_official(self, path: Path, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]) -> None:
         write_conll(path, examples, [found["tags"] for found in predictions])
