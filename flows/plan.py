@@ -89,6 +89,7 @@ def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: Task
         f"Precision: {config.pretraining.precision}, in fine-tuning {config.finetuning.precision}.",
         *describe_workers(config, files),
         *_describe_minimal_pairs(config),
+        *task.remarks,
     ]
 
 

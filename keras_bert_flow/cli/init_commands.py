@@ -49,16 +49,18 @@ def init(
         from keras_bert_flow.planning.estimates import measure_rate
         from keras_bert_flow.tasks.registry import make_task
         from keras_bert_flow.text.corpus.inputs import check_inputs
+        from keras_bert_flow.training.finetuning.task_data import list_remarks
 
         look = look_at_corpus(check_inputs(text))
         drafted = draft_task(task)
         header = bool(drafted.settings.get("header", False))
-        make_task(drafted.kind, **drafted.settings).read(task)
+        as_drafted = make_task(drafted.kind, **drafted.settings)
+        rows = as_drafted.read(task)
+        learnt = as_drafted.learn(rows)
         dev = dev or find_dev(task)
         parts = None if dev else name_parts(task, output)
         examples = count_rows(task, header)
-        if dev is not None:
-            make_task(drafted.kind, **drafted.settings).read(dev)
+        dev_files = {} if dev is None else {"dev": (dev, as_drafted.read(dev))}
         budget = choose_budget(minutes, look, drafted, examples, measure_rate())
         train, measured = parts or (task, dev)
         draft = Draft(
@@ -66,8 +68,9 @@ def init(
             budget,
         )  # fmt: skip
         content = write_draft(draft, str(output))
+        remarks = list(list_remarks(learnt, drafted.settings, task, rows, dev_files))
         if parts:
-            split_table(task, parts, header)
+            sizes = split_table(task, parts, header, rows)
     output.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(output, "x", encoding="utf-8") as file:
@@ -76,8 +79,11 @@ def init(
         raise _existing(output) from None
     for line in describe_draft(draft):
         show(line, sys.stderr)
+    for remark in remarks:
+        show(f"  {remark}", sys.stderr)
     if parts:
-        show(f"The table is divided: {parts[0]}, and every tenth row in {parts[1]}.", sys.stderr)
+        counts = ", ".join(f"{count:,} rows in {part}" for part, count in zip(parts, sizes, strict=True))
+        show(f"The table is divided: {counts}, where every tenth text is with all of its rows.", sys.stderr)
     show(output)
     say_next("run", output, "--plan")
 

@@ -1,15 +1,17 @@
-"""Split a table into a train and a dev table."""
+"""Split a table into a train and a dev table, so that no text is in both."""
 
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.tasks.core.repeats import identify
 from keras_bert_flow.tasks.formats.bounded_reading import read_whole
 from keras_bert_flow.tasks.formats.rows import TABLES, read_lines, read_whole_rows
 
-EVERY = 10  # every tenth row goes to the dev table
-LEAST_ROWS = 20
+EVERY = 10  # every tenth text goes to the dev table
+LEAST_TEXTS = 20
 
 
 def name_parts(table: Path, output: Path) -> tuple[Path, Path]:
@@ -26,12 +28,16 @@ def name_parts(table: Path, output: Path) -> tuple[Path, Path]:
     return output.with_name(f"{output.stem}-train{ending}"), output.with_name(f"{output.stem}-dev{ending}")
 
 
-def split_table(table: Path, parts: Sequence[Path], header: bool) -> tuple[int, int]:
-    """Write every tenth row to the second part and the others to the first; return the number of rows of each.
+def split_table(table: Path, parts: Sequence[Path], header: bool, examples: Sequence[Any]) -> tuple[int, int]:
+    """Write the rows of every tenth text to the second part and the others to the first; return the rows of each.
 
+    Rows with the same texts, apart from case and blanks, are in the same part.
+
+    Args:
+        examples: the rows as read by the task.
     Raises:
         FileExistsError: a part exists already.
-        ValueError: the table has too few rows.
+        ValueError: the table has too few texts.
     """
     for part in parts:
         if part.exists():
@@ -41,13 +47,17 @@ def split_table(table: Path, parts: Sequence[Path], header: bool) -> tuple[int, 
     lines = _read_csv(table) if parts[0].suffix == ".csv" else _read_plain(table)
     first = lines[:1] if header else []
     rows = lines[len(first) :]
-    if len(rows) < LEAST_ROWS:
+    numbers: dict[bytes, int] = {}  # of distinct texts, from 1
+    texts = [numbers.setdefault(identify(example), len(numbers) + 1) for example in examples]
+    if len(numbers) < LEAST_TEXTS:
         raise ValueError(
-            f"A table that is to be divided must have at least {LEAST_ROWS} rows. Received: {table}, with {len(rows)}. "
-            "Give --dev, or more rows."
+            f"A table that is to be divided must have at least {LEAST_TEXTS} different texts. Received: {table}, with "
+            f"{len(numbers)} in {len(rows)} rows. Give --dev, or more rows."
         )
-    dev = rows[EVERY - 1 :: EVERY]
-    train = [row for number, row in enumerate(rows, 1) if number % EVERY]
+    train, dev = (
+        [row for row, text in zip(rows, texts, strict=True) if (text % EVERY == 0) == is_dev]
+        for is_dev in (False, True)
+    )
     for part, chosen in zip(parts, (train, dev), strict=True):
         write_atomically(part, "".join([*first, *chosen]).encode())
     return len(train), len(dev)

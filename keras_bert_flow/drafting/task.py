@@ -24,7 +24,8 @@ SEPARATORS = ("|", ";", ",")
 MOST_CLASSES = 200
 FEW_VALUES = 20  # from this number of values on, integers are a scale rather than classes
 ALIKE = 3.0  # maximum ratio of the lengths of two texts of a pair
-TAG = re.compile(r"O|[BIESLU]-\S+")
+# Also of schemes in another spelling, such as b_per, which `learn` refuses by name.
+TAG = re.compile(r"[O0]|[BIESLUM][-_:/.|=+]\S+|\S+[-_:/.|=+][BIESLUM]", re.IGNORECASE)
 DEV_NAMES = ("dev", "validation", "valid", "val", "testa", "test")
 
 

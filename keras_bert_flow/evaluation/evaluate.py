@@ -153,6 +153,8 @@ def write_evaluation(
             results["grid_random"] = grid
         if unreachable := read_unreachable(finetuned):
             results["unreachable"] = unreachable
+        if read.remarks:
+            results["remarks"] = list(read.remarks)
         if curve := build_label_curve(finetuned, task, training, dev, config.seed):
             results["label_curve"] = curve
         results |= pairs
@@ -250,6 +252,9 @@ def _write_tables(results: Mapping[str, Any]) -> str:
     tables += [grid_markdown(results["grid"])] if "grid" in results else []
     tables += [f"From random weights:\n\n{grid_markdown(results['grid_random'])}"] if "grid_random" in results else []
     tables += [unreachable_markdown(results)] if "unreachable" in results else []
+    tables += [
+        "On the tables:\n\n" + "\n".join(f"- {escape_markdown(remark)}" for remark in results.get("remarks", ()))
+    ] * ("remarks" in results)
     tables += [pairs_markdown(results["minimal_pairs"])] if "minimal_pairs" in results else []
     return "\n\n".join(tables)
 

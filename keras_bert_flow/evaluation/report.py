@@ -98,6 +98,7 @@ def render_report(report: Report) -> str:
             section("Fewer labels", *_describe_label_curve(report.results.get("label_curve"))),
             section("Other dev sets", *describe_extra_dev(report.results)),
             section("Labels out of reach", *describe_unreachable_labels(report.results)),
+            section("Tables", *(paragraph(remark, "note") for remark in report.results.get("remarks", ()))),
             section("Grid", *_describe_grid(report.results.get("grid"))),
             section("Grid, random weights", *_describe_grid(report.results.get("grid_random"))),
             *(section(title, _describe_pretraining(figures)) for title, figures in earlier.items()),

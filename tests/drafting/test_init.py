@@ -59,7 +59,7 @@ def test_one_odd_table_is_divided_and_planned(tmp_path, corpus):
     arguments = ("init", corpus, "--task", table, "--output", output, "--minutes", "5")
     status, printed, error = kbf(*arguments)
     assert (status, printed) == (0, f"{output}\n"), error
-    assert "is it: good? (2 values that repeat" in error and "every tenth row" in error
+    assert "is it: good? (2 values that repeat" in error and "36 rows in" in error and "every tenth text" in error
     config = load_config(output)
     assert (config.task.text, config.task.label, config.task.header) == ("remark", "is it: good?", True)
     assert config.corpus.lines == "sentences"

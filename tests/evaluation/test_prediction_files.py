@@ -70,7 +70,8 @@ def test_squad_files_are_scored_by_its_rules(tmp_path, is_impossible):
     ]
     paragraph = {"context": "See the old cat.", "qas": questions}
     (tmp_path / "dev.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [paragraph]}]}))
-    (tmp_path / "p.json").write_text(json.dumps({"1": "old dog", "2": "" if is_impossible else "Old cat!"}))
+    answers = json.dumps({"1": "old dog", "2": "" if is_impossible else "Old cat!"})
+    (tmp_path / "p.json").write_text(f"\ufeff{answers}")
     config = configure(tmp_path, tmp_path / "dev.json", kind="question_answering")
     scores = score_predictions(config, tmp_path / "p.json")
     # Articles, case and punctuation do not count: one of two words of question 1, all of question 2.

@@ -10,7 +10,7 @@ from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.training.finetuning.finetune import finetune
-from keras_bert_flow.training.finetuning.task_data import read_task_files
+from keras_bert_flow.training.finetuning.task_data import check_task_files, read_task_files
 from keras_bert_flow.training.state.logs import read_log
 from tests.training.separable_task import RUNS, make_task_config, weights_of
 
@@ -215,3 +215,19 @@ def test_finetuning_says_that_it_takes_one_device(place, caplog):
     with pytest.raises(FileNotFoundError):
         finetune(config, place / "none", place / "one-device")
     assert not caplog.text
+
+
+@pytest.mark.any_backend
+def test_tables_are_remarked_on_before_training(tmp_path, caplog):
+    rows = [f"text {number}\t{'no' if number % 2 else 'yes'}" for number in range(20)]
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "\n".join([*rows, "one more\tyes\u200b"]) + "\n")
+    (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "\n".join([*rows[:3], "TEXT  3\tyes", "other\tno"]) + "\n")
+    files = check_task_files(make_task_config(tmp_path))
+    alike, repeated = files.remarks
+    assert "'yes' (10 rows) and 'yes\\u200b' (1 rows) look the same" in alike
+    assert repeated.startswith(
+        "dev: 4 of 5 rows have the texts of a training row, 3 with the label that they have there "
+    )
+    assert caplog.messages == list(files.remarks)
+    (same,) = check_task_files(make_task_config(tmp_path, "train.tsv")).remarks[1:]
+    assert same == "dev is the training file itself: its scores are those of rows that were trained on."

@@ -5,11 +5,15 @@ import json
 import pytest
 
 from keras_bert_flow.config.finetuning import FinetuningConfig
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown, curve_rows, describe_gains
+from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.training.finetuning import label_counts
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.label_counts import with_labels
+from keras_bert_flow.training.finetuning.task_data import check_label_counts
 from keras_bert_flow.training.state.logs import read_log
 from tests.training.separable_task import make_task_config
 
@@ -139,6 +143,29 @@ def test_gain_is_told_with_its_number_of_labels():
         "The pre-trained model is furthest ahead of the better other row at 100 labels, by 12.0 points."
     )
     assert describe_gains(curve | {"rows": [row(9, tfidf=0.5, pretrained=0.4)]}).startswith("At no number of labels")
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "message"),
+    [
+        (["a"] * 60 + ["b"] * 60, 50, "Received: only 'a' in the first 50 rows. Shuffle its rows, or take more."),
+        (["a"] * 30 + ["b"] * 30 + ["c"] * 60, 60, "Received: no 'c' in the first 60 rows, of 60 in the table."),
+        (["a", "b"] * 60, 50, None),
+        (["a", "b"] * 60 + ["c"], 50, None),  # one row in 121 may well be missing
+        ([str(number % 60) for number in range(120)], 50, None),  # more classes than rows
+        ([number / 10 for number in range(120)], 50, "numbers that are all below the median of the table"),
+        ([number * 7 % 12 / 10 for number in range(120)], 50, None),
+    ],
+)
+def test_counts_of_a_sorted_table_are_refused(labels, count, message):
+    config = make_config(PipelineConfig, {"finetuning": {"label_counts": [count, "all"]}}, "t")
+    examples = [TextExample("a", None, label) for label in labels]
+    if message is None:
+        check_label_counts(config, examples)
+        return
+    with pytest.raises(ValueError) as caught:
+        check_label_counts(config, examples)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_counts_that_the_table_has_not_are_refused_before_any_training(place, tmp_path):

@@ -5,10 +5,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.json_documents import read_json
+from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.tasks.answering.squad import ContextQuestion, gold_answers
 from keras_bert_flow.tasks.answering.squad_metrics import score_squad_1, score_squad_2
 from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.formats.bounded_reading import read_whole
 from keras_bert_flow.tasks.formats.rows import JSON_LINES, abridge, read_objects
 
 
@@ -47,7 +48,7 @@ def _check_ids(path: str | Path, golds: Collection[str], given: Sequence[str]) -
 
 def _read_answers(path: str | Path) -> dict[str, Any]:
     try:
-        answers = read_json(path)
+        answers = parse_json(read_whole(str(path)).decode("utf-8-sig"))
     except ValueError as error:
         raise ValueError(f"{path}: must be JSON. Received: {error}. Write it again.") from None
     if not isinstance(answers, dict):

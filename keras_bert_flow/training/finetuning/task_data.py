@@ -2,8 +2,12 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import os
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +17,21 @@ from keras_bert_flow.input_states import NOTHING_HELD, InputStates, hold
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.repeats import count_repeats
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.core.unreachable import Unreachable, describe_unreachable
+from keras_bert_flow.tasks.formats.tables import describe_lookalikes
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from keras_bert_flow.training.finetuning.label_words import check_label_words, describe_left_out, find_label_words
 
+RARE = 1e-3  # probability below which the order of a table is taken not to be random
+LEAST_ROWS = 10  # 2 ** -10 of random rows are all above the median: about `RARE`
 UNREACHABLE = "unreachable.json"  # next to the runs of a fine-tuning, if there are any unreachable labels
+
+DevFile = tuple[str | Path, Sequence[Any]]
 
 _logger = logging.getLogger(__name__)
 
@@ -33,6 +43,7 @@ class TaskFiles:
     Attributes:
         extra_dev: has the names in the settings.
         inputs: states of the files from before they were read.
+        remarks: lines about the tables: what was guessed, dev rows that are training rows, labels that look alike.
     """
 
     task: Task
@@ -40,6 +51,7 @@ class TaskFiles:
     dev: Sequence[Any]
     extra_dev: dict[str, Sequence[Any]]
     inputs: InputStates = NOTHING_HELD
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,7 @@ class TaskData:
             training table. None: unknown.
         word_score: the same for the TF-IDF baseline. None: unknown, or the kind of task has no such baseline.
         inputs: states of the files, and of what else they were encoded with, from before they were read.
+        remarks: as for `TaskFiles`.
     """
 
     task: Task
@@ -62,6 +75,7 @@ class TaskData:
     guess_score: float | None = None
     word_score: float | None = None
     inputs: InputStates = NOTHING_HELD
+    remarks: tuple[str, ...] = ()
 
 
 def read_task_files(config: PipelineConfig) -> TaskFiles:
@@ -79,7 +93,32 @@ def read_task_files(config: PipelineConfig) -> TaskFiles:
     check_label_counts(config, training)
     learnt = task.learn(training)
     check_label_words(config.finetuning.label_words, learnt.labels)
-    return TaskFiles(learnt, training, task.read(config.task.dev), extra_dev, inputs)
+    dev = task.read(config.task.dev)
+    found = {"dev": (config.task.dev, dev)} | {n: (path, extra_dev[n]) for n, path in config.task.extra_dev.items()}
+    given = {name for name, value in config.task.arguments.items() if value is not None}
+    remarks = list_remarks(learnt, given, config.task.train, training, found)
+    return TaskFiles(learnt, training, dev, extra_dev, inputs, tuple(remarks))
+
+
+def list_remarks(
+    task: Task, given: Collection[str], train: str | Path, training: Sequence[Any], dev_files: Mapping[str, DevFile]
+) -> Iterator[str]:
+    """Yield lines about the tables of a task, for logs, plans and reports; see `TaskFiles`.
+
+    Args:
+        task: as learnt from the training examples.
+        given: the fields of the task that were given rather than learnt.
+        train: the training file.
+        dev_files: `dev` and the names in `task.extra_dev` → file and examples.
+    """
+    yield from task.describe_guesses(given)
+    if lookalikes := describe_lookalikes(Counter(chain.from_iterable(map(task.names_of, training)))):
+        yield f"The training file has {lookalikes}"
+    for name, (path, examples) in dev_files.items():
+        if os.path.samefile(path, train):
+            yield f"{name} is the training file itself: its scores are those of rows that were trained on."
+        elif remark := count_repeats(training, examples).describe(name):
+            yield remark
 
 
 def check_task_files(config: PipelineConfig) -> TaskFiles:
@@ -94,6 +133,8 @@ def check_task_files(config: PipelineConfig) -> TaskFiles:
     tokenizer = WordPieceTokenizer(SPECIAL_PIECES)
     for examples in (files.dev, *files.extra_dev.values()):
         files.task.encode(tokenizer, examples, config.finetuning.sequence_length)
+    for remark in files.remarks:
+        _logger.warning("%s", remark)
     return files
 
 
@@ -104,8 +145,10 @@ def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
     """
     files, length = read_task_files(config), config.finetuning.sequence_length
     find_label_words(config.finetuning.label_words, files.task.labels, tokenizer)  # raises for invalid ones
-    if remark := describe_left_out(config.finetuning.label_words, tokenizer):
+    for remark in files.remarks:
         _logger.warning("%s", remark)
+    if left_out := describe_left_out(config.finetuning.label_words, tokenizer):
+        _logger.warning("%s", left_out)
     examples = {"train": files.training, "dev": files.dev}
     # Extra dev files are encoded so that errors in them are reported now, not after training.
     examples |= {f"extra_dev.{name}": found for name, found in files.extra_dev.items()}
@@ -117,7 +160,16 @@ def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
             _logger.warning("%s", describe_unreachable(name, counts))
         encoded[name] = features
     guessed = files.task.score(files.dev, files.task.guess(files.training, files.dev))[files.task.main_metric]
-    return TaskData(files.task, encoded["train"], files.dev, encoded["dev"], unreachable, guessed, inputs=files.inputs)
+    return TaskData(
+        files.task,
+        encoded["train"],
+        files.dev,
+        encoded["dev"],
+        unreachable,
+        guessed,
+        inputs=files.inputs,
+        remarks=files.remarks,
+    )
 
 
 def write_unreachable(folder: Path, data: TaskData) -> None:
@@ -142,7 +194,7 @@ def check_task_length(sequence_length: int, max_positions: int) -> None:
 
 
 def check_label_counts(config: PipelineConfig, examples: Sequence[Any]) -> None:
-    """Raise ValueError unless the table has more rows than each number of `label_counts`."""
+    """Raise ValueError unless the table has more rows than each number of `label_counts`, in no order of labels."""
     counts = config.finetuning.label_counts or ()
     largest = max((count for count in counts if count != "all"), default=0)
     if largest >= len(examples):
@@ -150,3 +202,28 @@ def check_label_counts(config: PipelineConfig, examples: Sequence[Any]) -> None:
             f"`label_counts` must be below the {len(examples):,} training rows; `all` stands for these. Received: "
             f"{largest:,}. Leave it out."
         )
+    for count in counts:
+        if count != "all" and (fault := _find_order(examples, count)):
+            raise ValueError(
+                f"`label_counts` takes the first rows, so the training table must be in no order of its labels. "
+                f"Received: {fault}. Shuffle its rows, or take more."
+            )
+
+
+def _find_order(examples: Sequence[Any], count: int) -> str:
+    """Return how the labels of the first `count` examples show that the table is sorted by label; "" if they do not."""
+    labels: list[Any] = [example.gold for example in examples if isinstance(example.gold, str | int | float)]
+    if len(labels) < len(examples) or isinstance(labels[0], bool):
+        return ""
+    first, everything = labels[:count], Counter(labels)
+    if isinstance(labels[0], float):
+        middle = statistics.median(labels)
+        is_sorted = count >= LEAST_ROWS and (max(first) < middle or min(first) > middle)
+        side = "below" if max(first) < middle else "above"
+        return f"numbers that are all {side} the median of the table in the first {count:,} rows" if is_sorted else ""
+    if len(everything) > 1 and len(set(first)) == 1 and count > 1:
+        return f"only {first[0]!r} in the first {count:,} rows"
+    # A label that a random row has with probability p is missing among `count` ones with (1 - p) ** count.
+    missing = [name for name in everything if name not in first]
+    likely = [name for name in missing if (1 - everything[name] / len(labels)) ** count < RARE / len(everything)]
+    return f"no {likely[0]!r} in the first {count:,} rows, of {everything[likely[0]]:,} in the table" if likely else ""

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
 from keras_bert_flow.training.finetuning.card import describe_run
 from keras_bert_flow.training.finetuning.early_stopping import StopWithoutGain
+from keras_bert_flow.training.finetuning.label_units import find_units
 from keras_bert_flow.training.finetuning.label_words import find_label_words
 from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
 from keras_bert_flow.training.finetuning.task_data import TaskData
@@ -68,6 +70,10 @@ class TaskRuns:
         callbacks: Sequence[keras.callbacks.Callback],
         key: str = "",
     ):
+        self._units = find_units(data.task.kind, data.train)
+        if self._units is not None:
+            train, dev = map(self._units.standardise, (data.train, data.dev))
+            data = replace(data, train=train, dev=dev)
         self._parts = choose_parts(config, data.train)
         self._settings = config.finetuning.model_copy(update={"accumulate_batches": self._parts})
         self._config, self._model = config.model_copy(update={"finetuning": self._settings}), model
@@ -87,7 +93,8 @@ class TaskRuns:
             prefix: of the run name in reported lines; the name ends with those of the folder's parent and the folder.
         Returns:
             The content of `run.json`: start, seed, seconds, score (the main metric of the model on the dev table),
-            trained_parameters, parameters, peak_bytes (of the process by the end of the run) and identity.
+            trained_parameters, parameters, peak_bytes (of the process by the end of the run) and identity; of a
+            regression on standardised numbers also their `mean` and `deviation`, as `label_units`.
         """
         run = {"start": start, "seed": seed}
         if not self._is_finished(folder):
@@ -111,6 +118,8 @@ class TaskRuns:
 
     def _save(self, folder: Path, run: Mapping[str, Any]) -> None:
         length = self._settings.sequence_length
+        if self._units is not None:
+            self._units.put_into_head(self._classifier)
         folder.mkdir(parents=True, exist_ok=True)
         self._tokenizer.write(folder)
         file = folder / VOCABULARY_FILE
@@ -144,6 +153,8 @@ class TaskRuns:
         fresh, is_head_new = load_for_finetuning(task.kind, self._model, labels=task.labels, **options)
         if start == RANDOM:
             fresh = type(fresh).from_config(fresh.get_config())
+        if self._units is not None and start == PRETRAINED and not is_head_new:
+            self._units.take_from_head(fresh)
         choose_trained_part(fresh, self._settings)
         if self._classifier is None:
             self._classifier = fresh
@@ -205,14 +216,18 @@ class TaskRuns:
         )
         if is_chosen:
             best.restore(model)
-        facts = count_parameters(model) | {"peak_bytes": read_peak_bytes()}
+        facts: dict[str, Any] = count_parameters(model) | {"peak_bytes": read_peak_bytes()}
+        facts |= {"remarks": list(self._data.remarks)} if self._data.remarks else {}
+        facts |= {"label_units": asdict(self._units)} if self._units is not None else {}
         return {"seconds": round(seconds, 1), "score": self._find_score(folder, is_chosen)} | facts
 
     def _score(self, follow: Callable = iter) -> dict[str, float]:
         data = self._data
         outputs = predict_features(self._classifier, data.dev, self._settings.max_widths, follow=follow)
-        scores = data.task.score(data.dev_examples, data.task.decode(outputs, data.dev, data.dev_examples))
         loss = {"dev_loss": data.task.measure_loss(outputs, data.dev)}
+        if self._units is not None:
+            outputs = self._units.restore(outputs)
+        scores = data.task.score(data.dev_examples, data.task.decode(outputs, data.dev, data.dev_examples))
         return loss | {f"dev_{name}": score for name, score in scores.items()}
 
     def _find_score(self, folder: Path, is_best: bool) -> float:

@@ -1,0 +1,48 @@
+"""A table is divided so that no text is in both parts."""
+
+import json
+
+import pytest
+
+from keras_bert_flow.drafting.splitting import split_table
+from keras_bert_flow.tasks.core.repeats import count_repeats
+from keras_bert_flow.tasks.registry import make_task
+
+pytestmark = pytest.mark.any_backend
+
+
+def write_rows(path, texts):
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in texts))
+    else:
+        mark = "," if path.suffix == ".csv" else "\t"
+        path.write_text(f"text{mark}label\n" + "".join(f"{text}{mark}{label}\n" for text, label in texts))
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl"])
+def test_rows_of_one_text_stay_together(tmp_path, ending):
+    table, parts = tmp_path / f"t{ending}", [tmp_path / f"{part}{ending}" for part in ("train", "dev")]
+    texts = [(f"{'Text' if n % 3 else 'text'} {n * 7 % 60}", "ab"[n % 2]) for n in range(1000)]
+    write_rows(table, texts)
+    task = make_task("classification")
+    counts = split_table(table, parts, header=ending != ".jsonl", examples=task.read(table))
+    train, dev = map(task.read, parts)
+    assert counts == (len(train), len(dev)) and sum(counts) == 1000
+    assert count_repeats(train, dev).same_label + count_repeats(train, dev).other_label == 0
+    assert len({example.text.lower() for example in dev}) == 6
+    assert sorted(e.text for e in [*train, *dev]) == sorted(text for text, _ in texts)
+
+
+def test_different_texts_are_divided_row_by_row(tmp_path):
+    table, parts = tmp_path / "t.tsv", [tmp_path / "train.tsv", tmp_path / "dev.tsv"]
+    write_rows(table, [(f"text {n}", "ab"[n % 2]) for n in range(1, 31)])
+    assert split_table(table, parts, True, make_task("classification").read(table)) == (27, 3)
+    assert [e.text for e in make_task("classification").read(parts[1])] == ["text 10", "text 20", "text 30"]
+
+
+def test_too_few_texts_are_refused(tmp_path):
+    table, parts = tmp_path / "t.tsv", [tmp_path / "train.tsv", tmp_path / "dev.tsv"]
+    write_rows(table, [(f"text {n % 19}", "ab"[n % 2]) for n in range(100)])
+    with pytest.raises(ValueError, match="at least 20 different texts. Received: .*, with 19 in 100 rows. Give --dev"):
+        split_table(table, parts, True, make_task("classification").read(table))
+    assert not any(part.exists() for part in parts)
