@@ -129,7 +129,7 @@ def _describe_change(before: tuple | str | None, now: tuple | str | None) -> str
     if before is None or now is None or before == now:
         return None
     if not before:
-        return "new"
+        return None if _is_folder(now) else "new"
     if not now:
         return "gone"
     if before[0] == now[0] == _FOLDER and before[1:3] == now[1:3]:

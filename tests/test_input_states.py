@@ -97,6 +97,7 @@ def test_what_leaves_the_input_as_it_is_passes(data):
     inputs = hold(data) | hold(data / "a.txt", data / "sub" / "b.txt")
     (data / "a.txt").read_text()
     (data / ".hidden").write_text("")  # as a lock
+    (data / "empty").mkdir()
     publish(data / "result", "records", "key", lambda work: Contents())
     data.with_name("beside").write_text("")
     inputs.check()

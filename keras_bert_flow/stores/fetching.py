@@ -82,7 +82,9 @@ def find_published(address: str) -> tuple[Store, PurePosixPath, Path, tuple[File
         except (FileNotFoundError, PermissionError):  # some stores raise the latter for missing files
             continue
         folder = _enter(store.address, content)
-        write_atomically(folder / MANIFEST, content)
+        path = folder / MANIFEST
+        if not path.is_file() or path.read_bytes() != content:  # others may be reading the folder: `input_states`
+            write_atomically(path, content)
         if is_result(folder):
             return store, PurePosixPath(*parts[len(parts) - above :]), folder, _read_files(store, folder)
         leave(folder.parent)

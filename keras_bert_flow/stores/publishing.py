@@ -61,9 +61,9 @@ def made_at(output: str | Path, together: bool = False) -> Iterator[Path]:
             f"The output must be new. Received: {address}, which holds {min(names)}. Choose another place."
         )
     if not _is_first(address, together):
-        yield _find_place(store) / Path(address).name  # the first process downloads, uploads and removes it
+        yield _find_place(store) / _name_folder(address)  # the first process downloads, uploads and removes it
         return
-    yield from _make(store, Path(address).name)
+    yield from _make(store, _name_folder(address))
 
 
 def check_writable(address: str) -> None:
@@ -91,7 +91,7 @@ def _show_finished(address: str) -> Iterator[Path]:
         raise FileExistsError(str(error).replace(str(finished), address)) from None
 
 
-def _make(store: Store, name: str) -> Iterator[Path]:
+def _make(store: Store, name: Path) -> Iterator[Path]:
     """Yield the folder to build, mirror its work folder, and publish the result."""
     place = _find_place(store)
     refuse_link(place)
@@ -157,6 +157,11 @@ def _take_over(store: Store, place: Path, output: Path) -> str:
 def _is_begun(output: Path) -> bool:
     """Return whether this disk has work to resume, or a result that is not published yet."""
     return output.exists() or work_folder(output).exists()
+
+
+def _name_folder(address: str) -> Path:
+    """Return the folder to build within a place: named as at the address, as the stage and key of a run may be."""
+    return Path(*Path(address).parts[-2:])
 
 
 def _find_place(store: Store) -> Path:

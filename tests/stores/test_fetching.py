@@ -9,6 +9,7 @@ import pytest
 from keras_bert_flow.arrivals import find_carrier
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.input_states import hold
 from keras_bert_flow.records.checking import check_records
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.stores.cache import fetched_root
@@ -54,9 +55,11 @@ def test_folder_is_fetched_as_it_is_and_once(records, trouble):
     check_records(fetched)
     trouble.seen.clear()
     stop_downloads()
+    inputs = hold(fetched)
     assert fetch(address) == fetch(Path(address)) == fetched
     assert {path for path, _ in trouble.reads()} == {f"/{BUCKET}/made/r/manifest.json"}
     assert fetch(folder) == folder
+    inputs.check()  # a run that reads it goes on
 
 
 def test_batches_are_those_of_a_disk(records):
