@@ -79,13 +79,13 @@ def corpus_stage(config: PipelineConfig) -> StageRun:
 
 
 def vocabulary_stage(config: PipelineConfig) -> StageRun:
-    key = vocabulary_key(config.corpus, config.vocabulary, _storage(config))
+    key = vocabulary_key(config.corpus, config.vocabulary, find_storage(config))
     return _check_text(config, _stage(config, VOCABULARY, key, "--config", write_config(config)))
 
 
 def records_stage(config: PipelineConfig, vocabulary: Path) -> StageRun:
     file = find_tokenizer_file(fetch(vocabulary))
-    key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed, _storage(config))
+    key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed, find_storage(config))
     stage = _stage(config, RECORDS, key, "--config", write_config(config), "--vocab", file)
     return _check_text(config, stage)
 
@@ -206,7 +206,7 @@ def run_stage(
     return False
 
 
-def _storage(config: PipelineConfig) -> Storage:
+def find_storage(config: PipelineConfig) -> Storage:
     """Return the storage of the corpus; Beam takes a second to import, so it is used only for remote text."""
     if not any(map(is_remote, config.corpus.input)):
         return LOCAL

@@ -15,6 +15,7 @@ from keras_bert_flow.cli.whole_run import check_whole_run
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.tuning import TuningConfig
 from keras_bert_flow.extras import check_installed
+from keras_bert_flow.input_states import InputStates
 from keras_bert_flow.leases import holding_results
 from keras_bert_flow.locks import locked
 from keras_bert_flow.progress import is_told, working
@@ -75,7 +76,7 @@ def _search(
     with working("Looking for the study"):
         from flows.search_folder import find_search_folder
 
-        folder = find_search_folder(config, given, tuning, objective, _show_progress)
+        folder, inputs = find_search_folder(config, given, tuning, objective, _show_progress)
         from keras_bert_flow.tuning.study import Search
 
     check_work_folder(folder)
@@ -88,7 +89,7 @@ def _search(
         if ended:
             show(f"{ended} of {tuning.trials} trials have ended before.")
         while (place := len(search.list_ended()) + 1) <= tuning.trials:
-            _run_trial(search, f"trial {place} of {tuning.trials}", metric, config, given, objective)
+            _run_trial(search, f"trial {place} of {tuning.trials}", metric, config, given, objective, inputs)
         _show_best(search, settings.name, metric)
         return search.rank()[0][2]
 
@@ -116,7 +117,15 @@ def _check(
     return tuning, objective
 
 
-def _run_trial(search: "Search", name: str, metric: str, config: str, given: Sequence[str], objective: str) -> None:
+def _run_trial(
+    search: "Search",
+    name: str,
+    metric: str,
+    config: str,
+    given: Sequence[str],
+    objective: str,
+    inputs: InputStates,
+) -> None:
     from optuna import TrialPruned
 
     from flows.stages import StageError
@@ -139,16 +148,19 @@ def _run_trial(search: "Search", name: str, metric: str, config: str, given: Seq
         settled = settle_trial(config, [*given, *overrides], _show_progress)
         value = run_trial(settled, objective, _show_progress, report)
     except TrialPruned:
+        inputs.check()  # before a trial enters the study, which is named by them
         search.prune(trial)
         unit = "epoch" if objective == "dev_score" else "step"
         show(f"{name}: pruned at {unit} {last[0]:,}, {metric} {last[1]:.4f}")
     except (ValueError, StageError) as error:
+        inputs.check()
         failure = " ".join(str(error).split())
         search.fail(trial, failure)
         show(f"{name}: failed: {failure}")
         if len(search.list_ended()) >= MAX_FIRST_FAILURES and not search.rank():
             raise
     else:
+        inputs.check()
         search.complete(trial, value)
         place, best, _ = search.rank()[0]
         seconds = time.monotonic() - started_at

@@ -1,3 +1,4 @@
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from flows.finished import find_records
 from flows.settling import settle_config, write_config
 from flows.stages import StageError, StageRun, pretraining_stage, records_stage, run_stage, vocabulary_stage
 from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.records.publish import Contents, publish
 from tests.beam_jobs.test_storage import FILES
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_command.py")))
@@ -185,3 +187,16 @@ def test_damaged_configuration_of_a_run_is_written_again(tiny_config: Path, monk
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"1", b"3"))
     assert write_config(settle_config("tiny.yaml")) == path and path.read_bytes() == whole
+
+
+def test_results_in_the_folder_of_text_change_no_key(tiny_config):
+    """`runs` lies in the folder of the text, and so does what a killed run left."""
+    place = tiny_config.parent
+    config = settle_config(str(tiny_config), [f"corpus.input=[{place}]", f"runs={place / 'runs'}"])
+    stage = vocabulary_stage(config)
+    for name in (stage.key, f".{stage.key}.work"):
+        (stage.folder.parent / name).mkdir(parents=True, exist_ok=True)
+        (stage.folder.parent / name / "vocab.txt").write_text("[PAD]")
+    publish(stage.folder.parent / ("0" * 16), "vocabulary", "0" * 16, lambda work: Contents())
+    shutil.copy(stage.folder.parent / ("0" * 16) / "manifest.json", stage.folder)
+    assert vocabulary_stage(config).key == stage.key

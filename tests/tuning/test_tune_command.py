@@ -124,3 +124,15 @@ def test_wrong_input_is_refused_in_one_line_before_any_trial(tune, tiny_config, 
     lines = [line for line in errors if line.startswith("kbf: ") and ".precision is " not in line]
     assert status == 2 and output == [] and len(lines) == 1 and said in lines[0]
     assert not (tiny_config.parent / "runs" / "tuning").exists()
+
+
+def test_trial_on_a_table_that_changed_is_not_in_the_study(tune, tiny_config, monkeypatch):
+    def rewrite(*_):
+        table = tiny_config.with_name("train.tsv")
+        table.write_bytes(table.read_bytes())
+        return 1.0
+
+    monkeypatch.setattr(trials, "run_trial", rewrite)
+    status, _, errors = tune("--space", f"{RATE}=1e-5..5e-3:log", "--trials", "2")
+    assert status == 2 and "An input must not change" in errors[-1] and "train.tsv, changed since" in errors[-1]
+    assert [trial.state.name for trial in load_study(tiny_config.parent).trials] == ["RUNNING"]
