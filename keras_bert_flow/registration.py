@@ -29,6 +29,10 @@ REGISTERED = {
         "OutputBias",
         "SpanScores",
     ),
+    "layers.lora": (
+        "OutputDense",
+        "TokenEmbedding",
+    ),
     "layers.packing": (
         "PackTokens",
         "UnpackTokens",

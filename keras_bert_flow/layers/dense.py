@@ -4,10 +4,11 @@ import keras
 
 from keras_bert_flow.backends.products import matmul
 from keras_bert_flow.backends.projection import project
+from keras_bert_flow.layers.lora import SavesLora
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class Dense(keras.layers.Dense):
+class Dense(SavesLora, keras.layers.Dense):
     """`keras.layers.Dense` computed by `project`, whose gradients are cheaper on JAX.
 
     With LoRA the inputs pass through its two low-rank matrices. Keras adds their product to the kernel instead, so each

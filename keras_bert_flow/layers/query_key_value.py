@@ -79,13 +79,15 @@ class QueryKeyValue(Dense):
         """Return part → its two LoRA matrices."""
         return dict(self._lora_matrices)
 
-    def load_own_variables(self, store):
-        if self.lora_enabled:
-            raise ValueError(
-                "Weights must be loaded before LoRA is enabled: saved, they have it merged. Received: "
-                f"{self.name}, with LoRA. Load them into a new model."
-            )
-        super().load_own_variables(store)
+    def list_lora_matrices(self):
+        return {
+            f"{part}_{letter}": matrix
+            for part, pair in self._lora_matrices.items()
+            for letter, matrix in zip("ab", pair, strict=True)
+        }
+
+    def describe_lora(self):
+        return super().describe_lora() | {"parts": list(self._lora_matrices)}
 
     def get_config(self):
         return super().get_config() | {"num_heads": self.num_heads}

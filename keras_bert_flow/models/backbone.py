@@ -5,10 +5,11 @@ import keras
 from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.lora import TokenEmbedding
 from keras_bert_flow.models.block_stack import BlockStack
 from keras_bert_flow.models.families.registry import DEFAULT, find_family
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze, freeze_lowest
-from keras_bert_flow.models.lora import ALPHA, QUERY, VALUE, enable_lora
+from keras_bert_flow.models.lora import ALPHA, LORA, QUERY, VALUE, describe_lora, enable_lora, restore_lora
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
 from keras_bert_flow.models.saved_as import SavedAs
@@ -48,7 +49,7 @@ class Backbone(keras.Model):
         parts = find_family(family)
         shape, use_pooler = parts.shape(**sizes), parts.has_pooler if use_pooler is None else use_pooler
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        token_embedding = keras.layers.ReversibleEmbedding(
+        token_embedding = TokenEmbedding(
             shape.vocabulary_size,
             shape.embedding_dim,
             embeddings_initializer=truncated_normal(shape.initializer_range),
@@ -136,14 +137,15 @@ class Backbone(keras.Model):
             "dtype": self.dtype_policy.name,
             "name": self.name,
             **describe_frozen(self),
+            **describe_lora(self),
             **describe_quantized(self),
         }
 
     @classmethod
     def from_config(cls, config):
         arguments = dict(config)
-        frozen, quantized = (arguments.pop(key, None) for key in (FROZEN, QUANTIZED))
-        return freeze(quantize(cls(**arguments), quantized), frozen)
+        frozen, adapted, quantized = (arguments.pop(key, None) for key in (FROZEN, LORA, QUANTIZED))
+        return freeze(quantize(restore_lora(cls(**arguments), adapted), quantized), frozen)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

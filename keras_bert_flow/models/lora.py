@@ -15,6 +15,7 @@ QUERY, KEY, VALUE, ATTENTION_OUTPUT, FEED_FORWARD = TARGETS = (
     "attention_output",
     "feed_forward",
 )
+LORA = "lora"  # key in the config of a model
 ALPHA = 8.0  # as in peft; with it the learning rate need not change with the rank (section 4.1)
 _VARIABLES = "lora_"  # prefix of the names of LoRA variables, also in Keras
 
@@ -46,6 +47,25 @@ def list_lora_layers(model):
     """Return the layers with LoRA, whether enabled here or by Keras."""
     # Keras has no public API to find nested layers.
     return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+
+
+def describe_lora(model, inner=()):
+    """Return `{LORA: ...}` for the config of a model; empty if no layer has LoRA.
+
+    Args:
+        inner: nested models with their own config.
+    """
+    known = {id(layer) for other in inner for layer in list_lora_layers(other)}
+    found = {layer.path: layer.describe_lora() for layer in list_lora_layers(model) if id(layer) not in known}
+    return {LORA: found} if found else {}
+
+
+def restore_lora(model, config):
+    """Add the LoRA that `describe_lora` returned, if any, and return the model; weights are loaded next."""
+    layers = {layer.path: layer for layer in model._flatten_layers()} if config else {}
+    for path, arguments in (config or {}).items():
+        layers[path].enable_lora(**arguments)
+    return model
 
 
 def is_lora(variable):

@@ -7,10 +7,12 @@ import keras
 from keras_bert_flow.backends.batches import take_batches
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import normal
+from keras_bert_flow.layers.lora import OutputDense
 from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone
 from keras_bert_flow.models.decay_exclusions import OptimizerWithExclusions, list_undecayed
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
+from keras_bert_flow.models.lora import LORA, describe_lora, restore_lora
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
 
@@ -129,7 +131,7 @@ class ModelWithHead(keras.Model):
     def get_config(self):
         config = {"backbone": _serialize(self.backbone), "name": self.name}
         inner = [self.backbone]
-        return config | describe_frozen(self, inner) | describe_quantized(self, inner)
+        return config | describe_frozen(self, inner) | describe_lora(self, inner) | describe_quantized(self, inner)
 
     @classmethod
     def from_config(cls, config):
@@ -137,8 +139,8 @@ class ModelWithHead(keras.Model):
         if not isinstance(backbone, Backbone):
             backbone = keras.saving.deserialize_keras_object(backbone)
         arguments = config | {"backbone": backbone}
-        frozen, quantized = (arguments.pop(key, None) for key in (FROZEN, QUANTIZED))
-        return freeze(quantize(cls(**arguments), quantized), frozen)
+        frozen, adapted, quantized = (arguments.pop(key, None) for key in (FROZEN, LORA, QUANTIZED))
+        return freeze(quantize(restore_lora(cls(**arguments), adapted), quantized), frozen)
 
 
 def _serialize(backbone):
@@ -164,7 +166,7 @@ def encode(backbone, inputs):
 def project(backbone, hidden, units, name, make_initializer=normal):
     """Return float32 logits, (..., units), from a dense layer with the given name."""
     initializer = make_initializer(backbone.initializer_range)
-    return keras.layers.Dense(units, kernel_initializer=initializer, dtype="float32", name=name)(hidden)
+    return OutputDense(units, kernel_initializer=initializer, dtype="float32", name=name)(hidden)
 
 
 def classify(backbone, hidden, units, dropout_rate):

@@ -61,7 +61,7 @@ def test_lora_is_enabled_once_on_a_built_layer(make):
 
 def test_weights_are_not_loaded_over_lora():
     layer = make_layer(PARTS)
-    with pytest.raises(ValueError, match="Weights must be loaded before LoRA is enabled"):
+    with pytest.raises(ValueError, match="must have the LoRA of the layer.*Received: none, or"):
         layer.load_own_variables({"0": ROWS, "1": ROWS})
 
 

@@ -111,3 +111,58 @@ def test_lora_is_enabled_once():
     backbone.enable_lora(2)
     with pytest.raises(ValueError, match="LoRA must be enabled once"):
         backbone.enable_lora(2, targets=("key",))
+
+
+def enable_everywhere(model):
+    """Enable LoRA of ours in the encoder, and that of Keras in the head and the token embedding."""
+    model.backbone.enable_lora(2, 4, TARGETS)
+    model.get_layer("classifier").enable_lora(2, lora_alpha=6)
+    model.backbone.token_embedding.enable_lora(1)
+
+
+def test_keras_file_goes_on_exactly_with_lora(tmp_path):
+    model = make_classifier()
+    enable_everywhere(model)
+    model.compile(optimizer=keras.optimizers.Adam(0.01))
+    for _ in range(2):
+        model.train_on_batch(make_inputs(), LABELS)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert [weight.path for weight in again.trainable_weights] == [weight.path for weight in model.trainable_weights]
+    assert int(again.optimizer.iterations) == 2
+    for _ in range(2):
+        for each in (model, again):
+            each.train_on_batch(make_inputs(), LABELS)
+    for (path, one), other in zip(read_weights(model).items(), read_weights(again).values(), strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=path)
+
+
+@pytest.mark.any_backend
+def test_weights_with_lora_load_with_and_without_it(tmp_path):
+    model = make_classifier()
+    enable_everywhere(model)
+    train(model)
+    model.save_weights(tmp_path / "lora.weights.h5")
+    plain, adapted = make_classifier(), make_classifier()
+    plain.load_weights(tmp_path / "lora.weights.h5")
+    np.testing.assert_allclose(ask(plain), ask(model), atol=1e-4)  # merged; of 10
+    enable_everywhere(adapted)
+    adapted.load_weights(tmp_path / "lora.weights.h5")
+    np.testing.assert_array_equal(ask(adapted), ask(model))
+    plain.save_weights(tmp_path / "plain.weights.h5")
+    with pytest.raises(ValueError, match="must have the LoRA of the layer"):
+        adapted.load_weights(tmp_path / "plain.weights.h5")
+    other = make_classifier()
+    other.backbone.enable_lora(3, 4, TARGETS)
+    with pytest.raises(ValueError, match="of other targets or another rank"):
+        other.load_weights(tmp_path / "lora.weights.h5")
+
+
+def test_quantised_model_with_lora_is_loaded_as_it_was(tmp_path):
+    model = make_classifier()
+    enable_everywhere(model)
+    train(model)
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    np.testing.assert_array_equal(ask(again), ask(model))
