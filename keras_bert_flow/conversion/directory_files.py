@@ -12,6 +12,9 @@ from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 READ_BYTES = 1 << 20
+# Tables are padded to a multiple of 8 or 64, in Megatron-LM of 128 per process; a few are a little larger for no such
+# reason.
+PADDED_TO, MAX_PADDING, MAX_SPARE_SHARE = 8, 1024, 1 / 16
 SPECIAL_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 
 
@@ -36,15 +39,29 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return content
 
 
-def check_fast_tokenizer(path: Path, vocabulary_size: int) -> None:
-    """Raise ValueError if `tokenizer.json` has more pieces than the model has rows, or, in WordPiece, fewer."""
+def count_pieces(folder: Path, vocabulary_size: int) -> int:
+    """Return the number of pieces of a directory's tokenizer, at most the number of rows of the embeddings.
+
+    Without a tokenizer, or if it does not say, this is `vocabulary_size`; errors as for `check_vocabulary`.
+    """
+    if (folder / "vocab.txt").is_file():
+        return check_vocabulary(folder / "vocab.txt", vocabulary_size)
+    if (folder / FAST_TOKENIZER).is_file():
+        return check_fast_tokenizer(folder / FAST_TOKENIZER, vocabulary_size)
+    return vocabulary_size
+
+
+def check_fast_tokenizer(path: Path, vocabulary_size: int) -> int:
+    """Return the number of pieces of a `tokenizer.json`; errors as for `check_vocabulary`.
+
+    Raises:
+        ValueError: it has more pieces than the model has rows, or, in WordPiece, far fewer.
+    """
     content = read_json(path)
-    names, is_exact = _list_pieces(content), _take_model(content).get("type") == "WordPiece"
-    if names and (len(names) > vocabulary_size or is_exact and len(names) < vocabulary_size):
-        raise ValueError(
-            f"{path}: must have as many pieces as the model. Received: {len(names)} pieces, "
-            f"vocabulary_size={vocabulary_size}. Use the tokenizer that the model was made with."
-        )
+    count, is_word_piece = _count_pieces(content), _take_model(content).get("type") == "WordPiece"
+    if count > vocabulary_size or is_word_piece and count and not _is_padded(count, vocabulary_size):
+        raise ValueError(_describe_misfit(path, "pieces as the model", count, vocabulary_size))
+    return count or vocabulary_size
 
 
 def _take_model(content: dict[str, Any]) -> dict[str, Any]:
@@ -60,6 +77,30 @@ def _list_pieces(content: dict[str, Any]) -> set[str]:
     return {piece for piece in pieces if isinstance(piece, str)}
 
 
+def _count_pieces(content: dict[str, Any]) -> int:
+    """Return the number of pieces of a `tokenizer.json`, at least its highest id and 1."""
+    vocabulary, added = _take_model(content).get("vocab"), content.get("added_tokens")
+    ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
+    ids += [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    return max([len(_list_pieces(content)), *(number + 1 for number in ids if type(number) is int)])
+
+
+def _is_padded(count: int, rows: int) -> bool:
+    """Return whether a table of so many rows can be that of so many pieces."""
+    spare = rows - count
+    return 0 <= spare <= MAX_SPARE_SHARE * rows or rows % PADDED_TO == 0 and 0 <= spare < MAX_PADDING
+
+
+def _describe_misfit(path: Path, what: str, count: int, vocabulary_size: int) -> str:
+    remedy = "Use the one that the model was made with"
+    if count > vocabulary_size:
+        remedy += f", or give the model more rows, with `resize_token_embeddings({count})` of transformers"
+    return (
+        f"{path}: must have as many {what}. Received: {count} {what.split()[0]}, vocabulary_size={vocabulary_size}. "
+        f"{remedy}."
+    )
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON object, one field per line."""
     path.write_bytes(_encode_json(content))
@@ -69,20 +110,31 @@ def _encode_json(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def check_vocabulary(path: Path, vocabulary_size: int) -> None:
-    """Raise ValueError unless `vocab.txt` has as many lines as the model has pieces."""
+def check_vocabulary(path: Path, vocabulary_size: int, num_pieces: int | None = None) -> int:
+    """Return the number of pieces of a `vocab.txt`.
+
+    Args:
+        vocabulary_size: number of rows of the embeddings, which some programs pad for speed.
+        num_pieces: the number that the file must have, if known.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it has more pieces than the model has rows, or far fewer.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"The vocabulary must be a file. Received: {path}.")
-    num_pieces, last = 0, b"\n"
+    count, last = 0, b"\n"
     with open(path, "rb") as file:
         while piece := file.read(READ_BYTES):  # a line may be as long as the file
-            num_pieces, last = num_pieces + piece.count(b"\n"), piece[-1:]
-    num_pieces += last != b"\n"
-    if num_pieces != vocabulary_size:
+            count, last = count + piece.count(b"\n"), piece[-1:]
+    count += last != b"\n"
+    if num_pieces not in (None, count):
         raise ValueError(
-            f"{path}: must have as many lines as the model has pieces. Received: {num_pieces} lines, "
-            f"vocabulary_size={vocabulary_size}. Use the vocabulary that the model was made with."
+            f"{path}: must have as many lines as the model has pieces. Received: {count} lines, {num_pieces} pieces. "
+            "Use the vocabulary that the model was made with."
         )
+    if not _is_padded(count, vocabulary_size):
+        raise ValueError(_describe_misfit(path, "lines as the model has pieces", count, vocabulary_size))
+    return count
 
 
 def write_vocabulary(folder: Path, vocabulary_path, cased: bool, max_positions: int) -> None:

@@ -77,16 +77,31 @@ class MaskedTokenTransform(ShapedLayer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class OutputBias(keras.layers.Layer):
-    """Add a bias to each logit. Create it with `dtype="float32"`, so that the loss gets float32 logits."""
+    """Add a bias to each logit. Create it with `dtype="float32"`, so that the loss gets float32 logits.
+
+    Args:
+        num_pieces: number of logits that belong to pieces of the vocabulary; the others become `MASKED_SCORE`. Default:
+            all.
+    """
+
+    def __init__(self, num_pieces=None, **kwargs):
+        super().__init__(**kwargs)
+        self.num_pieces = num_pieces
 
     def build(self, logits_shape):
         self.bias = self.add_weight(shape=(logits_shape[-1],), initializer="zeros", name="bias")
 
     def call(self, logits):
-        return logits + self.bias
+        logits = logits + self.bias
+        if self.num_pieces is None:
+            return logits
+        return ops.where(ops.arange(logits.shape[-1]) < self.num_pieces, logits, ops.cast(MASKED_SCORE, logits.dtype))
 
     def compute_output_shape(self, logits_shape):
         return logits_shape
+
+    def get_config(self):
+        return super().get_config() | {"num_pieces": self.num_pieces}
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

@@ -29,6 +29,8 @@ class EncoderShape:
         dropout_rate: after the embeddings and after each sublayer.
         attention_dropout_rate: on the attention probabilities.
         initializer_range: standard deviation of new weights, before truncation at two standard deviations.
+        num_pieces: pieces of the vocabulary, if there are fewer than rows of token embeddings: a masked-LM head never
+            predicts the other rows.
         mlm_hidden_act, mlm_layer_norm_epsilon: of the masked-LM head. Default: those of the encoder. KerasHub's head
             differs from its encoder in these.
     Raises:
@@ -49,6 +51,7 @@ class EncoderShape:
     initializer_range: float = 0.02
     mlm_hidden_act: str | None = None
     mlm_layer_norm_epsilon: float | None = None
+    num_pieces: int | None = None
 
     def __post_init__(self):
         check_heads(self.hidden_dim, self.num_heads)

@@ -44,7 +44,8 @@ class BagOfWordsPretrainer(ModelWithHead):
         )
         mean = keras.layers.Reshape((1, backbone.hidden_dim), dtype=backbone.dtype_policy, name="words_row")(mean)
         hidden = transform_mean(backbone, mean)
-        logits = OutputBias(dtype="float32", name=WORDS)(backbone.token_embedding(hidden, reverse=True))
+        bias = OutputBias(backbone.shape.num_pieces, dtype="float32", name=WORDS)
+        logits = bias(backbone.token_embedding(hidden, reverse=True))
         super().__init__(backbone, pretrainer.input, {**pretrainer.output, WORDS: logits}, name)
         self.pretrainer = pretrainer
         self.saved_as = replace(pretrainer.saved_as, head=pretrainer.saved_as.head | WORDS_HEAD)

@@ -6,6 +6,7 @@ import keras
 
 from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias
 from keras_bert_flow.layers.initializers import truncated_normal
+from keras_bert_flow.layers.lora import OutputDense
 from keras_bert_flow.models.backbone import refuse_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, SavedAs
@@ -30,14 +31,14 @@ def masked_token_logits(backbone, sequence, mask_positions, shape=None, tie_weig
     if tie_weights:
         logits = backbone.token_embedding(masked, reverse=True)
     else:
-        logits = keras.layers.Dense(
+        logits = OutputDense(
             backbone.vocabulary_size,
             use_bias=False,
             kernel_initializer=truncated_normal(backbone.initializer_range),
             dtype=backbone.dtype_policy,
             name="mlm_decoder",
         )(masked)
-    return OutputBias(dtype="float32", name="mlm")(logits)
+    return OutputBias(backbone.shape.num_pieces, dtype="float32", name="mlm")(logits)
 
 
 def save_masked_lm(saved, tie_weights):

@@ -71,8 +71,9 @@ def make_distiller(config: PipelineConfig, teacher: Path, training: PretrainingR
     """Load the teacher, and build a student from the section `distillation`."""
     settings = config.needed_distillation
     known = MaskedLM.from_preset(teacher, dropout_rate=0.0, attention_dropout_rate=0.0)
-    shape = resolve_shape(settings.student, training.manifest.config["vocabulary_size"])
-    student = MaskedLM(Backbone(settings.student.family, use_pooler=False, **shape.describe()))
+    shape = resolve_shape(settings.student, known.backbone.vocabulary_size)
+    sizes = shape.describe() | {"num_pieces": known.backbone.shape.num_pieces}
+    student = MaskedLM(Backbone(settings.student.family, use_pooler=False, **sizes))
     if settings.start == "teacher":
         copy_layers(known, student)
     return Distiller(student, known, **{name: getattr(settings, name) for name in LOSSES})

@@ -7,7 +7,8 @@ from typing import Any
 from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.models.sizes import resolve_shape
 
-# Fields that may differ: rates are those of the run, and a checkpoint may have more segments than are used.
+# Fields that may differ: rates are those of the run, and a checkpoint may have more segments and rows of
+# embeddings than are used.
 FREE = {
     "num_segments",
     "dropout_rate",
@@ -16,6 +17,7 @@ FREE = {
     "initializer_range",
     "mlm_hidden_act",
     "mlm_layer_norm_epsilon",
+    "num_pieces",
 }
 
 
