@@ -9,15 +9,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from keras_bert_flow.conversion.codecs.safetensors_file import FILE, INDEX, StoredTensors, open_floats
+from keras_bert_flow.conversion.codecs.safetensors_file import FILE, INDEX, STORABLE, StoredTensors, open_tensors
 from keras_bert_flow.conversion.codecs.tensors import TensorMapping
 from keras_bert_flow.conversion.directory_files import read_json
+from keras_bert_flow.conversion.hf_config import name_own_kernel
+from keras_bert_flow.conversion.stored_names import check_dtypes, list_unread, name_some
 from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.stores.hub import is_of_hub
 from keras_bert_flow.terminal import abridge
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # of every tensor name
@@ -40,12 +43,40 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "lora_bias": (False, None),
     "rank_pattern": ({}, None),
     "alpha_pattern": ({}, None),
+    # The others, such as pissa and olora, also change the weights of the base when peft loads the adapter.
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
+}
+# Fields that do not change what the matrices mean. Any other field, also of a later peft, must be off.
+_FREE = {
+    BASE,
+    "revision",
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    "inference_mode",
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "target_modules",
+    "exclude_modules",
+    "modules_to_save",
+    "layers_to_transform",
+    "layers_pattern",
+    "eva_config",
+    "megatron_core",
+    "qalora_group_size",
 }
 
 
 def is_adapter(folder: Path) -> bool:
     """Return whether a folder holds an adapter rather than a whole model."""
     return (Path(folder) / ADAPTER_CONFIG).is_file() and not _is_whole(Path(folder))
+
+
+def is_bare_adapter(folder: str | Path) -> bool:
+    """Return whether a folder holds an adapter without settings or tokenizer of its model, as peft writes it."""
+    here = Path(folder)
+    return is_adapter(here) and not ((here / "config.json").is_file() and find_tokenizer_file(here).is_file())
 
 
 def _is_whole(folder: Path) -> bool:
@@ -218,10 +249,13 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / ADAPTER_CONFIG
     config = read_json(path)
-    for field, known in _PLAIN.items():
+    unknown: dict[str, tuple[Any, ...]] = {
+        field: (None, False, 0, "", [], {}) for field in sorted(config.keys() - _PLAIN.keys() - _FREE)
+    }
+    for field, known in (_PLAIN | unknown).items():
         if config.get(field, known[0]) not in known:
             raise ValueError(
-                f"{path}: `{field}` must be {known[0]!r}. Received: {abridge(repr(config[field]))}. "
+                f"{path}: `{abridge(field)}` must be {known[0]!r}. Received: {abridge(repr(config[field]))}. "
                 "Merge the adapter with peft, and load the whole model."
             )
     rank, alpha = config.get("r"), config.get("lora_alpha")
@@ -234,13 +268,14 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def open_adapted(folder: Path, base: StoredTensors, table: FamilyTable) -> AdaptedTensors:
+def open_adapted(folder: Path, base: StoredTensors, table: FamilyTable, settings: Mapping[str, Any]) -> AdaptedTensors:
     """Return the tensors of a model with an adapter merged into them.
 
     Args:
         folder: the adapter's folder.
         base: tensors of the model, by names without a prefix.
         table: the table of the model's family.
+        settings: content of the adapter's `config.json`.
     Raises:
         FileNotFoundError: the adapter has no file of tensors.
         ValueError: the adapter is damaged, or does not fit the model.
@@ -248,5 +283,14 @@ def open_adapted(folder: Path, base: StoredTensors, table: FamilyTable) -> Adapt
     config, file = read_adapter_config(folder), folder / ADAPTER_FILE
     if not file.is_file():
         raise FileNotFoundError(f"An adapter must hold {ADAPTER_FILE}. Received: {folder}, without it. Copy it again.")
-    adapter = open_floats(file).rename(lambda name: table.normalise_name(name.removeprefix(PREFIX)))
-    return AdaptedTensors(base, adapter, config["lora_alpha"] / config["r"])
+    adapter = open_tensors(file, STORABLE).rename(lambda name: table.normalise_name(name.removeprefix(PREFIX)))
+    check_dtypes(adapter, table)
+    if own_kernel := name_own_kernel(settings, table):
+        adapter = adapter.squeeze(own_kernel)
+    adapted = AdaptedTensors(base, adapter, config["lora_alpha"] / config["r"])
+    if unread := [name for name in list_unread(table, adapter) if name in adapted.whole]:
+        raise ValueError(
+            f"{file}: an adapter must have tensors of the encoder or of a head. Received: {name_some(unread)}, which "
+            "no model has here. Merge the adapter with peft, and load the whole model."
+        )
+    return adapted

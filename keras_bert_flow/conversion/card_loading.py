@@ -44,8 +44,9 @@ def show_own_head(ours: str, encoder: str, pooling: str, is_adapter: bool) -> st
     """
     alone = f'transformers.{encoder}.from_pretrained("this folder")  # the encoder alone'
     warning = (
-        f"Its head has the pooling `{pooling}`, which no class of `transformers` has: one with a head would make up a "
-        "pooler and answer at random. `kbf export` writes the whole model for other runtimes."
+        f"Its head has the pooling `{pooling}`, which no class of `transformers` has. Its classes with a head, and so "
+        "its pipelines, refuse this folder: the kernel of the head has one more axis than theirs, as they would make "
+        "up a pooler and answer at random. `kbf export` writes the whole model for other runtimes."
     )
     return "\n\n".join([_write_example("transformers", ours, *([] if is_adapter else [alone])), warning])
 

@@ -8,8 +8,9 @@ from typing import Any
 from keras_bert_flow.conversion.adapters import AdaptedTensors, find_base, is_adapter, open_adapted
 from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, open_model_tensors
 from keras_bert_flow.conversion.codecs.tensors import TensorMapping
-from keras_bert_flow.conversion.directory_files import check_fast_tokenizer, check_vocabulary, read_json
-from keras_bert_flow.conversion.hf_config import read_hf_config, read_shape
+from keras_bert_flow.conversion.directory_files import count_pieces, read_json
+from keras_bert_flow.conversion.hf_config import TIED_FIELD, read_hf_config, read_shape
+from keras_bert_flow.conversion.stored_names import check_leftovers, name_some, resolve_names
 from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.layers.shape import EncoderShape
@@ -89,18 +90,25 @@ def open_directory(
     path = (folder if (folder / "config.json").is_file() else base) / "config.json"
     config, source = read_json(path), str(path)
     shape, table = read_shape(config, source), find_table_of(config, source)
-    stored = open_model_tensors(base).rename(table.normalise_name)
-    tensors: StoredTensors | AdaptedTensors = stored
+    stored = resolve_names(config, table, open_model_tensors(base))
+    if stored.tied is not None:
+        config |= {TIED_FIELD: stored.tied}
+    tensors: StoredTensors | AdaptedTensors = stored.tensors
     if base != folder:
         _check_base(config, path, base / "config.json")
-        tensors = open_adapted(folder, stored, table)
+        tensors = open_adapted(folder, stored.tensors, table, config)
     check_sizes(shape, table, tensors)
+    check_leftovers(shape, table, tensors)
     check_memory(tensors)
-    if (folder / "vocab.txt").is_file():
-        check_vocabulary(folder / "vocab.txt", shape.vocabulary_size)
-    elif (folder / "tokenizer.json").is_file():
-        check_fast_tokenizer(folder / "tokenizer.json", shape.vocabulary_size)
+    count_pieces(folder, shape.vocabulary_size)
     return config, tensors
+
+
+def list_remarks(folder: Path) -> tuple[str, ...]:
+    """Return what reading the tensors of a directory renames or leaves out, one clause each."""
+    config = read_json(folder / "config.json")
+    table = find_table_of(config, str(folder / "config.json"))
+    return resolve_names(config, table, open_model_tensors(folder)).remarks
 
 
 def _check_base(config: dict[str, Any], source: Path, base: Path) -> None:
@@ -125,8 +133,10 @@ def check_sizes(shape: EncoderShape, table: FamilyTable, tensors: TensorMapping)
         if name not in tensors:
             count = f" of {shape.num_layers} layers" if name.startswith(table.block_name.partition("{")[0]) else ""
             title = find_family(table.family).title
+            alike = [other for other in tensors if other.endswith(f".{name}")]
+            found = f" Received: {name_some(alike)}, with a prefix that is not known." if alike else ""
             raise ValueError(
-                f"{tensors.path}: there is no tensor `{name}`. Is it a {title}{count}, as config.json says?"
+                f"{tensors.path}: there is no tensor `{name}`.{found} Is it a {title}{count}, as config.json says?"
             )
         _check_shape(name, tuple(getattr(shape, size) for size in sizes), tensors)
 

@@ -1,13 +1,14 @@
 """Translate between the constructor arguments of our models and Hugging Face's `config.json`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_bert_flow.conversion.tables.registry import find_table, find_table_of
 from keras_bert_flow.conversion.tables.table import FamilyTable, Setting
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.registry import find_family
-from keras_bert_flow.models.poolings import TEXT_POOLINGS
+from keras_bert_flow.models.poolings import CLS, TEXT_POOLINGS
+from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD
 from keras_bert_flow.terminal import abridge
 
 # `gelu_new` is Hugging Face's name for the tanh form of google-research/bert; the others compute the same.
@@ -22,6 +23,7 @@ ACTIVATIONS = {
 MLM_ACTIVATION, MLM_EPSILON = "mlm_hidden_act", "mlm_layer_norm_eps"
 POOLING_FIELD = "classifier_pooling"  # ModernBERT's name; left out for `cls`, the only pooling of BERT there
 TIED_FIELD = "tie_word_embeddings"  # whether a masked-LM head shares the token embeddings; default: true
+QUANTIZATION = ("quantization_config", "compression_config")  # say how `transformers` decodes quantised weights
 MAX_NUMBER = 1 << 31  # upper limit of sizes; NaN and infinity are not below it
 MAX_LABELS = 1_000_000
 HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
@@ -61,6 +63,12 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     table = find_table_of(config, source)
     for name, known in table.fixed.items():
         _refuse(config, name, known, source)
+    for name in QUANTIZATION:
+        if config.get(name):
+            raise ValueError(
+                f"{source}: weights must be of floating-point numbers. Received: {name}={_quote(config[name])}. Save "
+                "the model before it is quantised, or its `dequantize()` in transformers."
+            )
     _check_head_fields(config, table, source)
     settings = {setting.ours: _read_setting(config, setting, source) for setting in table.settings}
     extra = table.count_extra_positions(settings)
@@ -118,6 +126,17 @@ def _are_texts(values: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def name_own_kernel(config: Mapping[str, Any], table: FamilyTable) -> str | None:
+    """Return the kernel of a head that `transformers` lacks, as it pools texts otherwise; None if there is none.
+
+    Files hold it with one more axis, so that the classes of `transformers` refuse it: of the right shape, they would
+    read it, make up a pooler and answer at random.
+    """
+    if config.get(POOLING_FIELD) in (None, CLS):
+        return None
+    return f"{table.name_heads(CLASSIFIER_HEAD, 'ForSequenceClassification')['classifier']}.weight"
 
 
 def read_labels(config: dict[str, Any], source: str) -> tuple[str, ...] | None:

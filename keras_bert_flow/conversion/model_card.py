@@ -110,7 +110,8 @@ def _front_matter(saved: SavedAs, base: str | None, has_own_head: bool) -> str:
         pipeline = ENCODING
     of_adapter = [] if base is None else [f"base_model: {json.dumps(base)}"]
     library = OURS if has_own_head else PEFT if base is not None else find_library(pipeline)
-    lines = ["license: unknown", f"library_name: {library}", f"pipeline_tag: {pipeline}", *of_adapter]
+    task = [] if has_own_head else [f"pipeline_tag: {pipeline}"]  # the Hub offers pipelines of transformers for it
+    lines = ["license: unknown", f"library_name: {library}", *task, *of_adapter]
     return "\n".join(["---", *lines, "tags:", "- keras", "- keras-bert-flow", "---"])
 
 

@@ -10,6 +10,7 @@ from keras_bert_flow.conversion.adapters import (
     ADAPTER_CONFIG,
     ADAPTER_FILE,
     BASE,
+    PREFIX,
     check_place,
     describe_adapter,
     name_base,
@@ -23,6 +24,7 @@ from keras_bert_flow.conversion.hf_config import (
     TIED_FIELD,
     make_hf_config,
     make_label_fields,
+    name_own_kernel,
     number_labels,
 )
 from keras_bert_flow.conversion.model_card import Card, write_card
@@ -93,9 +95,14 @@ def save_model_directory(
     config = make_hf_config(backbone.get_config(), saved.architecture) | _describe_head(model, saved, labels)
     if is_untied(saved):
         config[TIED_FIELD] = False
+    if own_kernel := name_own_kernel(config, find_table(backbone.family)):
+        name = PREFIX + own_kernel if base else own_kernel
+        tensors = files[ADAPTER_FILE if base else FILE]
+        tensors[name] = tensors[name][..., None]
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary_path is not None:
-        check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size)
+        num_pieces = backbone.num_pieces or backbone.vocabulary_size
+        check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size, num_pieces)
         write_vocabulary(folder, vocabulary_path, cased, backbone.max_positions)
     write_json(folder / "config.json", config)
     for name, content in files.items():

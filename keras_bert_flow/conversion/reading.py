@@ -1,5 +1,6 @@
 """Read the parts that every model directory has: the configuration, the tensors and the encoder."""
 
+import logging
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,15 @@ from typing import Any
 from keras_bert_flow.conversion.adapters import AdaptedTensors
 from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors
 from keras_bert_flow.conversion.directory_check import open_directory
+from keras_bert_flow.conversion.directory_files import count_pieces
 from keras_bert_flow.conversion.hf_config import read_hf_config
+from keras_bert_flow.conversion.stored_names import list_unread, name_some
+from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.stores.fetching import fetch
+
+_logger = logging.getLogger(__name__)
 
 OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype", "name")
 
@@ -28,6 +34,10 @@ def read_directory(path) -> tuple[Path, dict[str, Any], StoredTensors | AdaptedT
         verify(folder)
     config, tensors = open_directory(folder)
     tensors.check_finite()
+    if unread := list_unread(find_table(config["model_type"]), tensors):
+        _logger.warning(
+            "%s: %d tensors of no head known here are not read: %s.", folder, len(unread), name_some(unread)
+        )
     return folder, config, tensors
 
 
@@ -40,8 +50,19 @@ def make_backbone(folder: Path, config: dict[str, Any], kind: type[Backbone] = B
         ValueError: its settings contradict each other.
     """
     source = folder / "config.json"
+    settings = read_hf_config(config, str(source))
+    rows = settings["vocabulary_size"]
+    pieces = count_pieces(folder, rows)
+    if pieces < rows:
+        settings["num_pieces"] = pieces
+        _logger.warning(
+            "%s: %d of %d rows of the token embeddings are of no piece of the tokenizer, and are never predicted.",
+            folder,
+            rows - pieces,
+            rows,
+        )
     try:
-        return kind(**(read_hf_config(config, str(source)) | overrides))
+        return kind(**(settings | overrides))
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
 

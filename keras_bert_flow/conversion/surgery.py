@@ -15,14 +15,12 @@ from keras_bert_flow.conversion.directory_files import describe_vocabulary
 from keras_bert_flow.conversion.hf_config import TIED_FIELD, read_shape
 from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import FamilyTable
-from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, WORDS_HEAD
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, OUTPUT_BIASES
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
 
 CONFIG = "config.json"
-# Head layers with one row or bias per piece, by their names in BERT
-VOCABULARY_LAYERS = (MASKED_LM_HEAD["mlm"], WORDS_HEAD["words"])
 
 
 def set_positions(checkpoint: Checkpoint, positions: int) -> Checkpoint:
@@ -141,13 +139,13 @@ def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Che
     parts = [[old[piece]] if piece in old else split(piece, old) for piece in pieces]
 
     def move(value: np.ndarray) -> np.ndarray:
-        mean = value.mean(axis=0, dtype=np.float64)
+        mean = value[: len(old)].mean(axis=0, dtype=np.float64)  # without rows that no piece has
         # A single row is copied bit for bit; the mean of one row might differ.
         rows = [value[part[0]] if len(part) == 1 else value[part].mean(axis=0) if part else mean for part in parts]
         return np.stack(rows).astype(value.dtype)
 
     names = [f"{table.embeddings['token_embedding'].name}.weight"]
-    layers = table.name_heads({layer: layer for layer in VOCABULARY_LAYERS}, "").values()
+    layers = table.name_heads({layer: layer for layer in OUTPUT_BIASES}, "").values()
     # `decoder` is the prediction table of an untied head.
     heads = [f"{layer}.{part}{kind}" for layer in layers for part in ("", "decoder.") for kind in ("weight", "bias")]
     names += [name for name in heads if name in checkpoint.tensors]

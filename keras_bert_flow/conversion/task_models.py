@@ -46,6 +46,11 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
         use_pooler = arguments["pooling"] == CLS
         if arguments["pooling"] == BAG_OF_WORDS:
             require_words_head(folder, tensors)
+    if use_pooler and not is_new and saved.head and not has_pooler(table.family, saved, tensors):
+        raise ValueError(
+            f"{tensors.path}: there is no tensor `{table.name_pooler(saved.architecture)}.weight`, from which its "
+            f"{saved.noun} was trained to predict. Copy or save it again. {NEW_HEAD_ADVICE}"
+        )
     backbone = make_backbone(folder, config, **shared, use_pooler=use_pooler)
     if set(CLASSES) <= set(saved.options):
         chosen = overrides.get("num_classes"), overrides.get("labels"), arguments.get("pooling")

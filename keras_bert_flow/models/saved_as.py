@@ -24,6 +24,18 @@ WORDS_TRANSFORM = {  # of `heads.text_pooling.transform_mean`; `transformers` sk
     "words_norm": "cls.words.transform.LayerNorm",
 }
 WORDS_HEAD = WORDS_TRANSFORM | {"words": "cls.words"}
+PAIRS_HEAD = {"nsp": "cls.seq_relationship"}
+SPAN_HEAD = {"span": "qa_outputs"}
+HEADS = (
+    CLASSIFIER_HEAD,
+    MASKED_LM_HEAD,
+    MASKED_LM_TABLE,
+    REPLACED_TOKENS_HEAD,
+    WORDS_HEAD,
+    PAIRS_HEAD,
+    SPAN_HEAD,
+)
+OUTPUT_BIASES = (MASKED_LM_HEAD["mlm"], WORDS_HEAD["words"])  # layers that are only a bias, one per piece
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """Load a model directory for prediction: with its fine-tuned task, or without any fine-tuning."""
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.conversion.adapters import is_bare_adapter
 from keras_bert_flow.prediction.derived_task import has_task
 from keras_bert_flow.prediction.lines import check_batch_positions
 from keras_bert_flow.stores.fetching import fetch
@@ -14,6 +16,7 @@ if TYPE_CHECKING:  # a request is checked before grain and Keras are imported
     from keras_bert_flow.prediction.asked_model import AskedModel
 
 FINE_TUNED = "task"
+CONVERT = "keras_bert_flow.conversion.convert:convert"
 # task → class, imported on first use
 ASKED_AS = {
     FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
@@ -43,6 +46,11 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
         ValueError: the model does not have the task, or an option is unknown.
     """
     folder = fetch(folder)
+    if is_bare_adapter(folder):
+        # peft writes the matrices alone: the tokenizer, the settings and the task are those of the base.
+        with tempfile.TemporaryDirectory() as place:
+            load_by_name(CONVERT)(folder, Path(place) / "merged")
+            return load(Path(place) / "merged", task, **options)
     check_request(folder, task, options)
     return load_by_name(ASKED_AS[task or FINE_TUNED])(folder, **options)
 

@@ -8,10 +8,12 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.adapters import ADAPTER_FILE, name_base
+from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.conversion.model_directory import load_task_model
 from tests.oracles import numpy_bert
 from tests.oracles.adapters import ask, ask_reference, edit_config, make_ids, save_adapter, save_base
 from tests.oracles.task_models import CASES
+from tests.oracles.tiny_model import write_tiny_model
 
 torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
@@ -80,12 +82,62 @@ def test_adapter_of_peft_is_read(tmp_path):
 
 
 @pytest.mark.any_backend
+@pytest.mark.parametrize("initial", ["gaussian", "orthogonal", "eva"])
+def test_initial_values_that_leave_the_base_alone_are_read(tmp_path, initial):
+    base = save_base(tmp_path / "base")
+    model = transformers.BertForSequenceClassification.from_pretrained(base, num_labels=4)
+    settings = peft.LoraConfig("SEQ_CLS", r=2, target_modules=["query"], init_lora_weights=initial)
+    adapted = peft.get_peft_model(model, settings, low_cpu_mem_usage=initial == "eva")
+    with torch.no_grad():
+        for name, matrix in adapted.named_parameters():
+            if "lora_" in name:
+                matrix.data = torch.randn(matrix.shape, generator=torch.Generator().manual_seed(1))
+    adapted.save_pretrained(tmp_path / "adapter")
+    again = transformers.BertForSequenceClassification.from_pretrained(base, num_labels=4)
+    again = peft.PeftModel.from_pretrained(again, tmp_path / "adapter")  # initialises as the adapter says
+    ours = kbf.TextClassifier.from_preset(tmp_path / "adapter")
+    np.testing.assert_allclose(ask(ours)[:3], ask_reference(again)[:3], atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    "options", [{"init_lora_weights": "pissa"}, {"trainable_token_indices": {"word_embeddings": [3]}}]
+)
+def test_adapters_of_peft_that_change_the_base_are_refused(tmp_path, options):
+    base = save_base(tmp_path / "base")
+    model = transformers.BertForSequenceClassification.from_pretrained(base, num_labels=4)
+    settings = peft.LoraConfig("SEQ_CLS", r=2, target_modules=["query"], **options)
+    peft.get_peft_model(model, settings).save_pretrained(tmp_path / "adapter")
+    with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
+        kbf.TextClassifier.from_preset(tmp_path / "adapter")
+    edit_config(tmp_path / "adapter", **dict.fromkeys(options))
+    if "trainable_token_indices" in options:  # the tensor alone is enough
+        with pytest.raises(ValueError, match=r"word_embeddings\..*token_adapter.*which a BERT"):
+            kbf.TextClassifier.from_preset(tmp_path / "adapter")
+
+
+@pytest.mark.any_backend
+def test_adapter_of_peft_is_asked_with_the_tokenizer_of_its_base(tmp_path):
+    base = write_tiny_model(tmp_path)
+    model = transformers.BertForSequenceClassification.from_pretrained(base, num_labels=3)
+    settings = peft.LoraConfig("SEQ_CLS", r=2, target_modules=["query"], init_lora_weights=False)
+    peft.get_peft_model(model, settings).save_pretrained(tmp_path / "adapter")
+    convert(tmp_path / "adapter", tmp_path / "merged")
+    asked, merged = (kbf.load(tmp_path / name).predict(["a film"]) for name in ("adapter", "merged"))
+    assert asked == merged and asked[0]["label"].startswith("LABEL_")
+
+
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
         ({"peft_type": "IA3"}, ValueError, "`peft_type` must be 'LORA'. Received: 'IA3'"),
         ({"use_dora": True}, ValueError, "`use_dora` must be False"),
         ({"rank_pattern": {"query": 4}}, ValueError, "`rank_pattern` must be {}"),
+        ({"init_lora_weights": "pissa"}, ValueError, "`init_lora_weights` must be True. Received: 'pissa'"),
+        ({"init_lora_weights": "olora"}, ValueError, "`init_lora_weights` must be True. Received: 'olora'"),
+        ({"trainable_token_indices": {"word_embeddings": [3]}}, ValueError, "`trainable_token_indices` must be None"),
+        ({"a_later_field": {"of": "peft"}}, ValueError, "`a_later_field` must be None. Received: {'of': 'peft'}"),
         ({"r": 0}, ValueError, "`r` and `lora_alpha` above 0"),
         ({"r": "2"}, ValueError, "`r` and `lora_alpha` above 0"),
         ({"base_model_name_or_path": None}, ValueError, "must have base_model_name_or_path"),
@@ -116,6 +168,8 @@ def test_damaged_adapters_are_one_line(tmp_path):
         "of the shape None": {name: value for name, value in tensors.items() if name != first},
         r"by matrices for \(24, 25\), of \(24, 24\)": tensors | {first: np.zeros((2, 25), "float32")},
         "of a kind that is not read": tensors | {first.replace("lora_A.weight", "lora_magnitude_vector"): np.ones(3)},
+        "of the encoder or of a head. Received: `foreign.weight`": tensors
+        | {"base_model.model.foreign.weight": np.ones(3)},
         "must be finite": tensors | {first: np.full_like(tensors[first], np.nan)},
     }
     for message, content in damages.items():

@@ -292,3 +292,11 @@ def test_command_refuses_before_it_begins(tmp_path, pretrainer):
     refuse("--format", "onnx", words="A format must be one of huggingface, tensorflow")
     refuse("--format", "tensorflow", to=pretrainer, words="must be new")
     assert not [*tmp_path.iterdir()]
+
+
+def test_layers_that_the_settings_do_not_have_are_refused(tmp_path, pretrainer):
+    convert(pretrainer, tmp_path / "theirs", "tensorflow")
+    path = tmp_path / "theirs" / "bert_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
+    with pytest.raises(ValueError, match=r"`encoder\.layer\.1\.attention.*num_hidden_layers to 2"):
+        convert(tmp_path / "theirs", tmp_path / "again")

@@ -5,9 +5,11 @@ import json
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import keras_bert_flow as kbf
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.conversion.model_directory import load_task_model
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
@@ -26,9 +28,9 @@ EVERY_KIND = pytest.mark.parametrize("kind", CLASSES)
 TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of up to 40 terms
 
 
-def make_model(kind, pooling="mean"):
+def make_model(kind, pooling="mean", family="bert"):
     model_class, options = CLASSES[kind]
-    backbone = kbf.BertBackbone(**SMALL | {"num_layers": 1, "use_pooler": pooling == "cls"})
+    backbone = kbf.Backbone(family, **SMALL | {"num_layers": 1, "use_pooler": pooling == "cls"})
     model = model_class(backbone, pooling=pooling, **options)
     numpy_bert.randomise_weights(model, 7)
     return model
@@ -48,7 +50,7 @@ def predict_reference(folder, inputs):
             prefix = "cls.words.transform."
             head.load_state_dict({name.removeprefix(prefix): tensors[name] for name in tensors if prefix in name})
             vector = head(vector)
-        logits = torch.nn.functional.linear(vector, tensors["classifier.weight"], tensors["classifier.bias"])
+        logits = torch.nn.functional.linear(vector, tensors["classifier.weight"][..., 0], tensors["classifier.bias"])
     return logits.numpy(), inputs["padding_mask"].any(axis=-1)
 
 
@@ -83,11 +85,33 @@ def test_only_the_mean_is_named_in_the_configuration(tmp_path):
     assert "classifier_pooling" not in stored["cls"]
 
 
-def test_transformers_reports_that_it_lacks_the_pooler(tmp_path):
-    """It would predict something else from such a directory; the missing pooler is what tells its user so."""
-    make_model("classification").save_to_preset(tmp_path)
-    _, report = transformers.BertForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
-    assert set(report["missing_keys"]) == {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
+@pytest.mark.parametrize("family", ["albert", "bert", "distilbert", "electra", "roberta"])
+def test_transformers_refuses_the_head_and_reads_the_encoder(tmp_path, family):
+    model, inputs = make_model("classification", family=family), make_task_inputs("classification")
+    model.save_to_preset(tmp_path / "model")
+    convert(tmp_path / "model", tmp_path / "converted")
+    for folder in (tmp_path / "model", tmp_path / "converted"):
+        for load in (
+            transformers.AutoModelForSequenceClassification.from_pretrained,
+            lambda folder: transformers.pipeline("text-classification", model=str(folder)),
+        ):
+            with pytest.raises((RuntimeError, ValueError), match="mismatched_sizes"):
+                load(folder)
+        transformers.AutoModel.from_pretrained(folder)
+        np.testing.assert_array_equal(
+            call(kbf.TextClassifier.from_preset(folder), inputs)["output"], call(model, inputs)["output"]
+        )
+
+
+def test_head_of_two_axes_is_read_as_well(tmp_path):
+    model, inputs = make_model("classification"), make_task_inputs("classification")
+    model.save_to_preset(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["classifier.weight"] = tensors["classifier.weight"][..., 0].copy()
+    save_file(tensors, tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(
+        call(kbf.TextClassifier.from_preset(tmp_path), inputs)["output"], call(model, inputs)["output"]
+    )
 
 
 def test_new_head_takes_the_pooling_asked_for(tmp_path):

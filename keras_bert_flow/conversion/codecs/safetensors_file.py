@@ -24,7 +24,7 @@ FLOAT32, BFLOAT16 = "float32", "bfloat16"
 MAX_HEADER_BYTES = 16 << 20  # a BERT of 24 layers has 50 kB
 CHUNK_BYTES = 4 << 20  # held while looking for NaN
 _LENGTH_BYTES = 8
-_FLOATS: dict[str, np.dtype] = {
+FLOATS: dict[str, np.dtype] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -33,7 +33,7 @@ _FLOATS: dict[str, np.dtype] = {
 _INTEGERS: dict[str, np.dtype] = {
     f"{letter}{bits}": np.dtype(f"<{letter.lower()}{bits // 8}") for letter in "IU" for bits in (8, 16, 32, 64)
 }
-_DTYPES: dict[str, np.dtype] = _FLOATS | _INTEGERS | {"BOOL": np.dtype("?")}
+_DTYPES: dict[str, np.dtype] = FLOATS | _INTEGERS | {"BOOL": np.dtype("?")}
 READABLE = tuple(_DTYPES)
 # Bits per element; dtypes that NumPy lacks may occur in a file, but are not read.
 _BITS = {name: 8 * dtype.itemsize for name, dtype in _DTYPES.items()} | {
@@ -47,6 +47,7 @@ _BITS = {name: 8 * dtype.itemsize for name, dtype in _DTYPES.items()} | {
     "F8_E5M2FNUZ": 8,
     "C64": 64,
 }
+STORABLE = tuple(_BITS)
 _BFLOAT16_EXPONENT = 0x7F80
 
 
@@ -63,10 +64,12 @@ class StoredTensors(TensorMapping):
     Attributes:
         path: the file, or the index of the shards.
         shapes: name → shape.
+        dtypes: name → dtype, as safetensors names it.
     """
 
-    def __init__(self, path: Path, places: Mapping[str, _Place]):
+    def __init__(self, path: Path, places: dict[str, _Place]):
         super().__init__({name: place.shape for name, place in places.items()}, path)
+        self.dtypes = {name: place.dtype for name, place in places.items()}
         self._places = places
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -88,11 +91,22 @@ class StoredTensors(TensorMapping):
             places[new_name(name)] = place
         return StoredTensors(self.path, places)
 
+    def select(self, sources: Mapping[str, str]) -> "StoredTensors":
+        """Return a selection of the tensors: new name → name here."""
+        return StoredTensors(self.path, {name: self._places[source] for name, source in sources.items()})
+
+    def squeeze(self, name: str) -> "StoredTensors":
+        """Return the same tensors, one of them without its last axis if that has length 1 and is the third."""
+        place = self._places.get(name)
+        if place is None or len(place.shape) != 3 or place.shape[-1] != 1:
+            return self
+        return StoredTensors(self.path, self._places | {name: place._replace(shape=place.shape[:-1])})
+
     def check_finite(self) -> None:
         """Raise ValueError if a floating-point tensor holds NaN or infinity; reads a few megabytes at a time."""
         for name, (path, dtype, shape, start) in self._places.items():
             size = _DTYPES[dtype].itemsize
-            for offset in range(0, size * math.prod(shape) if dtype in _FLOATS else 0, CHUNK_BYTES):
+            for offset in range(0, size * math.prod(shape) if dtype in FLOATS else 0, CHUNK_BYTES):
                 count = min(CHUNK_BYTES // size, math.prod(shape) - offset // size)
                 if not _is_finite(dtype, np.fromfile(path, _DTYPES[dtype], count, offset=start + offset)):
                     raise ValueError(
@@ -119,8 +133,8 @@ def find_dtype(name: str) -> np.dtype:
     return np.dtype(name)
 
 
-def open_model_tensors(folder: Path, dtypes: tuple[str, ...] = tuple(_FLOATS)) -> StoredTensors:
-    """Open the tensors of some dtypes of a model directory; by default floating-point ones, which omits `position_ids`.
+def open_model_tensors(folder: Path) -> StoredTensors:
+    """Open the tensors of a model directory, of every dtype; those that NumPy lacks cannot be read.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -128,17 +142,23 @@ def open_model_tensors(folder: Path, dtypes: tuple[str, ...] = tuple(_FLOATS)) -
     """
     path, index = folder / FILE, folder / INDEX
     if path.is_file():
-        return open_tensors(path, dtypes)
+        return open_tensors(path, STORABLE)
     if not index.is_file():
         raise FileNotFoundError(
             f"A model directory must hold {FILE}. Received: {folder}, without it. {_advise(folder)}"
         )
-    tensors = [open_tensors(folder / name, dtypes) for name in _list_shards(index)]
+    shards = _read_index(index)
+    tensors = [open_tensors(folder / name, STORABLE) for name in sorted({*shards.values()})]
     places: dict[str, _Place] = {}
     for stored in tensors:
         if twice := places.keys() & stored.keys():
             raise ValueError(f"{index}: each tensor must appear once. Received: {abridge(min(twice))}, twice.")
         places |= stored._places
+    if absent := sorted(shards.keys() - places.keys()):
+        raise ValueError(
+            f"{index}: must name tensors that are there. Received: {abridge(absent[0])}, which is not in "
+            f"{shards[absent[0]]}. Copy the files again."
+        )
     return StoredTensors(index, places)
 
 
@@ -153,11 +173,12 @@ def _advise(folder: Path) -> str:
     return "Check the path."
 
 
-def _list_shards(index: Path) -> list[str]:
-    """Return the file names in an index, in order; ValueError unless they name files in the same folder."""
+def _read_index(index: Path) -> dict[str, str]:
+    """Return tensor → file name; ValueError unless these are files in the same folder."""
     try:
         content = read_json(index)
-        names = content["weight_map"].values()
+        shards = content["weight_map"]
+        names = shards.values()
         if not all(isinstance(name, str) and name == Path(name).name and name.endswith(SUFFIX) for name in names):
             raise ValueError("weight_map must name files beside it")
     except (KeyError, TypeError, AttributeError):
@@ -169,12 +190,12 @@ def _list_shards(index: Path) -> list[str]:
         raise FileNotFoundError(
             f"A model must be whole. Received: {index.parent}, without {missing[0]}. Copy that too."
         )
-    return sorted({*names})
+    return shards
 
 
 def open_floats(path: Path) -> StoredTensors:
     """Open the floating-point tensors of a file; errors as for `open_tensors`."""
-    return open_tensors(path, tuple(_FLOATS))
+    return open_tensors(path, tuple(FLOATS))
 
 
 def open_tensors(path: Path, dtypes: tuple[str, ...] = READABLE) -> StoredTensors:

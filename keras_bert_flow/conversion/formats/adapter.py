@@ -21,12 +21,10 @@ from keras_bert_flow.conversion.formats.huggingface import (
     CONFIG,
     TOKENIZER,
     HuggingFace,
-    find_root,
-    list_roots,
 )
 from keras_bert_flow.conversion.hf_config import make_label_fields, number_labels
 from keras_bert_flow.conversion.tables.registry import find_table_of
-from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.conversion.tables.table import FamilyTable, find_root
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD
 from keras_bert_flow.terminal import abridge
 from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER
@@ -57,7 +55,7 @@ class Adapter(Format):
         if not has_config:
             config = _describe_head(config, settings.get("task_type"), table, tensors)
         is_same = config.get("architectures") == model.config.get("architectures")
-        encoder = list_roots(table)
+        encoder = table.list_roots()
         left_out = [] if is_same else [name for name in model.tensors if find_root(name) not in encoder]
         kept = [name for name in tensors if name in tensors.whole or name in model.tensors and name not in left_out]
         companions = dict(model.companions) if is_same and not has_config else {}
@@ -94,7 +92,7 @@ def _describe_head(
 ) -> dict[str, Any]:
     """Return a `config.json` for an adapter without one: its base model's, with the head of the adapter."""
     architectures = {theirs: ours for ours, theirs in TASK_TYPES.items()}
-    heads = {find_root(name) for name in tensors.whole} - list_roots(table)
+    heads = {find_root(name) for name in tensors.whole} - table.list_roots()
     if task_type not in architectures or not (heads or architectures[task_type] == BARE):
         return config
     described = config | {"architectures": [table.class_prefix + architectures[task_type]]}

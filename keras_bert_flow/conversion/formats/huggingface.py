@@ -8,21 +8,13 @@ from typing import Any
 import numpy as np
 
 from keras_bert_flow.conversion.checkpoint import Checkpoint, Tensors
-from keras_bert_flow.conversion.codecs.safetensors_file import (
-    FILE,
-    INDEX,
-    PICKLE,
-    READABLE,
-    open_model_tensors,
-    write_tensors,
-)
-from keras_bert_flow.conversion.directory_check import open_directory
+from keras_bert_flow.conversion.codecs.safetensors_file import FILE, INDEX, PICKLE, write_tensors
+from keras_bert_flow.conversion.directory_check import list_remarks, open_directory
 from keras_bert_flow.conversion.directory_files import write_json
 from keras_bert_flow.conversion.formats.format import Format
-from keras_bert_flow.conversion.hf_config import TIED_FIELD
+from keras_bert_flow.conversion.hf_config import name_own_kernel
 from keras_bert_flow.conversion.tables.registry import find_table_of
-from keras_bert_flow.conversion.tables.table import POOLER, FamilyTable
-from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE
+from keras_bert_flow.conversion.tables.table import find_root
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, read_vocabulary
@@ -43,21 +35,12 @@ class HuggingFace(Format):
 
     def read(self, path: Path, cased: bool | None) -> Checkpoint:
         config, tensors = open_directory(path)
-        written = open_model_tensors(path, READABLE)
-        table = find_table_of(config, str(path / CONFIG))
-        names = {name: table.normalise_name(name) for name in written}
-        renamed = sum(here != name.removeprefix(table.prefix) for name, here in names.items())
-        copies = _list_copies(config, table)
-        copies = {name: source for name, source in copies.items() if _is_copy(tensors, name, source)}
-        remarks = [f"{renamed} tensors renamed from gamma and beta"] if renamed else []
-        remarks += [f"{name} left out, a copy of {source}" for name, source in copies.items()]
-        remarks += [f"{name} left out, no weights" for name, here in names.items() if here not in tensors]
         return Checkpoint(
             config,
-            Tensors.select(tensors, {name: name for name in tensors if name not in copies}),
+            Tensors.select(tensors, {name: name for name in tensors}),
             {name: path / name for name in TOKENIZER if (path / name).is_file()},
             {name: path / name for name in COMPANIONS if (path / name).is_file()},
-            tuple(remarks),
+            list_remarks(path),
         )
 
     def check(self, checkpoint: Checkpoint) -> None:
@@ -83,22 +66,13 @@ def name_tensors(config: dict[str, Any], checkpoint: Checkpoint) -> dict[str, np
     """Return the tensors by their names in `transformers`: with a prefix if the model has a head."""
     table = find_table_of(config, CONFIG)
     architecture = (config.get("architectures") or [""])[0].removeprefix(table.class_prefix)
-    roots = list_roots(table, architecture)
+    roots = table.list_roots(architecture)
     prefix = "" if architecture == "Model" else table.prefix
-    return {(prefix if find_root(name) in roots else "") + name: value for name, value in checkpoint.tensors.items()}
-
-
-def list_roots(table: FamilyTable, architecture: str = "") -> set[str]:
-    """Return the first name components of an encoder's tensors, which tell them apart from a head's."""
-    # A dense layer that an architecture counts as part of its head has no prefix: `pre_classifier` of DistilBERT.
-    pooler = {} if POOLER in table.heads.get(architecture, {}) else table.pooler
-    parts = (*table.embeddings.values(), *pooler.values())
-    return {find_root(tensors.name) for tensors in parts} | {find_root(table.block_name)}
-
-
-def find_root(name: str) -> str:
-    """Return the first component of a tensor's name."""
-    return name.partition(".")[0]
+    own_kernel = name_own_kernel(config, table)
+    return {
+        (prefix if find_root(name) in roots else "") + name: value[..., None] if name == own_kernel else value
+        for name, value in checkpoint.tensors.items()
+    }
 
 
 def copy_files(files: Mapping[str, Path | bytes], folder: Path) -> None:
@@ -109,16 +83,3 @@ def copy_files(files: Mapping[str, Path | bytes], folder: Path) -> None:
             (folder / name).write_bytes(content)
         else:
             shutil.copyfile(content, folder / name)
-
-
-def _list_copies(config: Mapping[str, Any], table: FamilyTable) -> dict[str, str]:
-    """Return names of duplicates of the embeddings, and of a bias, that a checkpoint may hold: copy → original."""
-    if config.get(TIED_FIELD) is False:
-        return {}
-    head, own = (table.name_heads(names, "")["mlm"] for names in (MASKED_LM_HEAD, MASKED_LM_TABLE))
-    copies = dict.fromkeys((f"{head}.weight", f"{own}.weight"), f"{table.embeddings['token_embedding'].name}.weight")
-    return copies | ({f"{own}.bias": f"{head}.bias"} if own != head else {})
-
-
-def _is_copy(tensors, name: str, source: str) -> bool:
-    return name in tensors and source in tensors and np.array_equal(tensors[name], tensors[source])

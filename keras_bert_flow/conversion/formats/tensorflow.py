@@ -13,6 +13,7 @@ from keras_bert_flow.conversion.directory_files import check_vocabulary, describ
 from keras_bert_flow.conversion.formats.format import Format
 from keras_bert_flow.conversion.formats.huggingface import copy_files
 from keras_bert_flow.conversion.hf_config import read_hf_config, read_shape
+from keras_bert_flow.conversion.stored_names import check_leftovers
 from keras_bert_flow.conversion.tables.google_research import ARCHITECTURES, name_here, name_there
 from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.terminal import abridge
@@ -51,6 +52,7 @@ class TensorFlow(Format):
             bundle.path,
         )
         check_sizes(shape, table, tensors)
+        check_leftovers(shape, table, tensors)
         if "architectures" not in config:
             classes = [title for name, title in ARCHITECTURES.items() if name in tensors]
             config = {"architectures": [*classes, "BertModel"][:1]} | config

@@ -8,6 +8,9 @@ from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import BLOCK, WIDENING
 
 POOLER = "pooler/dense"
+# Prefixes of PyTorch's data parallelism, of a model as a field of another, of `torch.compile`, and of
+# sentence-transformers' module
+WRAPPERS = ("module.", "model.", "_orig_mod.", "auto_model.")
 
 
 @dataclass(frozen=True)
@@ -133,10 +136,29 @@ class FamilyTable:
         """Return the name of the pooler in an architecture, which may count it as part of its head."""
         return self.heads.get(architecture, {}).get(POOLER, self.pooler[POOLER].name)
 
+    def list_roots(self, architecture: str = "") -> set[str]:
+        """Return the first name components of an encoder's tensors, which tell them apart from a head's."""
+        # A dense layer that an architecture counts as part of its head has no prefix: `pre_classifier` of DistilBERT.
+        pooler = {} if POOLER in self.heads.get(architecture, {}) else self.pooler
+        names = [tensors.name for tensors in (*self.embeddings.values(), *pooler.values())]
+        return {find_root(name) for name in (*names, self.block_name)}
+
+    def unwrap_name(self, name: str) -> str:
+        """Return the name of a tensor without the prefixes of the encoder and of what wrapped the model in training."""
+        prefixes = (self.prefix, *WRAPPERS)
+        while found := next((prefix for prefix in prefixes if name.startswith(prefix)), None):
+            name = name.removeprefix(found)
+        return name
+
     def normalise_name(self, name: str) -> str:
         """Normalise tensor names of old and prefixed checkpoints: no prefix, and current layer-norm names."""
-        name = name.removeprefix(self.prefix)
+        name = self.unwrap_name(name)
         return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def find_root(name: str) -> str:
+    """Return the first component of a tensor's name."""
+    return name.partition(".")[0]
 
 
 def size_tensors(parts: Mapping[str, Tensors], prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:

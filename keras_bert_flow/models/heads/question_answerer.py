@@ -5,7 +5,7 @@ import keras
 from keras_bert_flow.layers.heads import SpanScores
 from keras_bert_flow.models.backbone import refuse_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.saved_as import SavedAs
+from keras_bert_flow.models.saved_as import SPAN_HEAD, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs, project
 
 
@@ -25,9 +25,7 @@ class QuestionAnswerer(ModelWithHead):
     Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert, run_squad.py, `create_model`.
     """
 
-    saved_as = SavedAs(
-        "ForQuestionAnswering", "question answerer", {"span": "qa_outputs"}, use_pooler=False, outputs=(2, 2)
-    )
+    saved_as = SavedAs("ForQuestionAnswering", "question answerer", SPAN_HEAD, use_pooler=False, outputs=(2, 2))
 
     default_loss_weights = {"start": 0.5, "end": 0.5}
 

@@ -6,7 +6,7 @@ from keras_bert_flow.layers.initializers import truncated_normal
 from keras_bert_flow.models.backbone import require_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.pretraining.masked_lm import masked_token_logits, save_masked_lm
-from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, SavedAs
+from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, PAIRS_HEAD, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs, project
 
 
@@ -29,9 +29,7 @@ class BertPretrainer(ModelWithHead):
     Source: Devlin et al. 2019, section 3.1; google-research/bert, run_pretraining.py.
     """
 
-    saved_as = SavedAs(
-        "ForPreTraining", "pre-trainer", MASKED_LM_HEAD | {"nsp": "cls.seq_relationship"}, is_of_task=False
-    )
+    saved_as = SavedAs("ForPreTraining", "pre-trainer", MASKED_LM_HEAD | PAIRS_HEAD, is_of_task=False)
     default_rate = 1e-4
     has_one_width = True
 
