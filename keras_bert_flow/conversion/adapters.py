@@ -44,7 +44,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "rank_pattern": ({}, None),
     "alpha_pattern": ({}, None),
     # The others, such as pissa and olora, also change the weights of the base when peft loads the adapter.
-    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal"),
 }
 # Fields that do not change what the matrices mean. Any other field, also of a later peft, must be off.
 _FREE = {
@@ -62,7 +62,6 @@ _FREE = {
     "modules_to_save",
     "layers_to_transform",
     "layers_pattern",
-    "eva_config",
     "megatron_core",
     "qalora_group_size",
 }

@@ -154,7 +154,7 @@ def _finetuning(draft: Draft, _: str) -> list[str]:
     budget, lines = draft.budget, ["finetuning:"]
     if draft.task.kind in POOLED:
         lines += [
-            "  pooling: mean  # [CLS] has no part in pre-training without pairs; cls for pipelines of transformers",
+            "  pooling: mean  # [CLS] has no part in pre-training without pairs; transformers has heads of cls alone",
             "  head_start: probe",
         ]
     lines += [

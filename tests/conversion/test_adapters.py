@@ -82,12 +82,12 @@ def test_adapter_of_peft_is_read(tmp_path):
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("initial", ["gaussian", "orthogonal", "eva"])
+@pytest.mark.parametrize("initial", ["gaussian", "orthogonal"])
 def test_initial_values_that_leave_the_base_alone_are_read(tmp_path, initial):
     base = save_base(tmp_path / "base")
     model = transformers.BertForSequenceClassification.from_pretrained(base, num_labels=4)
     settings = peft.LoraConfig("SEQ_CLS", r=2, target_modules=["query"], init_lora_weights=initial)
-    adapted = peft.get_peft_model(model, settings, low_cpu_mem_usage=initial == "eva")
+    adapted = peft.get_peft_model(model, settings)
     with torch.no_grad():
         for name, matrix in adapted.named_parameters():
             if "lora_" in name:
@@ -118,13 +118,13 @@ def test_adapters_of_peft_that_change_the_base_are_refused(tmp_path, options):
 
 @pytest.mark.any_backend
 def test_adapter_of_peft_is_asked_with_the_tokenizer_of_its_base(tmp_path):
-    base = write_tiny_model(tmp_path)
-    model = transformers.BertForSequenceClassification.from_pretrained(base, num_labels=3)
+    base = write_tiny_model(tmp_path / "base", labels=("x", "y", "z"))
+    model = transformers.BertForSequenceClassification.from_pretrained(base)
     settings = peft.LoraConfig("SEQ_CLS", r=2, target_modules=["query"], init_lora_weights=False)
     peft.get_peft_model(model, settings).save_pretrained(tmp_path / "adapter")
     convert(tmp_path / "adapter", tmp_path / "merged")
     asked, merged = (kbf.load(tmp_path / name).predict(["a film"]) for name in ("adapter", "merged"))
-    assert asked == merged and asked[0]["label"].startswith("LABEL_")
+    assert asked == merged and asked[0]["label"] in ("x", "y", "z")
 
 
 @pytest.mark.any_backend
