@@ -7,6 +7,7 @@ text, so a pool is a random sample of the corpus. Data moves between the steps t
 worker ever holds more than a pool, or a part of a shard.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,8 +33,10 @@ from keras_bert_flow.records.publish import Contents
 from keras_bert_flow.stages.digests import corpus_digests, hold_corpus
 from keras_bert_flow.stages.records import records_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
+from keras_bert_flow.text.objectives.objective import describe_mistaken
 from keras_bert_flow.text.objectives.registry import check_joining, find_objective
 from keras_bert_flow.text.tokenizers.files import copy_tokenizer, list_tokenizer_files, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.lost_characters import describe_lost
 
 
 def build_records(
@@ -114,4 +117,6 @@ def _run(
             f"Received: {name_inputs(corpus.input)}, with {counters.get('documents_train', 0)} to train on and "
             f"{counters.get('documents_held_out', 0)} held out{facts and f'; {facts}'}. {remedy}"
         )
+    for line in (*describe_lost(counters, "the corpus"), *describe_mistaken(objective, counters)):
+        logging.getLogger("keras_bert_flow").warning("%s", line)
     return [FileSummary(*summary) for summary in results], counters

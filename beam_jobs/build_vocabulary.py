@@ -32,10 +32,11 @@ from keras_bert_flow.stages.digests import corpus_digests, hold_corpus
 from keras_bert_flow.stages.vocabulary import vocabulary_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file
-from keras_bert_flow.text.tokenizers.normalization import clean_text, normalize_text
+from keras_bert_flow.text.tokenizers.lost_characters import count_stripped, describe_lost
+from keras_bert_flow.text.tokenizers.normalization import clean_text, is_han, normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import MAX_REMEMBERED_CHARACTERS
 from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, write_vocabulary
+from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_FILE, write_vocabulary
 from keras_bert_flow.text.vocabulary.word_limit import MAX_PLACES, WordLimit, add_histograms, count_places
 
 COUNTING, CHOOSING = JobPart("counting", DOCUMENTS), JobPart("choosing pieces")
@@ -79,6 +80,8 @@ def build_vocabulary(
         pieces = learn_vocabulary(
             word_counts, vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
         )
+        counters |= count_left_out(word_counts, pieces, counters)
+        _tell_lost(counters, vocabulary)
         write_vocabulary(folders.work / VOCABULARY_FILE, pieces)
         return Contents(vocabulary.model_dump(), corpus_digests(files, storage), counters)
 
@@ -161,13 +164,20 @@ class CountInBundles(CountingDoFn):
         for text in texts:
             words = normalize_text(text, self._cased).split()
             self._words.update(words)
+            self._count_characters(text, 1)
             self._long_characters += sum(len(word) for word in words if len(word) > MAX_REMEMBERED_CHARACTERS)
+
+    def _count_characters(self, text: str, count: int) -> None:
+        self.counts["characters"] += len(text) * count
+        if not self._cased and (stripped := count_stripped(text)):
+            self.counts["stripped_characters"] += stripped * count
 
     def _take(self) -> Iterator[Items]:
         """Yield the counts by bucket, and clear the table."""
         for text, count in self._texts.items():
             for word in normalize_text(text, self._cased).split():
                 self._words[word] += count
+            self._count_characters(text, count)
         self.counts["words"] += self._words.total()
         buckets: defaultdict[int, list[bytes]] = defaultdict(list)
         for word, count in self._words.items():
@@ -220,9 +230,10 @@ def add_counts(bucket: int, items: Iterator[bytes], folder: str) -> Iterator[tup
 def read_counts(
     buckets: Iterable[tuple[str, Sequence[tuple[int, int]]]], most: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read counts by word, for at most about `most` places of words, and count distinct and dropped words.
+    """Read counts by word, for at most about `most` places of words, and count distinct, dropped and long words.
 
-    Characters of dropped words still count, as words of one character, so the vocabulary has each of them.
+    Characters of dropped words still count, as words of one character, so the vocabulary has each of them; those of
+    words that are too long for any vocabulary do not.
     """
     files, histograms = zip(*buckets, strict=True)
     keep = WordLimit(add_histograms(map(dict, histograms)), most)
@@ -236,6 +247,7 @@ def read_counts(
                 count = int(number)
                 counters["distinct_words"] += 1
                 if not count_places(word):  # the learner ignores such words, which may be long
+                    counters.update({"long_words": count, "long_word_characters": len(word) * count})
                     continue
                 if keep(word, count):
                     word_counts[word] = count
@@ -246,6 +258,49 @@ def read_counts(
     for character, count in characters.items():
         word_counts[character] = word_counts.get(character, 0) + count
     return word_counts, dict(counters)
+
+
+def count_left_out(
+    word_counts: Mapping[str, int], pieces: Sequence[str], counters: Mapping[str, int]
+) -> dict[str, int]:
+    """Count the characters that the learner left out, and `unknown_characters`, those of words that become [UNK].
+
+    Args:
+        word_counts: what the vocabulary was learnt from.
+        pieces: the vocabulary, in which every other character is a piece.
+        counters: of the job, with those of long words.
+    """
+    known = {piece.removeprefix(CONTINUATION) for piece in pieces if len(piece) <= len(CONTINUATION) + 1}
+    unknown = {word: count for word, count in word_counts.items() if not known.issuperset(word)}
+    lacking = set().union(*unknown) - known
+    han = sum(map(is_han, lacking))
+    counts = {
+        "unknown_characters": sum(len(word) * count for word, count in unknown.items())
+        + counters.get("long_word_characters", 0),
+        "distinct_characters_left_out": len(lacking),
+        "distinct_han": han and han + sum(len(piece) == 1 and is_han(piece) for piece in pieces),
+        "distinct_han_left_out": han,
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _tell_lost(counters: Mapping[str, int], vocabulary: VocabularyConfig) -> None:
+    """Log how many characters of the corpus the vocabulary cannot encode, and what would change that."""
+    remedies = []
+    if (han := counters.get("distinct_han_left_out", 0)) and vocabulary.min_character_count == 1:
+        remedies.append(
+            f"{han:,} of {counters['distinct_han']:,} Han characters have no piece: set "
+            f"vocabulary.max_cjk_characters={counters['distinct_han']}, and vocabulary.size={vocabulary.size + han} or "
+            "more."
+        )
+    elif left_out := counters.get("distinct_characters_left_out"):
+        remedies.append(
+            f"{left_out:,} characters are rarer than vocabulary.min_character_count={vocabulary.min_character_count}"
+            f"{f', or Han beyond max_cjk_characters={vocabulary.max_cjk_characters}' if han else ''}: lower it"
+            f"{', or raise that' if han else ''}."
+        )
+    for line in describe_lost(counters, "the corpus", " ".join(remedies)):
+        logging.getLogger("keras_bert_flow").warning("%s", line)
 
 
 def _tell_dropped(counters: Mapping[str, int]) -> None:

@@ -186,6 +186,8 @@ class BuildRecords(CountingDoFn):
         counts["masked_tokens"] += int(instances.masked.counts.sum())
         if label := find_objective(self._config.objective).sentence_label:
             counts[label.counter] += int(np.count_nonzero(rows.sentence_labels))
+            if label.mistaken:
+                counts[label.mistaken] += rows.mistaken_labels
 
 
 def _encode(built: Sequence[Instances]) -> list[bytes]:

@@ -11,6 +11,7 @@ from beam_jobs.results import CountingDoFn
 from keras_bert_flow.job_progress import DOCUMENTS, JobPart, note
 from keras_bert_flow.text.corpus.documents import ID_BYTES, make_document
 from keras_bert_flow.text.pool import TokenizedDocument
+from keras_bert_flow.text.tokenizers.lost_characters import count_characters, count_stripped, count_unknown
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 TOKENIZING = JobPart("tokenizing", DOCUMENTS)
@@ -36,7 +37,7 @@ class TokenizeDocuments(CountingDoFn):
         self._split_lines = split_lines
 
     def process(self, texts: Texts) -> Iterator[list[bytes]]:
-        batch, unk_id = [], self._tokenizer.unk_id
+        batch, unk_id, counts = [], self._tokenizer.unk_id, self.counts
         for lines in texts:
             document = make_document(lines, self._split_lines)
             token_ids, lengths = array("i"), array("i")
@@ -44,15 +45,20 @@ class TokenizeDocuments(CountingDoFn):
                 text = f" {sentence}" if token_ids else sentence  # as in running text: a space may be part of a piece
                 if length := self._tokenizer.encode_into(token_ids, text):
                     lengths.append(length)
+                    if unk_id in token_ids[-length:]:
+                        counts.update(count_unknown(self._tokenizer, text))
+                counts["characters"] += count_characters(sentence)
+                if not (self._tokenizer.cased or sentence.isascii()):
+                    counts["stripped_characters"] += count_stripped(sentence)
             if not lengths:
-                self.counts["documents_without_tokens"] += 1
+                counts["documents_without_tokens"] += 1
                 continue
             text_bytes = sum(map(count_bytes, document.sentences))
             batch.append(pack_document(document.id, text_bytes, lengths, token_ids))
-            self.counts["sentences"] += len(lengths)
-            self.counts["tokens"] += len(token_ids)
-            self.counts["unknown_tokens"] += token_ids.count(unk_id)
-            self.counts["documents_of_one_sentence"] += len(lengths) == 1
+            counts["sentences"] += len(lengths)
+            counts["tokens"] += len(token_ids)
+            counts["unknown_tokens"] += token_ids.count(unk_id)
+            counts["documents_of_one_sentence"] += len(lengths) == 1
         note(TOKENIZING, len(texts))
         if batch:
             yield batch

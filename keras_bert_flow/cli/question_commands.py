@@ -95,6 +95,7 @@ def predict(
         _write(asked.predict_chunks([read_items(texts, "Text")]), output)
     else:
         _write(asked.predict_chunks(read_waiting_items(sys.stdin.fileno(), AT_ONCE)), output)
+    asked.tell_cut_texts()
 
 
 @app.command()

@@ -15,7 +15,10 @@ class VocabularyConfig(Settings):
         1, ge=1, description="Minimum number of occurrences of a character; rarer characters become [UNK]."
     )
     max_cjk_characters: int = Field(
-        8000, ge=0, description="Maximum number of Han characters, the most frequent ones; the others become [UNK]."
+        8000,
+        ge=0,
+        description="Number of Han characters that have a piece in any case, the most frequent ones. The others have "
+        "the pieces that nothing else needs, or become [UNK].",
     )
     file: LocalPath | None = Field(
         None, description="Use this vocab.txt or tokenizer.json instead of learning a vocabulary."

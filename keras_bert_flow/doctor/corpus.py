@@ -6,13 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.doctor.findings import Diagnosis, Finding, Verdict, grade, judge, percent, share
+from keras_bert_flow.doctor.findings import Diagnosis, Finding, Verdict, grade, judge, judge_lost, percent, share
 from keras_bert_flow.doctor.measures import Lengths, Repeats
 from keras_bert_flow.text.corpus.documents import ReadingRule, make_document, read_documents
 from keras_bert_flow.text.corpus.inputs import find_inputs
 from keras_bert_flow.text.corpus.rejected import advise, describe_rejected, rejected_bytes, rejected_share
+from keras_bert_flow.text.tokenizers.lost_characters import (
+    LOST,
+    advise_unknown,
+    count_characters,
+    count_stripped,
+    count_unknown,
+)
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
 
 HISTOGRAMS = {
     "sentences_per_document": "sentences of a document",
@@ -33,6 +41,7 @@ class CorpusCounts:
         self._cased = cased
         self._tokenizer = tokenizer
         self.totals: Counter = Counter()
+        self.lost: Counter = Counter()  # see `lost_characters`; without a tokenizer, what no vocabulary can encode
         self.sentences, self.words = Lengths(), Lengths()  # per document, per sentence
         self.lines, self.documents = Repeats(), Repeats()
         self.longest_line_bytes = 0
@@ -59,13 +68,20 @@ class CorpusCounts:
             self.totals["non_text_characters"] += line.count("\ufffd")
 
     def _add_sentence(self, sentence: str) -> None:
-        words = len(normalize_text(sentence, self._cased).split())
-        self.words.add(words)
-        self.totals["long_sentences"] += words > LONG_SENTENCE_WORDS
+        words = normalize_text(sentence, self._cased).split()
+        self.words.add(len(words))
+        self.totals["long_sentences"] += len(words) > LONG_SENTENCE_WORDS
+        self.lost["characters"] += count_characters(sentence)
+        self.lost["stripped_characters"] += 0 if self._cased else count_stripped(sentence)
         if self._tokenizer:
             ids = self._tokenizer.encode(sentence)
             self.totals["tokens"] += len(ids)
-            self.totals["unknown_tokens"] += int((ids == self._tokenizer.unk_id).sum())
+            if unknown := int((ids == self._tokenizer.unk_id).sum()):
+                self.totals["unknown_tokens"] += unknown
+                self.lost.update(count_unknown(self._tokenizer, sentence))
+        elif max(map(len, words), default=0) > MAX_WORD_CHARACTERS:
+            long = sum(len(word) for word in words if len(word) > MAX_WORD_CHARACTERS)
+            self.lost.update({"unknown_characters": long, "long_word_characters": long})
 
 
 def examine_corpus(
@@ -216,8 +232,9 @@ def _judge_content(counts: CorpusCounts, max_rejected_share: float) -> list[Find
 
 
 def _judge_tokens(counts: CorpusCounts, tokenizer: Tokenizer | None) -> list[Finding]:
+    lost = judge_lost(counts.lost)
     if tokenizer is None:
-        return []
+        return [finding for finding in lost if finding.verdict != "ok"]  # with any vocabulary
     unknown = share(counts.totals["unknown_tokens"], counts.totals["tokens"])
     fertility = share(counts.totals["tokens"], counts.words.total)
     return [
@@ -225,8 +242,9 @@ def _judge_tokens(counts: CorpusCounts, tokenizer: Tokenizer | None) -> list[Fin
             "unknown tokens",
             grade(unknown, 0.01, 0.1),
             f"{percent(unknown)} of {counts.totals['tokens']:,} tokens",
-            "Learn a vocabulary from this text with `kbf vocab`; check --cased.",
+            advise_unknown(counts.lost),
         ),
+        *lost,
         judge(
             "tokens per word",
             grade(fertility, 2.0),
@@ -261,6 +279,7 @@ def _numbers(paths: Sequence[str], counts: CorpusCounts, tokenizer: Tokenizer | 
         "sentences_per_document": counts.sentences.rows(),
         "words_per_sentence": counts.words.rows(),
     }
+    numbers |= {name: counts.lost[name] for name in LOST}
     if tokenizer:
         numbers |= {"tokens": totals["tokens"], "unknown_tokens": totals["unknown_tokens"]}
         numbers["tokens_per_word"] = share(totals["tokens"], counts.words.total)

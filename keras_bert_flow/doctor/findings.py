@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from keras_bert_flow.terminal import JOINERS, escape_controls
+from keras_bert_flow.text.tokenizers.lost_characters import CASED, advise_unknown, lost_share
 
 Verdict = Literal["ok", "warning", "error"]
 VERDICTS: tuple[Verdict, ...] = ("ok", "warning", "error")  # from good to bad
@@ -72,6 +73,19 @@ def share(part: float, whole: float) -> float:
 def percent(value: float) -> str:
     """Format a share with two decimals; only exactly 0 is shown as 0."""
     return "under 0.01 %" if 0 < value < 0.0001 else f"{100 * value:.2f} %"
+
+
+def judge_lost(counters: Mapping[str, Any]) -> list[Finding]:
+    """Judge the characters that a tokenizer loses, by the counters of `text.tokenizers.lost_characters`."""
+    findings = []
+    for what, name, remedy, does in (
+        ("unknown characters", "unknown_characters", advise_unknown(counters), "become [UNK]"),
+        ("stripped characters", "stripped_characters", CASED, "lose a mark that is part of the letter"),
+    ):
+        lost = lost_share(counters, name)
+        value = f"{percent(lost)} of {counters.get('characters', 0):,} characters {does}"
+        findings.append(judge(what, grade(lost, 0.01, 0.1), value, remedy))
+    return findings
 
 
 def as_text(diagnosis: Diagnosis) -> str:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from keras_bert_flow.doctor.findings import Finding, Verdict, grade, judge, percent, share
+from keras_bert_flow.doctor.findings import Finding, Verdict, grade, judge, judge_lost, percent, share
 from keras_bert_flow.doctor.measures import chance_range
 from keras_bert_flow.doctor.record_counts import FAULTS, RecordCounts
 from keras_bert_flow.text.masking import KEEP_SHARE, MASK_SHARE
+from keras_bert_flow.text.objectives.objective import MOST_MISTAKEN, NEAR_COPIES, mistaken_share
+from keras_bert_flow.text.tokenizers.lost_characters import LEARN, advise_unknown
 
 LOWEST_FILLED = 0.8  # of the predictions expected, if whole words or spans must fit
 COUNTED = {"masked_tokens": "masked_tokens", "instance_tokens": "tokens"}  # the job's name → ours
@@ -42,9 +44,10 @@ def judge_records(counts: RecordCounts, counters: Mapping[str, Any], is_whole: b
         *_judge_counters(counts, counters, is_whole),
         _judge_padding(counts),
         *_judge_labels(counts),
+        *_judge_mistaken(counts, counters),
         *_judge_amount_masked(counts),
         *_judge_replacements(counts),
-        _judge_unknown(counts),
+        *_judge_unknown(counts, counters),
         judge(
             "repeated records",
             grade(counts.repeats.repeated_share, 0.01, 0.5),
@@ -143,11 +146,18 @@ def _judge_replacements(counts: RecordCounts) -> list[Finding]:
     return findings
 
 
-def _judge_unknown(counts: RecordCounts) -> Finding:
-    unknown = share(counts.totals["unknown_tokens"], counts.totals["words"])
-    return judge(
-        "unknown tokens",
-        grade(unknown, 0.01, 0.1),
-        f"{percent(unknown)} of {counts.totals['words']:,} tokens",
-        "Learn a vocabulary from this corpus with `kbf vocab`; check --cased.",
-    )
+def _judge_mistaken(counts: RecordCounts, counters: Mapping[str, Any]) -> list[Finding]:
+    """Judge the labels that the text contradicts, as the job counted them."""
+    label = counts.layout.sentence_label
+    if label is None or (wrong := mistaken_share(label, counters)) is None:
+        return []
+    value = f"{percent(wrong)} of the pairs labelled {label.meanings[1]!r} are of a B that could follow A"
+    return [judge("labels by text", grade(wrong, MOST_MISTAKEN, 0.1), value, NEAR_COPIES)]
+
+
+def _judge_unknown(counts: RecordCounts, counters: Mapping[str, Any]) -> list[Finding]:
+    """Judge what the tokenizer lost: by characters, if the job counted them, since a lost sentence is one token."""
+    unknown, known = share(counts.totals["unknown_tokens"], counts.totals["words"]), bool(counters.get("characters"))
+    value = f"{percent(unknown)} of {counts.totals['words']:,} tokens"
+    remedy = advise_unknown(counters) if known else LEARN
+    return [judge("unknown tokens", grade(unknown, 0.01, 0.1), value, remedy), *(judge_lost(counters) if known else ())]

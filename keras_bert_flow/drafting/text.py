@@ -13,10 +13,11 @@ from keras_bert_flow.doctor.corpus import CorpusCounts
 from keras_bert_flow.planning.corpus_sample import read_sample
 from keras_bert_flow.tasks.formats.rows import read_objects
 from keras_bert_flow.text.corpus.sentences import split_sentences
+from keras_bert_flow.text.tokenizers.lost_characters import TOLD_SHARE, lost_share
 
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
 SENTENCES_OF_A_PARAGRAPH = 1.3  # minimum mean number of sentences per line for lines to be paragraphs
-SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class CorpusLook:
     lines: str
     text_field: str
     counts: CorpusCounts
+
+    @property
+    def has_letter_marks(self) -> bool:
+        """Whether marks that uncased text loses are parts of letters in more than a few characters."""
+        return lost_share(self.counts.lost, "stripped_characters") >= TOLD_SHARE
 
     @property
     def has_spaces(self) -> bool:

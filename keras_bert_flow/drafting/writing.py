@@ -13,6 +13,7 @@ from keras_bert_flow.drafting.budget import Budget
 from keras_bert_flow.drafting.task import DraftedTask
 from keras_bert_flow.drafting.text import CorpusLook
 from keras_bert_flow.terminal import escape_controls
+from keras_bert_flow.text.tokenizers.lost_characters import describe_lost, lost_share
 
 WIDTH = 100
 KINDS = "another kind of task: `kbf configs list`, tasks/"
@@ -53,6 +54,8 @@ def describe_draft(draft: Draft) -> list[str]:
     look, task = draft.look, draft.task
     lines = [
         f"Text: {_describe_text(look)}",
+        *([f"  {line}"] if (line := _describe_long_words(look)) else []),
+        *(["  cased: true (uncased text would lose vowel signs, tones or the like)"] if look.has_letter_marks else []),
         f"Task: {task.kind}, {draft.examples:,} examples, {task.reasons['kind']}.",
     ]
     for name, value in task.settings.items():
@@ -91,8 +94,25 @@ def _corpus(draft: Draft, _: str) -> list[str]:
         *lines,
         "vocabulary:",
         f"  size: {draft.budget.vocabulary_size}  # pieces; for so much text, and with room for its characters",
-        "  cased: false  # case and accents are dropped; `true` where they carry meaning, as for names in German",
+        *_vocabulary_case(look),
+        *(_comment(f"Lost: {line}", "  ") if (line := _describe_long_words(look)) else ()),
     ]
+
+
+def _vocabulary_case(look: CorpusLook) -> list[str]:
+    if not look.has_letter_marks:
+        return [
+            "  cased: false  # case and accents are dropped; `true` where they carry meaning, as for names in German"
+        ]
+    share = 100 * lost_share(look.counts.lost, "stripped_characters")
+    reason = f"{share:.1f} % of the characters have a vowel sign, a tone or another mark that uncased text would lose"
+    return [*_comment(f"cased: {reason}", "  "), "  cased: true"]
+
+
+def _describe_long_words(look: CorpusLook) -> str:
+    """Return a sentence on words that no vocabulary can encode, if there are many."""
+    lost = {name: count for name, count in look.counts.lost.items() if name != "stripped_characters"}
+    return " ".join(describe_lost(lost, "the sample"))
 
 
 def _records(draft: Draft, _: str) -> list[str]:

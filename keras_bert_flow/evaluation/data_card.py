@@ -14,7 +14,15 @@ SHOWN_EXAMPLES, SHOWN_RECORDS = 4, 2
 LOOKED_AT = 1000  # examples searched for one of each label
 MAX_RECORD = 1200  # characters of a shown record: a long sequence is a page
 # Counter → the counter that includes it.
-SHARES = {"unknown_tokens": "tokens", "masked_tokens": "instance_tokens", "padding_positions": "positions"}
+SHARES = {
+    "unknown_tokens": "tokens",
+    "unknown_characters": "characters",
+    "long_word_characters": "characters",
+    "stripped_characters": "characters",
+    "random_next_that_follows": "random_next",
+    "masked_tokens": "instance_tokens",
+    "padding_positions": "positions",
+}
 
 
 def make_data_card(task: Task, tables: Mapping[str, Sequence[Any]], records: Path) -> dict[str, Any]:

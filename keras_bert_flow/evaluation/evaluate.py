@@ -31,6 +31,7 @@ from keras_bert_flow.evaluation.summary import (
     extra_results,
     improving_sentence,
     results_markdown,
+    texts_markdown,
     unreachable_markdown,
     verdict,
 )
@@ -155,6 +156,8 @@ def write_evaluation(
             results["unreachable"] = unreachable
         if read.remarks:
             results["remarks"] = list(read.remarks)
+        if texts := read_manifest(finetuned).counters:
+            results["texts"] = texts
         if curve := build_label_curve(finetuned, task, training, dev, config.seed):
             results["label_curve"] = curve
         results |= pairs
@@ -255,6 +258,7 @@ def _write_tables(results: Mapping[str, Any]) -> str:
     tables += [
         "On the tables:\n\n" + "\n".join(f"- {escape_markdown(remark)}" for remark in results.get("remarks", ()))
     ] * ("remarks" in results)
+    tables += texts_markdown(results)
     tables += [pairs_markdown(results["minimal_pairs"])] if "minimal_pairs" in results else []
     return "\n\n".join(tables)
 

@@ -23,6 +23,7 @@ from keras_bert_flow.evaluation.result_sections import (
     describe_extra_dev,
     describe_results,
     describe_unreachable_labels,
+    describe_unread,
 )
 from keras_bert_flow.evaluation.stage_costs import describe_costs, summarise_costs
 from keras_bert_flow.evaluation.summary import verdict
@@ -99,6 +100,7 @@ def render_report(report: Report) -> str:
             section("Other dev sets", *describe_extra_dev(report.results)),
             section("Labels out of reach", *describe_unreachable_labels(report.results)),
             section("Tables", *(paragraph(remark, "note") for remark in report.results.get("remarks", ()))),
+            section("Not read", *describe_unread(report.results)),
             section("Grid", *_describe_grid(report.results.get("grid"))),
             section("Grid, random weights", *_describe_grid(report.results.get("grid_random"))),
             *(section(title, _describe_pretraining(figures)) for title, figures in earlier.items()),

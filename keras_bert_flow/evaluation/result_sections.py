@@ -15,6 +15,7 @@ from keras_bert_flow.evaluation.summary import (
 )
 from keras_bert_flow.tasks.core.unreachable import list_unreachable
 from keras_bert_flow.tasks.registry import find_task_class
+from keras_bert_flow.training.finetuning.task_data import describe_texts
 
 MAX_CLASSES = 40  # wider confusion matrices and longer tables are not readable
 MAX_TEXT = 500  # characters of a shown example
@@ -89,6 +90,12 @@ def describe_unreachable_labels(results: Mapping[str, Any]) -> list[str]:
     header = ["labels", "count", "of", "share", "reason"]
     kinds = ["", "number", "number", "number", "text"]
     return [table(header, rows, kinds), paragraph(note, "note")] if rows else []
+
+
+def describe_unread(results: Mapping[str, Any]) -> list[str]:
+    """Return what the model does not read of the texts of the task; empty if it reads all of them."""
+    found = results.get("texts", {}).items()
+    return [paragraph(line) for name, counters in found for line in describe_texts(name, counters)]
 
 
 def describe_classes(results: Mapping[str, Any]) -> list[str]:

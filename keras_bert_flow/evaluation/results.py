@@ -29,6 +29,8 @@ The format, with shares from 0 to 1, losses in nats and durations in seconds:
         how many no model can predict; see `count_unreachable` of the task. Absent if every label can be predicted
     remarks: lines about the tables: what was guessed, dev rows that are training rows, labels that look alike; absent
         if there is nothing to say
+    texts: the same names → counters of the texts of the file that were cut, and of characters that the tokenizer loses;
+        see `count_texts` of `keras_bert_flow.training.finetuning.task_data`
     minimal_pairs: of the pre-trained model, if the configuration names a file of them; see
         `keras_bert_flow.evaluation.minimal_pairs`
     interval: of the main metric of the first pre-trained run, over the dev examples: metric, seed, value, low, high,

@@ -14,6 +14,7 @@ from keras_bert_flow.evaluation.headings import (
 from keras_bert_flow.markdown import as_markdown, escape_markdown
 from keras_bert_flow.tasks.core.unreachable import describe_unreachable
 from keras_bert_flow.terminal import JOINERS, escape_controls
+from keras_bert_flow.training.finetuning.task_data import describe_texts
 
 
 def results_markdown(results: Mapping[str, Any]) -> str:
@@ -33,6 +34,12 @@ def unreachable_markdown(results: Mapping[str, Any]) -> str:
     return "\n".join(
         ["Labels out of reach:", "", *(f"- {escape_markdown(describe_unreachable(*item))}" for item in found)]
     )
+
+
+def texts_markdown(results: Mapping[str, Any]) -> list[str]:
+    """Return a Markdown list of what the model does not read of the texts of the task; empty if it reads all."""
+    lines = [line for name, counters in results.get("texts", {}).items() for line in describe_texts(name, counters)]
+    return ["\n".join(["Not read:", "", *(f"- {escape_markdown(line)}" for line in lines)])] if lines else []
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from keras_bert_flow.text.objectives.objective import InstanceRule
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.tokenizers.files import read_pieces, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.lost_characters import count_lost, describe_lost
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
@@ -39,6 +40,7 @@ class CorpusEstimate:
         tokenized: the same documents as token ids.
         tokens: estimated number of tokens in the whole corpus.
         basis: description of what the numbers are derived from.
+        lost: counters of the characters of the sample that the tokenizer loses; see `lost_characters`.
     """
 
     sample: CorpusSample
@@ -46,6 +48,7 @@ class CorpusEstimate:
     tokenizer: Tokenizer
     tokens: float
     basis: str
+    lost: Mapping[str, int]
 
 
 def estimate_corpus(config: PipelineConfig, files: Sequence[str], vocabulary: Path | None) -> CorpusEstimate | None:
@@ -66,7 +69,10 @@ def estimate_corpus(config: PipelineConfig, files: Sequence[str], vocabulary: Pa
     tokens = sum(len(document.token_ids) for document in tokenized) * sample.total_bytes / sample.read_bytes
     source = vocabulary or "a vocabulary learnt from it"
     basis = f"{len(sample.documents):,} documents, {sample.read_bytes / 1e6:.2f} MB, encoded with {source}"
-    return CorpusEstimate(sample, tokenized, tokenizer, tokens, basis)
+    lost: Counter = Counter()
+    for text in texts:
+        lost.update(count_lost(tokenizer, text))
+    return CorpusEstimate(sample, tokenized, tokenizer, tokens, basis, lost)
 
 
 def count_records(config: PipelineConfig, estimate: CorpusEstimate) -> float:
@@ -91,6 +97,7 @@ def estimate_pretraining(config: PipelineConfig, estimate: CorpusEstimate | None
     lines, total = [], 0.0
     if estimate is not None:
         lines.append(f"Tokens: about {estimate.tokens:,.0f} ({estimate.basis}).")
+        lines += [f"Lost: {line}" for line in describe_lost(estimate.lost, "the sample")]
     trained = [] if config.has_own_teacher else [("Pre-training", phase) for phase in config.phases]
     trained += [("Distillation", config.student)] if config.distillation else []
     for title, phase in trained:

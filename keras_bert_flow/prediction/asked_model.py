@@ -1,5 +1,6 @@
 """Base class for prediction."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -17,10 +18,12 @@ from keras_bert_flow.prediction.lines import (
     read_items,
     read_until_mistake,
 )
+from keras_bert_flow.tasks.core.cut_texts import CutTexts
 from keras_bert_flow.tasks.core.task import Prediction
 from keras_bert_flow.tasks.core.texts import pose_texts
 from keras_bert_flow.tasks.formats.rows import read_lines
 
+_logger = logging.getLogger(__name__)
 AT_ONCE = 512  # items of a stream that are sorted by length and predicted together
 BLOCK = 2048  # the same for examples of a file
 
@@ -31,6 +34,8 @@ class AskedModel(ABC):
     Args:
         sequence_length: most tokens of a row.
         batch_positions: rows times width of a batch.
+    Attributes:
+        cut_texts: counts of the texts so far, and of those that were longer than `sequence_length`.
     Raises:
         ValueError: `batch_positions` is less than 1.
     """
@@ -39,6 +44,8 @@ class AskedModel(ABC):
         check_batch_positions(batch_positions)
         self.sequence_length = sequence_length
         self.batch_positions = batch_positions
+        self.cut_texts = CutTexts()
+        self._has_told = False
 
     def pose(self, item: Any) -> Any:
         """Make an example from an item; here from a text.
@@ -76,7 +83,15 @@ class AskedModel(ABC):
             TypeError: the items are bytes, a number or None.
             ValueError: an item does not fit the model; the message has its number, from 1.
         """
-        return self.answer(list(self._pose_all(_number(items))), self._choose_fixed)
+        answers = self.answer(list(self._pose_all(_number(items))), self._choose_fixed)
+        self.tell_cut_texts()
+        return answers
+
+    def tell_cut_texts(self) -> None:
+        """Log how many texts so far were longer than the model reads, once."""
+        if not self._has_told and (line := self.cut_texts.describe()):
+            self._has_told = True
+            _logger.warning("%s", line)
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[Prediction]:
         """Yield a prediction for each item of a possibly endless stream, `at_once` items at a time."""

@@ -55,20 +55,25 @@ class Embedder(AskedModel):
         """Return {"embedding"} for each text."""
         return [{"embedding": vector} for vector in self._embed(examples, choose, follow).tolist()]
 
-    def embed(self, texts: Sequence[str], follow: Callable = iter) -> np.ndarray:
+    def embed(self, texts: Sequence[str], follow: Callable = iter, tell: bool = True) -> np.ndarray:
         """Return the vectors of texts, float32, (texts, hidden).
 
         Args:
             follow: takes the batches and yields them again, to show progress.
+            tell: log how many texts so far were cut, if any were; see `tell_cut_texts`.
         Raises:
             ValueError: an item is not a text.
         """
-        return self._embed([self.pose(text) for text in list_items(texts)], None, follow)
+        vectors = self._embed([self.pose(text) for text in list_items(texts)], None, follow)
+        if tell:
+            self.tell_cut_texts()
+        return vectors
 
     def _embed(self, examples: Sequence[Any], choose: ChooseWidths | None, follow: Callable) -> np.ndarray:
         if not examples:
             return np.zeros((0, self.hidden_dim), np.float32)
         features = self.task.encode(self.tokenizer, examples, self.sequence_length)
+        self.cut_texts.add(features)
         outputs = predict_features(
             self.model, features, batch_positions=self.batch_positions, follow=follow, choose=choose
         )

@@ -53,6 +53,7 @@ class FeatureExtractor(AskedModel):
         if not examples:
             return []
         features = encode_examples(self.tokenizer, examples, self.sequence_length, labels={})
+        self.cut_texts.add(features)
         outputs = predict_features(
             self.model, features, batch_positions=self.batch_positions, follow=follow, choose=choose
         )

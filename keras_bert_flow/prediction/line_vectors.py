@@ -110,7 +110,8 @@ def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: E
     _embed(path, lines, embedder, allocate, follow).flush()
     (folder / INDEX).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     key = hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:KEY_LENGTH]
-    write_manifest(folder, "index", key, facts, {"lines": facts["lines"]}, {"lines": len(lines)})
+    counters = {"lines": len(lines)} | embedder.cut_texts.counters
+    write_manifest(folder, "index", key, facts, {"lines": facts["lines"]}, counters)
 
 
 def open_index(folder: Path, path: Path, facts: Mapping[str, Any], hidden_dim: int) -> LineVectors:
@@ -169,7 +170,8 @@ def _embed(
     with path.open("rb") as file:
         for start in range(0, len(lines), LINES_AT_ONCE):
             texts = [_read_line(file, offset) for offset in lines[start : start + LINES_AT_ONCE, 1].tolist()]
-            vectors[start : start + len(texts)] = unit_length(embedder.embed(texts, follow))
+            vectors[start : start + len(texts)] = unit_length(embedder.embed(texts, follow, tell=False))
+    embedder.tell_cut_texts()
     return vectors
 
 

@@ -1,5 +1,6 @@
 """Fill-mask: predict the most likely tokens at each [MASK] of a text with a masked language model."""
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,13 @@ class MaskedText:
     Attributes:
         token_ids: int32, (length,), with [CLS] and [SEP].
         positions: int, (masks,). Positions of the masks among them.
+        full_length: number of tokens before truncation.
     """
 
     text: str
     token_ids: np.ndarray
     positions: np.ndarray
+    full_length: int
 
 
 @final
@@ -84,14 +87,16 @@ class MaskFiller(AskedModel):
         count = text.count(mask)
         if not count and not is_blank(text):
             raise ValueError(f"A text must hold {mask}. Received: {abridge([repr(text)])}. Write it where a word is.")
-        token_ids = encode_masked(self.tokenizer, text, self.sequence_length)
+        whole = encode_masked(self.tokenizer, text, sys.maxsize)
+        is_cut = len(whole) > self.sequence_length
+        token_ids = np.append(whole[: self.sequence_length - 1], whole[-1:]) if is_cut else whole
         positions = np.flatnonzero(token_ids == self.tokenizer.mask_id)
         if len(positions) < count:
             raise ValueError(
                 f"Each {mask} must be among the first {self.sequence_length} tokens, [CLS] and [SEP] included. "
                 f"Received: {count} of them, {len(positions)} there: {abridge([repr(text)])}. Shorten the text."
             )
-        return MaskedText(text, token_ids, positions)
+        return MaskedText(text, token_ids, positions, len(whole))
 
     def answer(
         self, examples: Sequence[MaskedText], choose: ChooseWidths | None = None, follow: Callable = iter
@@ -103,7 +108,10 @@ class MaskFiller(AskedModel):
             first_lengths=np.array([len(example.token_ids) for example in examples], dtype=np.int32),
             examples=np.arange(len(examples), dtype=np.int32),
             details=[example.positions for example in examples],
+            sequence_length=self.sequence_length,
+            full_lengths=np.array([example.full_length for example in examples]),
         )
+        self.cut_texts.add(features)
         batches = ask_in_batches(
             self.model, features, choose or self._choose_fixed, self.batch_positions, follow, make_masked_inputs
         )

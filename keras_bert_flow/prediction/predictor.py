@@ -56,7 +56,9 @@ class Predictor(AskedModel):
 
     def encode(self, examples: Sequence[Any]) -> Features:
         """Return the features of examples, which are the same for every run of a fine-tuning."""
-        return self.task.encode(self.tokenizer, examples, self.sequence_length)
+        features = self.task.encode(self.tokenizer, examples, self.sequence_length)
+        self.cut_texts.add(features)
+        return features
 
     def answer_encoded(
         self, features: Features, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter

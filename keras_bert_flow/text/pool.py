@@ -3,6 +3,8 @@
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -46,6 +48,14 @@ class Pool:
         firsts = np.cumsum([0, *map(len, lengths)]).tolist()
         token_ids = np.concatenate([np.array([], np.int32), *(document.token_ids for document in documents)])
         return cls(token_ids, borders, firsts)
+
+    @cached_property
+    def sentence_numbers(self) -> list[int]:
+        """A number for each sentence; equal sentences have the same."""
+        data, size = self.token_ids.tobytes(), self.token_ids.itemsize
+        numbers: dict[bytes, int] = {}
+        spans = pairwise(self.borders)
+        return [numbers.setdefault(data[size * start : size * end], len(numbers)) for start, end in spans]
 
     def end_of_chunk(self, start: int, stop: int, target: int) -> int:
         """Return the end of a chunk: from `start`, enough sentences for `target` tokens, at least one, up to `stop`."""

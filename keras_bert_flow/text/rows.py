@@ -15,12 +15,14 @@ class TokenRows:
         segment_ids: uint8, (rows, sequence_length). 0 for [CLS] A [SEP], 1 for B [SEP].
         lengths: int, (rows,). Tokens, without padding.
         sentence_labels: bool, (rows,). Their meaning depends on the objective; see `objective.SentenceLabel`.
+        mistaken_labels: how many of these the text contradicts; see `objective.SentenceLabel.mistaken`.
     """
 
     token_ids: np.ndarray
     segment_ids: np.ndarray
     lengths: np.ndarray
     sentence_labels: np.ndarray
+    mistaken_labels: int = 0
 
 
 def join_pairs(

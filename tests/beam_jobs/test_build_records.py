@@ -8,6 +8,7 @@ from scipy import stats
 
 from beam_jobs.pairing import DOCUMENTS_A_POOL, HELD_OUT, TRAIN, PoolChoice
 from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.doctor.records import examine_records
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.records.schema import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile
@@ -70,10 +71,26 @@ def test_records_counters_add_up(built):
     assert counters["tokens"] == sum(len(sentence.split()) for document in documents for sentence in document)
     assert counters["lines_read"] == counters["sentences"] + len(documents) - 1
     assert counters["documents_of_one_sentence"] == sum(len(document) == 1 for document in documents)
-    assert counters["unknown_tokens"] == counters["duplicate_documents"] == 0
+    assert counters["unknown_tokens"] == counters["duplicate_documents"] == counters["random_next_that_follows"] == 0
+    assert "unknown_characters" not in counters
     assert counters["instance_tokens"] == sum(len(record["original"]) for record in records)
     assert counters["masked_tokens"] == sum(record["count"] for record in records)
     assert counters["random_next"] == sum(int(record["next_sentence_labels"][0]) for record in records)
+
+
+def test_lost_characters_and_pairs_that_follow_are_counted_and_said(vocabulary_file, tmp_path, caplog):
+    lines = ["a b c", "d e f", "g a b", "हिन्दी", "b c d"]
+    copies = [[*lines, f"a d{number}s0"] for number in range(20)]  # which differ in the last line
+    corpus = make_corpus(tmp_path / "a.txt", as_text(copies))
+    counters = check_folder(build(corpus, vocabulary_file, tmp_path / "r", duplication=3)).counters
+    assert counters["characters"] == sum(len("".join(line.split())) for document in copies for line in document)
+    assert (counters["unknown_characters"], counters["stripped_characters"]) == (20 * 6, 20)
+    found = [record.getMessage() for record in caplog.records]
+    assert [line.split(" of the ")[1][:10] for line in found] == ["characters"] * 2 + ["pairs labe"]
+    follow = counters["random_next_that_follows"] / counters["random_next"]
+    assert 0.05 < follow < 0.3 and found[2].startswith(f"{100 * follow:.2f} %")
+    near_copies = next(f for f in examine_records(tmp_path / "r").findings if f.what == "labels by text")
+    assert near_copies.verdict != "ok" and "near copies" in near_copies.remedy
 
 
 def test_held_out_documents_are_never_in_train(built):

@@ -36,6 +36,7 @@ def test_count_words_counts_as_a_plain_counter(tmp_path):
         "bytes_blank": blank,
         "bytes_read": size,
         "bytes_used": size - blank,
+        "characters": len("".join(as_text(make_documents()).split())),
         "distinct_words": len(expected),
         "documents": len(make_documents()),
         "files_read": 1,
@@ -59,6 +60,33 @@ def test_count_words_adds_up_one_hot_word_over_files(tmp_path):
         "THE": 1000,
         ".": 1000,
     }
+
+
+def test_characters_that_no_piece_encodes_are_counted_and_said(tmp_path, caplog):
+    thai = "".join(chr(0x0E01 + number % 40) for number in range(250))  # without a space
+    corpus = make_corpus(tmp_path / "a.txt", f"{thai}\n\n{thai} กข กข\n\nQ")
+    vocabulary = VocabularyConfig(size=60, cased=True, min_character_count=2)
+    counters = read_manifest(build_vocabulary(corpus, vocabulary, tmp_path / "v")).counters
+    expected = {"characters": 505, "unknown_characters": 501, "long_words": 2, "long_word_characters": 500}
+    assert {name: counters[name] for name in expected} == expected
+    assert counters["distinct_characters_left_out"] == 1
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("99.21 % of the characters of the corpus become [UNK]. They are in words of over 200")
+    assert "pythainlp" in line
+
+
+def test_han_characters_take_the_pieces_that_nothing_else_needs_and_the_others_are_said(tmp_path, caplog):
+    corpus = make_corpus(tmp_path / "a.txt", "".join(map(chr, range(0x4E00, 0x4E28))) * 2)  # 40, twice each
+    folder = build_vocabulary(corpus, VocabularyConfig(size=50, max_cjk_characters=10), tmp_path / "all")
+    assert sum(piece.startswith("[unused") for piece in read_vocabulary(folder / "vocab.txt")) == 5
+    assert "unknown_characters" not in read_manifest(folder).counters and not caplog.records
+    folder = build_vocabulary(corpus, VocabularyConfig(size=25, max_cjk_characters=10), tmp_path / "some")
+    counters = read_manifest(folder).counters
+    expected = {"unknown_characters": 40, "distinct_han": 40, "distinct_han_left_out": 20}
+    assert {name: counters[name] for name in expected} == expected
+    assert "20 of 40 Han characters have no piece: set vocabulary.max_cjk_characters=40, and vocabulary.size=45" in (
+        caplog.text
+    )
 
 
 @pytest.mark.parametrize("size", [60, 2000, *(pytest.param(size, marks=pytest.mark.slow) for size in (50, 200))])

@@ -21,6 +21,7 @@ from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 
 CORPUS = CorpusConfig(input=("unused",))
 SENTENCES = CorpusConfig(input=("unused",), lines="sentences")
+UNKNOWN = ("unknown tokens", "unknown characters")
 NOUNS = ("cat", "dog", "bird", "horse", "mouse", "snake", "wolf", "goat")
 GOOD = [[f"The {noun} number {n} goes home. It is night {n} for a {noun}." for n in range(9)] for noun in NOUNS]
 
@@ -198,14 +199,34 @@ def test_repeated_lines_and_documents(tmp_path):
     assert find(diagnosis, "repeated documents").verdict == "warning"
 
 
+def test_characters_are_counted_where_a_lost_sentence_is_one_token(tmp_path):
+    thai = "".join(chr(0x0E01 + number % 40) for number in range(250))  # without a space
+    path = write(tmp_path / "a.txt", [["kurz", "kurz", thai]] * 3)
+    tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, "kurz"], cased=True)
+    found = find(examine_corpus(path, CORPUS, tokenizer=tokenizer), "unknown characters")
+    assert (found.verdict, found.value) == ("error", "96.90 % of 774 characters become [UNK]")
+    assert "by a segmenter such as pythainlp" in found.remedy and "kbf vocab" not in found.remedy
+    diagnosis = examine_corpus(path, CORPUS, cased=True)  # whatever the vocabulary
+    assert find(diagnosis, "unknown characters") == found
+    assert diagnosis.numbers["long_word_characters"] == 750
+
+
+def test_marks_of_letters_that_uncased_text_loses_are_counted(tmp_path):
+    path = write(tmp_path / "a.txt", [["हिन्दी में है", "größer"], ["और"]])
+    found = find(examine_corpus(path, CORPUS), "stripped characters")
+    assert (found.verdict, found.value.split(" of ")[0]) == ("error", "21.05 %")
+    assert "vocabulary.cased: true" in found.remedy
+    assert "stripped characters" not in {finding.what for finding in examine_corpus(path, CORPUS, cased=True).findings}
+
+
 def test_tokens_are_counted_with_a_vocabulary(good):
     letters = sorted(
         {character for lines in GOOD for line in lines for character in line.lower() if character.isalnum()}
     )
     whole = sorted({word for lines in GOOD for line in lines for word in re.findall(r"\w+", line.lower())})
     every = [*SPECIAL_PIECES, ".", *letters, *(word for word in whole if len(word) > 1)]
-    cases = [(every, {}), ([piece for piece in every if piece != "cat"], {"unknown tokens": "warning"})]
-    cases += [(every[:6], {"unknown tokens": "error"})]
+    cases = [(every, {}), ([piece for piece in every if piece != "cat"], dict.fromkeys(UNKNOWN, "warning"))]
+    cases += [(every[:6], dict.fromkeys(UNKNOWN, "error"))]
     spelt = [*SPECIAL_PIECES, ".", *letters, *(f"##{letter}" for letter in letters)]
     cases += [(spelt, {"tokens per word": "warning"})]
     for pieces, expected in cases:

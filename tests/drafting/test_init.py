@@ -93,6 +93,26 @@ def test_corpus_is_told_by_its_lines_and_letters(tmp_path, corpus):
     assert choose_vocabulary(look) == 21128
 
 
+def test_marks_of_letters_and_text_without_spaces_are_seen(tmp_path, corpus):
+    thai, hindi, long = tmp_path / "th.txt", tmp_path / "hi.txt", tmp_path / "long.txt"
+    thai.write_text("ที่นี่ ดี\n\n" * 30, encoding="utf-8")
+    hindi.write_text("यह हिन्दी में है।\n\n" * 30, encoding="utf-8")
+    long.write_text("ก" * 300, encoding="utf-8")
+    marked = [look_at_corpus([str(path)]).has_letter_marks for path in (thai, hindi, long, corpus)]
+    assert marked == [True, True, False, False]
+    assert look_at_corpus([str(long)]).counts.lost["long_word_characters"] == 300
+    (tmp_path / "t.tsv").write_text(
+        "text\tlabel\n" + "".join(f"ที่นี่ {n}\t{n % 2}\n" for n in range(40)), encoding="utf-8"
+    )
+    long.write_text("ก" * 300 + "ที่", encoding="utf-8")
+    for path in (thai, long):
+        output = tmp_path / f"{path.stem}.yaml"
+        status, _, _ = kbf("init", path, "--task", tmp_path / "t.tsv", "--output", output)
+        written = output.read_text(encoding="utf-8")
+        assert status == 0 and "\n  cased: true\n" in written and "uncased text would lose" in written
+        assert ("a segmenter such as pythainlp" in written) == (path == long)
+
+
 def test_budget_grows_with_the_time(corpus):
     look = look_at_corpus([str(corpus)])
     large = type(look)(**vars(look) | {"total_bytes": 5e9})

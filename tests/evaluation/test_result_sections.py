@@ -3,6 +3,7 @@ import pytest
 from keras_bert_flow.evaluation.report import Report, render_report
 from keras_bert_flow.evaluation.result_sections import MAX_CLASSES, MAX_TEXT
 from keras_bert_flow.evaluation.results import worst_errors
+from keras_bert_flow.evaluation.summary import texts_markdown
 from tests.evaluation.test_report import Page, full_report, replace
 from tests.evaluation.test_results import results_of, results_of_kind
 from tests.tasks.kinds import CASES, make_case
@@ -29,6 +30,19 @@ def test_report_shows_every_kind_of_task(name):
     assert shown[0] == ["text", "label", "predicted", measure]
     assert len(shown) == 4 and all(cell for row in shown for cell in row)
     assert ("labels." in page.text) == bool(case.task.labels)
+
+
+def test_report_says_what_was_not_read_of_the_texts():
+    texts = {"sequence_length": 16, "texts": 40, "texts_cut": 3, "tokens": 500, "tokens_cut": 25}
+    texts |= {"length_that_cuts_few": 30, "characters": 1000, "unknown_characters": 10, "stripped_characters": 0}
+    results = results_of([[0, 1, 2, 1]]) | {"texts": {"train": texts, "dev": texts | {"texts_cut": 0, "characters": 0}}}
+    said = "train: 3 of 40 texts are longer than 16 tokens (sequence_length): 5.0 % of the tokens are cut off"
+    page = Page(render_report(Report("t", results)))
+    assert "Not read" in page.sections and said in page.text and "train: 1.00 % of the characters" in page.text
+    assert "dev: " not in page.text
+    (lines,) = texts_markdown(results)
+    assert lines.startswith("Not read:\n\n- train: 3 of 40 texts") and len(lines.splitlines()) == 4
+    assert texts_markdown(results_of([[0, 1, 2, 1]])) == []
 
 
 def test_report_names_the_classes_as_the_task_does():

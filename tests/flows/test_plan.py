@@ -118,6 +118,14 @@ def test_tokens_are_counted_with_the_vocabulary_or_one_learnt_from_the_sample(co
     assert "learnt from it" in estimate_corpus(config, [str(text)], None).basis
 
 
+def test_lost_characters_are_in_the_plan(config, tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(chr(0x0E01 + n % 30) for n in range(250)) + " ที่\n\nกำ\n" * 9)  # one long word
+    estimate = estimate_corpus(config, [str(text)], None)
+    found = [line for line in estimate_pretraining(config, estimate) if line.startswith("Lost: ")]
+    assert "become [UNK]. They are in words of over 200" in found[0] and "vocabulary.cased: true" in found[1]
+
+
 def test_minimal_pairs_are_in_the_plan_where_they_are_named(config, tmp_path: Path):
     (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "a", "sentence_bad": "b", "UID": "x"}\n' * 3)
     named = settle_config("tiny.yaml", ["evaluation={minimal_pairs: pairs.jsonl, minimal_pairs_limit: 2}"])

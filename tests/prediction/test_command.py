@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.patience import PATIENCE_SECONDS
-from tests.prediction.models import save_masked_lm
+from tests.prediction.models import save_classifier, save_masked_lm
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,16 @@ def test_who_writes_a_line_and_waits_gets_its_answer(folder):
             assert line.startswith("kbf: Line 5: A text must hold [MASK]. Received: 'w4'.")
         finally:
             process.kill()
+
+
+def test_texts_that_are_cut_are_said_once(tmp_path):
+    model = save_classifier(tmp_path)
+    texts = "w1\n" + f"w2 {'cat ' * 200}\n" * 20
+    with start("--model", model, stdin=subprocess.PIPE) as process:
+        printed, errors = process.communicate(texts.encode(), timeout=PATIENCE_SECONDS)
+    assert (process.returncode, len(printed.splitlines())) == (0, 21)
+    (line,) = [line for line in errors.decode().splitlines() if "longer than" in line]
+    assert line.startswith("20 of 21 texts are longer than 128 tokens (sequence_length): 36.9 % of the tokens")
 
 
 @pytest.mark.slow

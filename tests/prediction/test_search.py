@@ -55,6 +55,21 @@ def test_hits_are_lines_with_their_cosines(model, lines, tmp_path, monkeypatch, 
     assert len(search.search(["w3", "w6"], top=2)[1]["hits"]) == 2
 
 
+def test_lines_that_are_cut_are_counted_and_said(model, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(line_vectors, "LINES_AT_ONCE", 2)
+    long = tmp_path / "lines.txt"
+    longest = SMALL["max_positions"]
+    long.write_text("w1\n" + ("w2 " * longest + "w3\n") * 3)
+    search = kbf.SemanticSearch(model, long, tmp_path / "index")
+    counters = json.loads((tmp_path / "index/manifest.json").read_text())["counters"]
+    expected = {"lines": 4, "texts": 4, "texts_cut": 3, "tokens": 3 + 3 * (longest + 3), "tokens_cut": 9}
+    assert counters == expected | {"sequence_length": longest, "length_that_cuts_few": longest + 3}
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"3 of 4 texts are longer than {longest} tokens")
+    search.search(["w4 " * 100])
+    assert search.embedder.cut_texts.counters["texts_cut"] == 4 and len(caplog.records) == 1
+
+
 def test_index_is_made_once(model, lines, tmp_path, monkeypatch):
     first = kbf.SemanticSearch(model, lines, tmp_path / "index").search(["w6 w7"])
     assert isinstance(np.load(tmp_path / "index/vectors.npy", mmap_mode="r"), np.memmap)

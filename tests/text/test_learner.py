@@ -91,10 +91,12 @@ def test_learner_leaves_out_rare_characters():
 
 def test_learner_keeps_the_most_frequent_cjk_characters():
     counts = {"中": 5, "国": 3, "人": 3, "山": 1, "ab": 1, "か": 1, "。": 1}
-    pieces = learn_vocabulary(counts, 20, max_cjk_characters=2)
+    pieces = learn_vocabulary(counts, 15, max_cjk_characters=2)  # a, b, か twice, and 。 once
     assert {"中", "人"} <= set(pieces)  # of equal ones the first by code point
     assert {"国", "山", "##中"}.isdisjoint(pieces)
     assert {"a", "##b", "か", "##か", "。"} <= set(pieces)
+    assert learn_vocabulary(counts, 19, max_cjk_characters=2)[14:] == ["ab", "国", "山", "[unused0]", "[unused1]"]
+    assert learn_vocabulary(counts, 17, 2, max_cjk_characters=2)[7:9] == ["国", "[unused0]"]  # 山 is too rare
     assert learn_vocabulary(counts, 20, max_cjk_characters=4)[5:-7].count("山") == 1
 
 

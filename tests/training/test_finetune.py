@@ -6,11 +6,13 @@ import pytest
 from safetensors.numpy import load_file
 from sklearn.dummy import DummyClassifier
 
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
+from keras_bert_flow.training.finetuning.card import describe_run
 from keras_bert_flow.training.finetuning.finetune import finetune
-from keras_bert_flow.training.finetuning.task_data import check_task_files, read_task_files
+from keras_bert_flow.training.finetuning.task_data import check_task_files, read_task_data, read_task_files
 from keras_bert_flow.training.state.logs import read_log
 from tests.training.separable_task import RUNS, make_task_config, weights_of
 
@@ -72,6 +74,26 @@ def test_card_says_what_the_model_scores_and_what_its_baselines_do(place, finish
         assert "| accuracy | 1.0000 |" in card
         assert f"| of the commonest answer to the training table | {guess:.4f} |" in card
         assert "| of TF-IDF with logistic regression, fitted on the same labels | 1.0000 |" in card
+
+
+@pytest.mark.any_backend
+def test_texts_that_are_cut_are_logged_counted_and_in_the_card(place, finished, caplog):
+    config = make_task_config(place, sequence_length=6)
+    data = read_task_data(config, read_tokenizer(place / "model"))
+    lengths = [len(row.split("\t")[0].split()) + 2 for row in (place / "train.tsv").read_text().splitlines()[1:]]
+    over = [length - 6 for length in lengths if length > 6]
+    expected = {"texts": len(lengths), "texts_cut": len(over), "tokens": sum(lengths), "tokens_cut": sum(over)}
+    assert {name: data.texts["train"][name] for name in expected} == expected and over
+    said = f"{len(over)} of {len(lengths)} texts are longer than 6 tokens"
+    assert caplog.records[0].getMessage().startswith(f"train: {said}") and "8 would cut at most 1 %" in caplog.text
+    run = {"start": "pretrained", "seed": 1, "seconds": 1.0, "score": 1.0, "trained_parameters": 1, "parameters": 1}
+    assert said in str(describe_run(config, data, run))
+    counters = check_folder(finished).counters
+    assert counters["train"] == data.texts["train"] | {
+        "sequence_length": 16,
+        "texts_cut": 0,
+        "tokens_cut": 0,
+    }
 
 
 @pytest.mark.any_backend

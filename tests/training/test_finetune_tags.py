@@ -98,7 +98,13 @@ def test_words_out_of_reach_of_further_dev_files_are_logged(place, caplog):
     tags, same = data.remarks
     assert "read as IOB2, as detected" in tags and same.startswith("dev is the training file itself")
     assert caplog.messages[:2] == [tags, same]
-    assert [message.split(":")[0] for message in caplog.messages[2:]] == ["extra_dev.more"]
+    words, characters = caplog.messages[2:]
+    assert words.startswith("extra_dev.more: 1 of 2 words")
+    assert characters.startswith("extra_dev.more: 55.56 % of the characters of the texts become [UNK]")
+    assert data.texts["extra_dev.more"] == {"characters": 9, "stripped_characters": 0} | {
+        "unknown_characters": 5,
+        "long_word_characters": 0,
+    }
 
 
 @pytest.mark.any_backend
@@ -108,7 +114,7 @@ def test_words_out_of_reach_are_logged_and_written(place, caplog):
     finetune_tags(place, max_widths=1)
     found = {"words": {"total": 546, "unknown": 2}}
     assert json.loads((place / "finished/unreachable.json").read_text()) == {"train": found, "dev": found}
-    assert [message for message in caplog.messages if "[UNK]" in message] == [
+    assert [message for message in caplog.messages if "with [UNK]" in message] == [
         f"{name}: 2 of 546 words are not shown to the model as written (0.37%): 2 with [UNK]."
         for name in ("train", "dev")
     ]

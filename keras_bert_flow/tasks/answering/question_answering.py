@@ -183,6 +183,9 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         answers = list(dict.fromkeys(answer.text for answer in example.answers))
         return {"text": example.question, "text_pair": example.context, "gold": answers or ""}
 
+    def list_texts(self, example: ContextQuestion) -> list[str]:
+        return [example.question, example.context]
+
     def review(self, example: ContextQuestion, prediction: Prediction) -> dict[str, Any] | None:
         """Return the error of a prediction, None if it is correct; no answer is ""."""
         if self.score([example], [prediction])["exact"] == 1.0:

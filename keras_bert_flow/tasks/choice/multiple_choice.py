@@ -11,7 +11,7 @@ from keras_bert_flow.tasks.choice.choices import ChoiceColumns, ChoiceExample, c
 from keras_bert_flow.tasks.choice.settings import MultipleChoiceSettings
 from keras_bert_flow.tasks.core.answers import probabilities_of
 from keras_bert_flow.tasks.core.checks import check_main_metric, refuse_labels
-from keras_bert_flow.tasks.core.features import Features, join_texts
+from keras_bert_flow.tasks.core.features import Features, count_joined, join_texts
 from keras_bert_flow.tasks.core.metrics import classification_metrics, has_collapsed, majority_class, mean_measure
 from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
 from keras_bert_flow.tasks.core.texts import are_labelled, labels_of, take_texts
@@ -76,12 +76,14 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         return self
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[ChoiceExample], sequence_length: int) -> Features:
-        joined = []
+        joined, full_lengths = [], []
         for example in examples:
             context = tokenizer.encode(example.context)
             for choice in example.choices:
                 second = choice if example.question is None else f"{example.question} {choice}"
-                joined.append(join_texts(tokenizer, context, tokenizer.encode(second), sequence_length))
+                pair = (context, tokenizer.encode(second))
+                joined.append(join_texts(tokenizer, *pair, sequence_length))
+                full_lengths.append(count_joined(tokenizer, *pair))
         labels = [example.label for example in examples]
         return Features(
             token_ids=[token_ids for token_ids, _ in joined],
@@ -90,6 +92,7 @@ class MultipleChoice(MultipleChoiceSettings, Task):
             labels={"logits": np.array(labels, dtype=np.int32)} if are_labelled(examples) else {},
             sequences_per_row=count_choices(examples),
             sequence_length=sequence_length,
+            full_lengths=np.array(full_lengths, dtype=np.int64),
         )
 
     def decode(
@@ -118,6 +121,9 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         question = {} if example.question is None else {"text_pair": example.question}
         gold = None if example.label is None else example.choices[example.label]
         return {"text": example.context, **question, "gold": gold}
+
+    def list_texts(self, example: ChoiceExample) -> list[str]:
+        return [example.context, *([] if example.question is None else [example.question]), *example.choices]
 
     def review(self, example: ChoiceExample, prediction: Prediction) -> dict[str, Any] | None:
         if example.label == prediction["label"]:

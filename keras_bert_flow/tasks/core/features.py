@@ -1,6 +1,6 @@
 """Features: encoded examples of a task, as sequences of token ids without padding, with labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ class Features:
         details: what the task needs for decoding, one entry per row.
         keeps_axis: keep the axis of sequences even with one sequence per row, as for a model of several.
         sequence_length: length that sequences were truncated to, so that no batch is wider; None if they were not.
+        full_lengths: int, (sequences,). Length of each sequence before truncation; None if long texts are divided into
+            windows instead.
     """
 
     token_ids: Sequence[np.ndarray]
@@ -35,6 +37,7 @@ class Features:
     details: Sequence[Any] = ()
     keeps_axis: bool = False
     sequence_length: int | None = None
+    full_lengths: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -72,7 +75,7 @@ def join_texts(
     Source: google-research/bert, run_classifier.py, `convert_single_example`.
     """
     between = [tokenizer.sep_id] * tokenizer.separators
-    num_special = 2 if second is None else 2 + len(between)
+    num_special = count_joined(tokenizer, (), None if second is None else ())
     if sequence_length < num_special:
         raise ValueError(
             f"`sequence_length` must be at least {num_special}, for the special tokens around texts. "
@@ -86,3 +89,8 @@ def join_texts(
         lengths[lengths[0] <= lengths[1]] -= 1
     parts = ([tokenizer.cls_id], first[: lengths[0]], between, second[: lengths[1]], [tokenizer.sep_id])
     return np.concatenate(parts).astype(np.int32), lengths[0] + 1 + len(between)
+
+
+def count_joined(tokenizer: Tokenizer, first: Sized, second: Sized | None = None) -> int:
+    """Return the number of tokens of joined texts without truncation."""
+    return len(first) + (2 if second is None else 2 + tokenizer.separators + len(second))

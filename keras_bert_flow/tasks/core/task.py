@@ -212,6 +212,10 @@ class Task(ABC):
         """
         return []
 
+    def list_texts(self, example: Any) -> list[str]:
+        """Return the texts of an example that the model reads; here those of a `TextExample`."""
+        return [example.text, *([] if example.text_pair is None else [example.text_pair])]
+
     @property
     def model_options(self) -> dict[str, Any]:
         """Constructor arguments of the model other than its labels; empty for most kinds."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.tasks.core.features import Features, join_texts
+from keras_bert_flow.tasks.core.features import Features, count_joined, join_texts
 from keras_bert_flow.tasks.formats.rows import abridge
 from keras_bert_flow.tasks.formats.tables import read_columns, trim_labels
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
@@ -110,13 +110,15 @@ def encode_examples(
     """Encode each example as one row: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] if it has a second text."""
     firsts = tokenizer.encode_batch([example.text for example in examples])
     seconds = [None if example.text_pair is None else tokenizer.encode(example.text_pair) for example in examples]
-    joined = [join_texts(tokenizer, *pair, sequence_length) for pair in zip(firsts, seconds, strict=True)]
+    pairs = list(zip(firsts, seconds, strict=True))
+    joined = [join_texts(tokenizer, *pair, sequence_length) for pair in pairs]
     return Features(
         token_ids=[token_ids for token_ids, _ in joined],
         first_lengths=np.array([first_length for _, first_length in joined], dtype=np.int32),
         examples=np.arange(len(examples), dtype=np.int32),
         labels=labels,
         sequence_length=sequence_length,
+        full_lengths=np.array([count_joined(tokenizer, *pair) for pair in pairs], dtype=np.int64),
     )
 
 

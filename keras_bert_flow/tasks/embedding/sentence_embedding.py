@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from keras_bert_flow.tasks.core.checks import check_main_metric, refuse_labels
-from keras_bert_flow.tasks.core.features import Features, join_texts
+from keras_bert_flow.tasks.core.features import Features, count_joined, join_texts
 from keras_bert_flow.tasks.core.metrics import CORRELATIONS, mean_measure, regression_metrics
 from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
 from keras_bert_flow.tasks.core.texts import TextExample, are_labelled, labels_of, pose_texts, read_examples
@@ -115,6 +115,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
             sequences_per_row=2 if is_labelled else 1,
             keeps_axis=True,
             sequence_length=sequence_length,
+            full_lengths=np.array([count_joined(tokenizer, ids) for ids in encoded], dtype=np.int64),
         )
 
     def count_unreachable(

@@ -204,6 +204,9 @@ class TokenClassification(TokenClassificationSettings, Task):
         tagged = zip(example.words, example.tags or (), strict=True)
         return {"text": example.written()[0], "gold": [f"{word}/{tag}" for word, tag in tagged if tag != OUTSIDE]}
 
+    def list_texts(self, example: TaggedWords) -> list[str]:
+        return [example.written()[0]]
+
     def review(self, example: TaggedWords, prediction: Prediction) -> dict[str, Any] | None:
         """Return the wrongly tagged words, as word/tag, and the highest probability of these tags."""
         tagged = zip(example.words, example.tags or (), prediction["tags"], prediction["probabilities"], strict=True)

@@ -4,7 +4,8 @@ Source: Devlin et al. 2019, section 3.1, task 2 and appendix A.2; google-researc
 `create_instances_from_document`. Its rules that are kept: the target length is drawn once for a pass over a document; a
 chunk of one sentence always gets a random B (so a little more than half of the pairs do); sentences of a chunk that a
 random B displaced are used again. One rule differs: a random B is never from the same document (there, after ten draws,
-it can be), and if there is no other document to draw from, no pair is labelled random.
+it can be), and if there is no other document to draw from, no pair is labelled random. A random B that begins with the
+sentence that follows A, from a near copy of the document, is counted; it keeps its label.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from keras_bert_flow.text.objectives.objective import Estimate, InstanceRule, SentenceLabel
 from keras_bert_flow.text.objectives.pair_counts import PairEstimate
 from keras_bert_flow.text.objectives.pairs import (
+    MISTAKEN,
     SPECIAL_TOKENS,
     PairPlaces,
     SentencePairs,
@@ -44,6 +46,7 @@ class NextSentence(SentencePairs):
             "Pairs need documents to draw from: give more of them, or put blank lines between them.",
             "Most chunks are of one sentence: give longer documents, shorter sentences or a longer sequence_length.",
         ),
+        mistaken="random_next_that_follows",
     )
     scores = dict(SentencePairs.scores) | {"nsp": sentence_label.task}
     needed_documents = 2
@@ -83,16 +86,18 @@ def draw_pairs(
         if (split == end or for_label < RANDOM_NEXT_SHARE) and others:
             other = int(for_document * others)
             other += other >= number
-            yield *first, *_draw_segment(pool, other, target - first[1], for_sentence), True
+            drawn = _draw_sentence(pool, other, for_sentence)
+            second = pool.place(drawn, pool.end_of_chunk(drawn, pool.firsts[other + 1], target - first[1]))
+            follows = split < stop and pool.sentence_numbers[drawn] == pool.sentence_numbers[split]
+            yield *first, *second, MISTAKEN if follows else 1
             start = split  # the rest of the chunk is used again
         else:
             if split < end:  # else a single sentence, and no other document to pair it with
-                yield *first, *pool.place(split, end), False
+                yield *first, *pool.place(split, end), 0
             start = end
 
 
-def _draw_segment(pool: Pool, number: int, target: int, draw: float) -> tuple[int, int]:
-    """Take sentences from a random position of a document up to `target` tokens; at least one sentence."""
+def _draw_sentence(pool: Pool, number: int, draw: float) -> int:
+    """Return a random sentence of a document, with which B begins."""
     first, stop = pool.firsts[number : number + 2]
-    start = first + int(draw * (stop - first))
-    return pool.place(start, pool.end_of_chunk(start, stop, target))
+    return first + int(draw * (stop - first))

@@ -75,5 +75,5 @@ def draw_ordered_pairs(
             end += 1  # no sentence is left alone
         split = start + 1 + int(for_split * (end - start - 1))
         first, second = pool.place(start, split), pool.place(split, end)
-        yield (*second, *first, True) if for_label < SWAPPED_SHARE else (*first, *second, False)
+        yield (*second, *first, 1) if for_label < SWAPPED_SHARE else (*first, *second, 0)
         start = end

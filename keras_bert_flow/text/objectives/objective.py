@@ -12,6 +12,8 @@ from keras_bert_flow.text.pool import TokenizedDocument
 from keras_bert_flow.text.rows import TokenRows
 
 ROWS = 1024  # made at once, about 1 MB per matrix; what is drawn depends on it
+MOST_MISTAKEN = 0.01  # of the labels 1, without a remark
+NEAR_COPIES = "Remove near copies from the corpus: `kbf records` drops only equal documents."
 KINDS = ("loss", "accuracy")  # metrics of an output
 # (sentences, tokens) of a document → thousandths of an instance; integers have the same sum in any order
 Estimate = Callable[[int, int], int]
@@ -52,6 +54,7 @@ class SentenceLabel:
         usual: the expected share, in words; may be empty.
         remedies: for too few labels 1, and for too many; may be empty.
         is_drawn: the label is drawn by a coin toss for each pair whatever the text, so another share is an error.
+        mistaken: name of the job's count of labels 1 that the text contradicts; empty if they are not counted.
     """
 
     task: str
@@ -61,6 +64,7 @@ class SentenceLabel:
     usual: str = ""
     remedies: tuple[str, str] = ("", "")
     is_drawn: bool = False
+    mistaken: str = ""
 
 
 class Objective(ABC):
@@ -143,3 +147,21 @@ class Objective(ABC):
             sequence_length: most tokens of an instance.
             short_fraction: share of passes that aim at a random shorter length.
         """
+
+
+def describe_mistaken(objective: Objective, counters: Mapping[str, int]) -> list[str]:
+    """Return a sentence on labels that the text contradicts, if these are more than `MOST_MISTAKEN`."""
+    label = objective.sentence_label
+    if label is None or (share := mistaken_share(label, counters)) is None or share <= MOST_MISTAKEN:
+        return []
+    return [
+        f"{100 * share:.2f} % of the pairs labelled {label.meanings[1]!r} are of a B that could follow A as well, from "
+        f"a near copy of the document. {NEAR_COPIES}"
+    ]
+
+
+def mistaken_share(label: SentenceLabel, counters: Mapping[str, int]) -> float | None:
+    """Return the share of the labels 1 that the text contradicts; None if a job did not count them."""
+    if not label.mistaken or label.mistaken not in counters:
+        return None
+    return counters[label.mistaken] / max(1, counters.get(label.counter, 0))

@@ -1,6 +1,7 @@
 """Shared by objectives with segment pairs, [CLS] A [SEP] B [SEP]."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -11,8 +12,10 @@ from keras_bert_flow.text.randomness import keyed_generator
 from keras_bert_flow.text.rows import TokenRows, join_pairs
 
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
-# Position and length of A, position and length of B, all in tokens of the pool; the label
-PairPlaces = tuple[int, int, int, int, bool]
+# Position and length of A, position and length of B, all in tokens of the pool; the label, of which `MISTAKEN` is that
+# of a random B that the text could go on with
+PairPlaces = tuple[int, int, int, int, int]
+MISTAKEN = 2
 
 
 class SentencePairs(Objective):
@@ -57,8 +60,9 @@ def make_pair_rows(
     while batch := list(islice(pairs, ROWS)):
         table = np.array(batch, np.int64)  # (pairs, 5)
         places = truncate_pairs(table[:, :4], rule.sequence_length - SPECIAL_TOKENS, cutting)
-        labels = table[:, 4] > 0
-        yield join_pairs(pool.token_ids, places, labels, rule.sequence_length, rule.cls_id, rule.sep_id)
+        labels, mistaken = table[:, 4] > 0, int(np.count_nonzero(table[:, 4] == MISTAKEN))
+        rows = join_pairs(pool.token_ids, places, labels, rule.sequence_length, rule.cls_id, rule.sep_id)
+        yield replace(rows, mistaken_labels=mistaken)
 
 
 def draw_target(longest: int, short_fraction: float, rng: np.random.Generator) -> int:

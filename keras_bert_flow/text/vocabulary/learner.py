@@ -44,19 +44,20 @@ def learn_vocabulary(
     4), since rare ones seldom recur in other text.
     The special pieces come first, then the characters (letters as `a` and as `##a`, so that other words of these
     letters are known, too), then the others, most used first. Ties are broken by length and string order, so the result
-    depends on the counts alone. If there are too few candidates, words seen once follow, and then `[unused0]`,
-    `[unused1]`, ...
+    depends on the counts alone. If there are too few candidates, words seen once follow, then the Han characters beyond
+    `max_cjk_characters`, most frequent first, and then `[unused0]`, `[unused1]`, ...
 
     Args:
         word_counts: count of each normalised word. Words longer than 200 characters are ignored: they encode to [UNK]
             under any vocabulary.
         size: number of pieces to return, special ones included.
         min_character_count: characters with a lower count are left out, and words that contain them become [UNK].
-        max_cjk_characters: number of Han characters to keep, the most frequent ones; the others are left out, too.
+        max_cjk_characters: number of Han characters that have a piece in any case, the most frequent ones; the others
+            have the pieces that nothing else needs, or are left out.
     Raises:
         ValueError: `size` is too small for the characters.
     """
-    word_counts = _keep_usable(word_counts, min_character_count, max_cjk_characters)
+    word_counts, further_han = _keep_usable(word_counts, min_character_count, max_cjk_characters)
     characters = _list_characters(word_counts)
     pieces = dict.fromkeys((*SPECIAL_PIECES, *characters))  # a dict keeps the order
     if len(pieces) > size:
@@ -71,6 +72,7 @@ def learn_vocabulary(
         if len(pieces) == size:
             break
         pieces.setdefault(word)
+    pieces.update(dict.fromkeys(further_han[: size - len(pieces)]))
     unused = 0
     while len(pieces) < size:
         pieces.setdefault(f"[unused{unused}]")
@@ -78,8 +80,14 @@ def learn_vocabulary(
     return list(pieces)
 
 
-def _keep_usable(word_counts: Mapping[str, int], min_character_count: int, max_cjk_characters: int) -> dict[str, int]:
-    """Drop words that are too long or contain a character that is left out of the vocabulary."""
+def _keep_usable(
+    word_counts: Mapping[str, int], min_character_count: int, max_cjk_characters: int
+) -> tuple[dict[str, int], list[str]]:
+    """Drop words that are too long or contain a character that is left out of the vocabulary.
+
+    Returns:
+        The other words, and the Han characters beyond `max_cjk_characters`, most frequent first.
+    """
     usable = {word: count for word, count in word_counts.items() if 0 < len(word) <= MAX_WORD_CHARACTERS and count > 0}
     character_counts: Counter[str] = Counter()
     for word, count in usable.items():
@@ -87,9 +95,10 @@ def _keep_usable(word_counts: Mapping[str, int], min_character_count: int, max_c
             character_counts[character] += count
     by_count = sorted(character_counts, key=lambda character: (-character_counts[character], character))
     left_out = {character for character in by_count if character_counts[character] < min_character_count}
-    left_out.update([character for character in by_count if is_han(character)][max_cjk_characters:])
-    left_out.add("\0")  # separates two words in `Candidates.text`
-    return {word: count for word, count in usable.items() if left_out.isdisjoint(word)}
+    further_han = [character for character in by_count if is_han(character)][max_cjk_characters:]
+    kept_out = left_out.union(further_han, "\0")  # NUL separates two words in `Candidates.text`
+    kept = {word: count for word, count in usable.items() if kept_out.isdisjoint(word)}
+    return kept, [character for character in further_han if character not in left_out]
 
 
 def _list_characters(word_counts: Mapping[str, int]) -> list[str]:

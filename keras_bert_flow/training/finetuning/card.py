@@ -5,6 +5,7 @@ from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_card import Card, describe_machine
+from keras_bert_flow.tasks.core.cut_texts import describe_cut
 from keras_bert_flow.training.finetuning.task_data import TaskData
 
 RECIPE = ("optimizer", "learning_rate", "epochs", "batch_size", "sequence_length", "layer_decay", "precision")
@@ -27,6 +28,8 @@ def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any])
         ["examples to train on", f"{len(data.train):,}"],
         ["examples of the dev table", f"{len(data.dev_examples):,}"],
     ]
+    if cut := describe_cut(data.texts.get("train", {})):
+        facts.append(["training texts that are cut", cut])
     names = (*RECIPE, *(name for name in PARTIAL if settings["lora_rank" if "lora" in name else name] is not None))
     recipe = [[name.replace("_", " "), _show(settings[name])] for name in names] + [["seed", str(run["seed"])]]
     recipe.append(["trained parameters", f"{run['trained_parameters']:,} of {run['parameters']:,}"])

@@ -100,7 +100,7 @@ def finetune(
             train_label_counts(settled, tokenizer, data, work, make_runs)
         write_unreachable(work, data)
         written = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
-        return Contents(written, {"model": folder_digest(model)})
+        return Contents(written, {"model": folder_digest(model)}, data.texts)
 
     with arithmetic(config.finetuning.precision):
         return publish(output, "finetuning", key, build, resumable=True, inputs=data.inputs)

@@ -16,12 +16,14 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.input_states import NOTHING_HELD, InputStates, hold
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.records.verification import verify
+from keras_bert_flow.tasks.core.cut_texts import CutTexts, describe_cut
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.repeats import count_repeats
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.core.unreachable import Unreachable, describe_unreachable
 from keras_bert_flow.tasks.formats.tables import describe_lookalikes
 from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.tokenizers.lost_characters import count_lost, describe_lost
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
@@ -60,6 +62,8 @@ class TaskData:
 
     Attributes:
         unreachable: `train`, `dev` or `extra_dev.<name>` → result of `Task.count_unreachable`, if not empty.
+        texts: the same names → counters of the texts that were cut (`CutTexts`) and of lost characters
+            (`text.tokenizers.lost_characters`).
         guess_score: main metric on the dev table of the majority baseline, which predicts what is commonest in the
             training table. None: unknown.
         word_score: the same for the TF-IDF baseline. None: unknown, or the kind of task has no such baseline.
@@ -72,6 +76,7 @@ class TaskData:
     dev_examples: Sequence[Any]
     dev: Features
     unreachable: Mapping[str, Unreachable] = field(default_factory=dict)
+    texts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     guess_score: float | None = None
     word_score: float | None = None
     inputs: InputStates = NOTHING_HELD
@@ -141,7 +146,8 @@ def check_task_files(config: PipelineConfig) -> TaskFiles:
 def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
     """Read and encode all files of a task; errors as for `check_task_files`.
 
-    Labels that no model can predict, and `label_words` that are not single tokens, are logged.
+    Labels that no model can predict, texts that are cut, characters that the tokenizer loses, and `label_words` that
+    are not single tokens, are logged.
     """
     files, length = read_task_files(config), config.finetuning.sequence_length
     find_label_words(config.finetuning.label_words, files.task.labels, tokenizer)  # raises for invalid ones
@@ -152,13 +158,16 @@ def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
     examples = {"train": files.training, "dev": files.dev}
     # Extra dev files are encoded so that errors in them are reported now, not after training.
     examples |= {f"extra_dev.{name}": found for name, found in files.extra_dev.items()}
-    encoded, unreachable = {}, {}
+    encoded, unreachable, texts = {}, {}, {}
     for name, found in examples.items():
         features = files.task.encode(tokenizer, found, length)
         if counts := files.task.count_unreachable(tokenizer, found, features):
             unreachable[name] = counts
             _logger.warning("%s", describe_unreachable(name, counts))
         encoded[name] = features
+        texts[name] = count_texts(files.task, tokenizer, found, features)
+        for line in describe_texts(name, texts[name]):
+            _logger.warning("%s", line)
     guessed = files.task.score(files.dev, files.task.guess(files.training, files.dev))[files.task.main_metric]
     return TaskData(
         files.task,
@@ -166,10 +175,32 @@ def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
         files.dev,
         encoded["dev"],
         unreachable,
+        texts,
         guessed,
         inputs=files.inputs,
         remarks=files.remarks,
     )
+
+
+def count_texts(task: Task, tokenizer: Tokenizer, examples: Sequence[Any], features: Features) -> dict[str, int]:
+    """Count the texts of a file that were cut, and the characters that the tokenizer loses."""
+    cut, lost = CutTexts(), Counter[str]()
+    cut.add(features)
+    for example in examples:
+        for text in task.list_texts(example):
+            lost.update(count_lost(tokenizer, text))
+    return cut.counters | dict(lost)
+
+
+def describe_texts(name: str, counters: Mapping[str, int]) -> list[str]:
+    """Return lines on the texts of a file that were cut, and on characters that the tokenizer loses, if there are any.
+
+    Args:
+        name: of the file, `train`, `dev` or `extra_dev.<name>`.
+        counters: of `count_texts`.
+    """
+    lines = [describe_cut(counters), *describe_lost(counters, "the texts")]
+    return [f"{name}: {line}" for line in lines if line]
 
 
 def write_unreachable(folder: Path, data: TaskData) -> None:

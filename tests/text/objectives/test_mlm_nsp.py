@@ -9,7 +9,7 @@ from scipy import stats
 
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
 from keras_bert_flow.text.objectives.mlm_nsp import draw_pairs
-from keras_bert_flow.text.objectives.pairs import truncate_pairs
+from keras_bert_flow.text.objectives.pairs import MISTAKEN, truncate_pairs
 from keras_bert_flow.text.pool import Pool, TokenizedDocument
 from keras_bert_flow.text.rows import join_pairs
 from tests.oracles import google_pairs
@@ -63,6 +63,19 @@ def all_pairs(corpus, sequence_length=64, short_fraction=0.1, seeds=3):
     for number in range(len(corpus)):
         for seed in range(seeds):
             yield number, build(corpus, number, sequence_length, short_fraction, seed)
+
+
+def test_random_segment_that_could_follow_is_told_by_its_first_sentence():
+    shared = [np.array([number]) for number in range(1, 7)]
+    pool = make_pool([[*shared, np.array([7])], [*shared, np.array([8])]])
+    told = {True: 0, False: 0}
+    for seed in range(200):
+        for place, length, second, _, label in draw_pairs(pool, 0, 8, 0.0, np.random.default_rng(seed)):
+            if label:
+                follows = place + length < 7 and pool.token_ids[second] == pool.token_ids[place + length]
+                assert (label == MISTAKEN) == follows
+                told[bool(follows)] += 1
+    assert min(told.values()) > 5
 
 
 @pytest.mark.parametrize(("sequence_length", "short_fraction"), [(8, 0.1), (64, 0), (64, 1), (512, 0.1)])
