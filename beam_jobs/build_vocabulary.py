@@ -31,6 +31,7 @@ from keras_bert_flow.records.publish import Contents
 from keras_bert_flow.stages.digests import corpus_digests, hold_corpus
 from keras_bert_flow.stages.vocabulary import vocabulary_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
+from keras_bert_flow.text.tokenizers.fast_file import cut_long_words, make_cutting_tokenizer
 from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.lost_characters import count_stripped, describe_lost
 from keras_bert_flow.text.tokenizers.normalization import clean_text, is_han, normalize_text
@@ -74,15 +75,19 @@ def build_vocabulary(
             read_tokenizer_file(vocabulary.file, vocabulary.cased).write(folders.work)
             return Contents(vocabulary.model_dump(), {}, {})
         plan_parts(READING, COUNTING, CHOOSING)
+        cuts = vocabulary.long_words == "characters"
         tell_ignored(corpus, storage)
-        word_counts, counters = count_words(files, vocabulary.cased, folders, options)
+        word_counts, counters = count_words(files, vocabulary.cased, folders, options, cuts)
         note(CHOOSING, 0)
         pieces = learn_vocabulary(
             word_counts, vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
         )
         counters |= count_left_out(word_counts, pieces, counters)
         _tell_lost(counters, vocabulary)
-        write_vocabulary(folders.work / VOCABULARY_FILE, pieces)
+        if cuts:
+            make_cutting_tokenizer(pieces, vocabulary.cased).write(folders.work)
+        else:
+            write_vocabulary(folders.work / VOCABULARY_FILE, pieces)
         return Contents(vocabulary.model_dump(), corpus_digests(files, storage), counters)
 
     key = vocabulary_key(files, vocabulary, storage)
@@ -92,7 +97,7 @@ def build_vocabulary(
 
 
 def count_words(
-    corpus: CorpusConfig, cased: bool, folders: JobFolders, options: Sequence[str] = ()
+    corpus: CorpusConfig, cased: bool, folders: JobFolders, options: Sequence[str] = (), cuts_long_words: bool = False
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Count the words of a corpus, and return (counts by word, counters of the job).
 
@@ -102,7 +107,7 @@ def count_words(
     def build(pipeline: beam.Pipeline) -> None:
         exchange = choose_exchange(options, folders.scratch, folders.is_shared)
         read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, exchange, BeamStorage(options))
-        count = beam.ParDo(CountInBundles(cased)).with_outputs(COUNTERS, main="words")
+        count = beam.ParDo(CountInBundles(cased, cuts_long_words)).with_outputs(COUNTERS, main="words")
         counted = read.texts | "CountInBundles" >> count
         buckets = pipeline | "ListBuckets" >> beam.Create(range(BUCKETS))
         add = exchange.sort("words", add_counts, folders.place, divide=lambda *_: b"", lift=LiftCounts())
@@ -133,10 +138,11 @@ class CountInBundles(CountingDoFn):
 
     Args:
         cased: whether words keep case.
+        cuts_long_words: whether long words are divided; see `cut_long_words`.
     """
 
-    def __init__(self, cased: bool):
-        self._cased = cased
+    def __init__(self, cased: bool, cuts_long_words: bool = False):
+        self._cased, self._cuts_long_words = cased, cuts_long_words
 
     def start_bundle(self) -> None:
         super().start_bundle()
@@ -163,6 +169,8 @@ class CountInBundles(CountingDoFn):
         """Count the words of long texts, such as Chinese sentences, which hardly ever occur again."""
         for text in texts:
             words = normalize_text(text, self._cased).split()
+            if self._cuts_long_words:
+                words = cut_long_words(words)
             self._words.update(words)
             self._count_characters(text, 1)
             self._long_characters += sum(len(word) for word in words if len(word) > MAX_REMEMBERED_CHARACTERS)

@@ -38,6 +38,7 @@ class TokenizeDocuments(CountingDoFn):
 
     def process(self, texts: Texts) -> Iterator[list[bytes]]:
         batch, unk_id, counts = [], self._tokenizer.unk_id, self.counts
+        strips = self._tokenizer.strips_accents
         for lines in texts:
             document = make_document(lines, self._split_lines)
             token_ids, lengths = array("i"), array("i")
@@ -48,7 +49,7 @@ class TokenizeDocuments(CountingDoFn):
                     if unk_id in token_ids[-length:]:
                         counts.update(count_unknown(self._tokenizer, text))
                 counts["characters"] += count_characters(sentence)
-                if not (self._tokenizer.cased or sentence.isascii()):
+                if strips and not sentence.isascii():
                     counts["stripped_characters"] += count_stripped(sentence)
             if not lengths:
                 counts["documents_without_tokens"] += 1

@@ -73,7 +73,8 @@ def vocab(
     show(file or folder)
     kept = flags | {"vocabulary.size": None}
     given = [option for pattern in input or () for option in ("--input", pattern)] + carry(config, set, kept)
-    vocabulary = str(file or inside(output, "vocab.txt"))
+    cuts = settings.vocabulary.long_words == "characters"
+    vocabulary = str(file or inside(output, "tokenizer.json" if cuts else "vocab.txt"))
     say_next("records", *given, "--vocab", vocabulary, "--output", beside(output, "records"), *context.args)
 
 

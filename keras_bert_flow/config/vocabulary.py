@@ -1,5 +1,7 @@
 """Section `vocabulary`."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from keras_bert_flow.config.limits import MOST_PIECES
@@ -19,6 +21,11 @@ class VocabularyConfig(Settings):
         ge=0,
         description="Number of Han characters that have a piece in any case, the most frequent ones. The others have "
         "the pieces that nothing else needs, or become [UNK].",
+    )
+    long_words: Literal["unknown", "characters"] = Field(
+        "unknown",
+        description="Words of over 200 characters, as of text without spaces: unknown, one [UNK] as in BERT, or "
+        "characters, which are cut after every 200. The vocabulary is then a tokenizer.json.",
     )
     file: LocalPath | None = Field(
         None, description="Use this vocab.txt or tokenizer.json instead of learning a vocabulary."

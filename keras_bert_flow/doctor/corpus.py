@@ -40,6 +40,7 @@ class CorpusCounts:
     def __init__(self, cased: bool, tokenizer: Tokenizer | None = None):
         self._cased = cased
         self._tokenizer = tokenizer
+        self._strips = tokenizer.strips_accents if tokenizer else not cased
         self.totals: Counter = Counter()
         self.lost: Counter = Counter()  # see `lost_characters`; without a tokenizer, what no vocabulary can encode
         self.sentences, self.words = Lengths(), Lengths()  # per document, per sentence
@@ -72,7 +73,7 @@ class CorpusCounts:
         self.words.add(len(words))
         self.totals["long_sentences"] += len(words) > LONG_SENTENCE_WORDS
         self.lost["characters"] += count_characters(sentence)
-        self.lost["stripped_characters"] += 0 if self._cased else count_stripped(sentence)
+        self.lost["stripped_characters"] += count_stripped(sentence) if self._strips else 0
         if self._tokenizer:
             ids = self._tokenizer.encode(sentence)
             self.totals["tokens"] += len(ids)

@@ -95,7 +95,11 @@ def _corpus(draft: Draft, _: str) -> list[str]:
         "vocabulary:",
         f"  size: {draft.budget.vocabulary_size}  # pieces; for so much text, and with room for its characters",
         *_vocabulary_case(look),
-        *(_comment(f"Lost: {line}", "  ") if (line := _describe_long_words(look)) else ()),
+        *(
+            [*_comment(f"long_words: without this, {line}", "  "), "  long_words: characters"]
+            if (line := _describe_long_words(look))
+            else ()
+        ),
     ]
 
 

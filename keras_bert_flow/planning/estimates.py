@@ -20,6 +20,7 @@ from keras_bert_flow.text.objectives.instances import build_instances
 from keras_bert_flow.text.objectives.objective import InstanceRule
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.pool import TokenizedDocument
+from keras_bert_flow.text.tokenizers.fast_file import cut_long_words, make_cutting_tokenizer
 from keras_bert_flow.text.tokenizers.files import read_pieces, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.lost_characters import count_lost, describe_lost
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
@@ -122,10 +123,15 @@ def estimate_pretraining(config: PipelineConfig, estimate: CorpusEstimate | None
     return [*lines, _estimate_time(total, config.pretraining.peak_flops)]
 
 
-def _learn_tokenizer(texts: Iterable[str], vocabulary: VocabularyConfig) -> WordPieceTokenizer:
-    counts = Counter(word for text in texts for word in normalize_text(text, vocabulary.cased).split())
+def _learn_tokenizer(texts: Iterable[str], vocabulary: VocabularyConfig) -> Tokenizer:
+    counts: Counter = Counter()
+    cuts = vocabulary.long_words == "characters"
+    for text in texts:
+        words = normalize_text(text, vocabulary.cased).split()
+        counts.update(cut_long_words(words) if cuts else words)
     size, least, han = vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
-    return WordPieceTokenizer(learn_vocabulary(counts, size, least, han), vocabulary.cased)
+    pieces = learn_vocabulary(counts, size, least, han)
+    return (make_cutting_tokenizer if cuts else WordPieceTokenizer)(pieces, vocabulary.cased)
 
 
 def _tokenize(document: Document, tokenizer: Tokenizer) -> TokenizedDocument | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from beam_jobs.build_records import build_records
 from beam_jobs.build_vocabulary import build_vocabulary, count_words
 from beam_jobs.publishing import JobFolders
 from beam_jobs.running import job_folder
@@ -13,7 +14,7 @@ from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.records.manifest import check_folder, read_manifest
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
-from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, names_in
+from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, make_records_config, names_in
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +74,20 @@ def test_characters_that_no_piece_encodes_are_counted_and_said(tmp_path, caplog)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("99.21 % of the characters of the corpus become [UNK]. They are in words of over 200")
     assert "pythainlp" in line
+
+
+def test_vocabulary_that_cuts_long_words_knows_all_of_a_text_without_spaces(tmp_path, caplog):
+    thai = "".join(chr(0x0E01 + number * number % 40) for number in range(450))
+    corpus = make_corpus(tmp_path / "a.txt", f"{thai}\n\n{thai[7:]} กข\n\n{thai[3:]}")
+    vocabulary = VocabularyConfig(size=200, cased=True, long_words="characters")
+    folder = build_vocabulary(corpus, vocabulary, tmp_path / "v")
+    assert names_in(folder) == ["manifest.json", "tokenizer.json", "tokenizer_config.json"]
+    assert read_manifest(folder).counters.keys().isdisjoint({"unknown_characters", "long_words"})
+    config = make_records_config(objective="mlm", held_out_fraction=0)
+    records = build_records(corpus, config, folder / "tokenizer.json", True, tmp_path / "r")
+    counters = read_manifest(records).counters
+    assert (counters["unknown_tokens"], counters["characters"]) == (0, 450 + 443 + 2 + 447)
+    assert counters["tokens"] < counters["characters"] and not caplog.records
 
 
 def test_han_characters_take_the_pieces_that_nothing_else_needs_and_the_others_are_said(tmp_path, caplog):

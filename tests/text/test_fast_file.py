@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
+from keras_bert_flow.text.tokenizers.fast_file import cut_long_words, encode_fast_tokenizer, make_cutting_tokenizer
 from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
+from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, read_vocabulary
 
@@ -85,3 +86,25 @@ def test_published_vocabulary_gives_the_ids_of_transformers(tmp_path, name):
     lines = (data / "corpus" / "wiki_en_dev.txt").read_text().splitlines()[:2000]
     for line in lines:
         assert theirs(line, add_special_tokens=False)["input_ids"] == [*ours.encode(line)]
+
+
+@pytest.mark.parametrize("cased", [True, False])
+def test_long_words_are_cut_as_they_are_counted(cased, tmp_path):
+    letters = "กขคงจฉชซ\u0e35ab"
+    pieces = [*SPECIAL_PIECES, *letters, *(f"##{letter}" for letter in letters), "##กข", "กขค"]
+    texts = ["".join(letters[number * number % 11] for number in range(size)) for size in (1, 199, 200, 201, 400, 450)]
+    texts += [f"ab {texts[-1]} {texts[1]}ab", "ab a-b"]
+    tokenizer, plain = make_cutting_tokenizer(pieces, cased), WordPieceTokenizer([*pieces, "-"], cased)
+    for text in texts[:-1]:
+        words = cut_long_words(normalize_text(text, cased).split())
+        assert all(len(word) <= 200 for word in words)
+        expected = [piece for word in words for piece in plain.encode(word).tolist()]
+        assert tokenizer.encode(text).tolist() == expected and tokenizer.unk_id not in expected
+    assert plain.unk_id in plain.encode(texts[-2])
+    tokenizer.write(tmp_path)
+    again = read_tokenizer_file(tmp_path / "tokenizer.json")
+    assert again.encode(texts[-2]).tolist() == tokenizer.encode(texts[-2]).tolist()
+    assert (again.strips_accents, plain.strips_accents) == (not cased, not cased)
+    transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    assert theirs(texts[-2], add_special_tokens=False)["input_ids"] == tokenizer.encode(texts[-2]).tolist()

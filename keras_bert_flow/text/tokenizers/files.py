@@ -69,7 +69,11 @@ def copy_tokenizer(path: str | Path, folder: Path) -> None:
 
 
 def _is_wordpiece(path: Path) -> bool:
-    return _take(read_json_object(path), "model").get("type") == "WordPiece"
+    """Return whether it is WordPiece of words; what divides them further is loaded as it stands."""
+    content = read_json_object(path)
+    return _take(content, "model").get("type") == "WordPiece" and not _take(content, "pre_tokenizer").get(
+        "pretokenizers"
+    )
 
 
 def _read_bert_tokenizer(path: Path) -> Tokenizer:

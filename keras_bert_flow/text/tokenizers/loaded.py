@@ -71,6 +71,12 @@ class LoadedTokenizer:
         return LoadedTokenizer, (self._content, self._settings, self._source)
 
     @property
+    def strips_accents(self) -> bool:
+        """Whether its normalizer drops marks that are part of a letter, here a vowel sign of Thai."""
+        normalizer = self._tokenizer.normalizer
+        return normalizer is not None and "\u0e35" not in normalizer.normalize_str("\u0e17\u0e35")
+
+    @property
     def vocabulary_size(self) -> int:
         return len(self.pieces)
 

@@ -66,7 +66,7 @@ def count_unknown(tokenizer: Tokenizer, text: str) -> dict[str, int]:
 def count_lost(tokenizer: Tokenizer, text: str) -> dict[str, int]:
     """Return all counters of a text."""
     counts = {"characters": count_characters(text)}
-    if not tokenizer.cased:
+    if tokenizer.strips_accents:
         counts["stripped_characters"] = count_stripped(text)
     return counts | (count_unknown(tokenizer, text) if tokenizer.unk_id in tokenizer.encode(text) else {})
 
@@ -109,7 +109,8 @@ def advise_unknown(counters: Mapping[str, int], lacking: str = LEARN) -> str:
     if 2 * counters.get("long_word_characters", 0) > counters.get("unknown_characters", 0):
         return (
             f"They are in words of over {MAX_WORD_CHARACTERS} characters: text without spaces. Put spaces between its "
-            f"words first, by a segmenter such as {SEGMENTERS}."
+            f"words first, by a segmenter such as {SEGMENTERS}; or learn a vocabulary that cuts such words: "
+            "vocabulary.long_words=characters."
         )
     return lacking
 

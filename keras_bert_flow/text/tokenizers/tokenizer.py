@@ -38,6 +38,10 @@ class Tokenizer(Protocol):
     @property
     def vocabulary_size(self) -> int: ...
 
+    @property
+    def strips_accents(self) -> bool:
+        """Whether accents are dropped, and with them the vowel signs and tones of other scripts."""
+
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of a text, int32, (tokens,), without special tokens."""
 

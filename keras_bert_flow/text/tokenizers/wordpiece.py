@@ -65,6 +65,11 @@ class WordPieceTokenizer:
         return _restore_tokenizer, (self.pieces, self.cased)
 
     @property
+    def strips_accents(self) -> bool:
+        """Whether accents are dropped."""
+        return not self.cased
+
+    @property
     def vocabulary_size(self) -> int:
         return len(self.pieces)
 
