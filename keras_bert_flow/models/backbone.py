@@ -12,6 +12,7 @@ from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze, freez
 from keras_bert_flow.models.lora import ALPHA, LORA, QUERY, VALUE, describe_lora, enable_lora, restore_lora
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
+from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.saved_as import SavedAs
 from keras_bert_flow.models.sizes import get_size
 
@@ -19,7 +20,7 @@ INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class Backbone(keras.Model):
+class Backbone(ReentrantModel):
     """Bidirectional transformer encoder for texts or pairs of texts.
 
     Inputs, int32, (batch, length): `token_ids`, `segment_ids` (0 for the first text, 1 for the second) and
@@ -127,7 +128,7 @@ class Backbone(keras.Model):
 
     def make_hidden_states_model(self):
         """Return a model with the same weights that outputs a list of hidden states: embeddings, then each layer."""
-        return keras.Model(self.input, list(self.hidden_states), name="hidden_states")
+        return ReentrantModel(self.input, list(self.hidden_states), name="hidden_states")
 
     def get_config(self):
         return {

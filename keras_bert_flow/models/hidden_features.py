@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_bert_flow.layers.pooling import POOLINGS, TokenPooling
+from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.with_head import compiles_shapes
 
 WHOLE = "none"  # no pooling: a vector for each token
@@ -42,6 +43,6 @@ def make_features_model(backbone, layers: Sequence[int], pooling: str = WHOLE) -
     if pooling != WHOLE:
         pool = TokenPooling(pooling, dtype="float32", name="pooling")
         features = pool(features, backbone.input["padding_mask"])
-    model = keras.Model(backbone.input, features, name="features")
+    model = ReentrantModel(backbone.input, features, name="features")
     model.compiles_shapes = compiles_shapes(model)
     return model

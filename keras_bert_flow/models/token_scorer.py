@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.with_head import compiles_shapes
 
 LOG_PROBABILITIES = "log_probabilities"
@@ -24,6 +25,6 @@ def make_token_scorer(masked_lm: keras.Model) -> keras.Model:
     chosen = ops.take_along_axis(logits, ops.expand_dims(target_ids, -1), axis=-1)  # (batch, masks, 1)
     scores = ops.squeeze(chosen, -1) - ops.logsumexp(logits, axis=-1)
     inputs = dict(masked_lm.input) | {"target_ids": target_ids}
-    model = keras.Model(inputs, {LOG_PROBABILITIES: scores}, name="token_scorer")
+    model = ReentrantModel(inputs, {LOG_PROBABILITIES: scores}, name="token_scorer")
     model.compiles_shapes = compiles_shapes(model)
     return model

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.with_head import encode, make_inputs
 
 
@@ -19,6 +20,6 @@ def make_vocabulary_model(masked_lm: keras.Model) -> keras.Model:
     else:
         logits = masked_lm.get_layer("mlm_decoder")(hidden)
     logits = masked_lm.get_layer("mlm")(logits)
-    model = keras.Model(inputs, logits, name="vocabulary_logits")
+    model = ReentrantModel(inputs, logits, name="vocabulary_logits")
     model.backbone = backbone
     return model

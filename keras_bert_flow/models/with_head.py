@@ -15,6 +15,7 @@ from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.lora import LORA, describe_lora, restore_lora
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
+from keras_bert_flow.models.reentrant import ReentrantModel
 
 COMPILES_SHAPES = keras.backend.backend() != "torch"  # whether training compiles each new shape
 
@@ -27,13 +28,11 @@ def compiles_shapes(model: keras.Model) -> bool:
     return keras.backend.backend() == "jax" or (keras.backend.backend() == "tensorflow" and bool(model.jit_compile))
 
 
-class ModelWithHead(keras.Model):
+class ModelWithHead(ReentrantModel):
     """Base class of functional models with an encoder and a head; abstract.
 
     Concrete subclasses are final. They define the defaults of `compile()` in `make_losses` and `make_metrics`, and add
     the arguments of their constructor to `get_config`.
-
-    Not an `abc.ABC`, because Keras instantiates every class between `keras.Model` and this one to insert `Functional`.
 
     Attributes:
         saved_as: how it is saved in a model directory; a class without it can only be saved as `.keras`.

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
+from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.tasks.baselines.linear_head import MOST_ROWS, Head, add_directions, fit_head, spread_rows
 from keras_bert_flow.tasks.core.features import Features
 
@@ -35,7 +36,7 @@ class LinearProbe:
         self._layer, self._kind, self._label_words = model.get_layer(HEAD), kind, label_words
         self._table = model.backbone.token_embedding.embeddings
         # One model for all seeds: it shares the weights of `model`, and is compiled only once.
-        self._pooled = keras.Model(model.input, self._layer.input, name="pooled_texts")
+        self._pooled = ReentrantModel(model.input, self._layer.input, name="pooled_texts")
         self._pooled.compiles_shapes = model.compiles_shapes
 
     def start_head(self, features: Features, max_widths: int, seed: int) -> None:
