@@ -49,6 +49,6 @@ def _make_row(name: str, group: Mapping[str, Any]) -> list[str]:
         name,
         f"{group['pairs']:,}",
         f"{100 * group['accuracy']:.1f}",
-        "" if error is None else f"{100 * error:.1f}",
+        f"{100 * error:.1f}" if error else "",  # equal pairs have an error of 0, which says nothing of others
         f"{group['ties']:,}",
     ]

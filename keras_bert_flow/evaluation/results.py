@@ -13,7 +13,7 @@ The format, with shares from 0 to 1, losses in nats and durations in seconds:
             trained_parameters, parameters (LoRA's included) and peak_bytes (of the process by the end of the run);
             baseline and tfidf are one run each, with seed null and 0.0 seconds
     comparisons: each model but pretrained → difference (of the mean main metrics, pretrained minus that), its
-        standard_error, beyond_chance and resamples; see `keras_bert_flow.evaluation.comparison`
+        standard_error, beyond_chance, too_few and resamples; see `keras_bert_flow.evaluation.comparison`
     tfidf: how that model was chosen: longest, strength, score, choosing_examples and fitted_examples; see
         `keras_bert_flow.tasks.baselines.word_baseline`
     extra_dev: name of each further dev file → examples, and models as above; absent if there is none
@@ -37,7 +37,8 @@ The format, with shares from 0 to 1, losses in nats and durations in seconds:
         level, resamples; see `keras_bert_flow.evaluation.interval`
     classes: class, label or type of span → gold, predicted and correct, counts summed over the pre-trained runs, and
         precision, recall and f1 of the sums; empty if the task has none
-    confusion, for classification: counts, row = label, column = prediction, summed over the pre-trained runs
+    confusion, for classification with at most 1,000 classes: counts, row = label, column = prediction, summed over the
+        pre-trained runs
 
 `score` of the task defines each metric.
 """
@@ -55,6 +56,7 @@ from keras_bert_flow.tasks.core.counts import pool_tables
 from keras_bert_flow.tasks.core.metrics import confusion, summarise_runs
 from keras_bert_flow.tasks.core.task import Prediction, Task
 
+MOST_CONFUSED = 1_000  # classes of a confusion matrix, which has their square of numbers
 BASELINE, WORDS, RANDOM, PRETRAINED = "baseline", "tfidf", "random", "pretrained"
 
 
@@ -117,7 +119,7 @@ def build_results(
         "interval": _bound(task, dev, runs[PRETRAINED][0], models[PRETRAINED]["runs"][0][task.main_metric]),
         "classes": pool_tables([task.tabulate(dev, run.predictions) for run in runs[PRETRAINED]]),
     }
-    if task.has_confusion:
+    if task.has_confusion and len(task.labels) <= MOST_CONFUSED:
         results["confusion"] = _count_confusion(task, dev, runs[PRETRAINED])
     return results
 

@@ -97,7 +97,8 @@ def verdict(results: Mapping[str, Any]) -> str:
     reached = f"the pre-trained model reaches {_write(results['models']['pretrained'][metric], heading)}"
     clauses = [f"By {heading.removesuffix(SHARE)} on {results['task']['name']}, {reached}"]
     compared = results["comparisons"].items()
-    chance = [name for name, found in compared if not found["beyond_chance"]]
+    few = [name for name, found in compared if found.get("too_few")]
+    chance = [name for name, found in compared if not found["beyond_chance"] and name not in few]
     beaten = [name for name, found in compared if found["beyond_chance"] and found["difference"] > 0]
     ahead = [name for name, found in compared if found["beyond_chance"] and found["difference"] < 0]
     if beaten:
@@ -106,6 +107,11 @@ def verdict(results: Mapping[str, Any]) -> str:
         clauses.append(f"it is beaten by {_list_rows(results, ahead)} beyond chance")
     if chance:
         clauses.append(f"chance explains its difference from {_list_rows(results, chance, signed=True)}")
+    if few:
+        count = results["task"]["dev_examples"]
+        rows = f"{count} dev examples are" if count > 1 else "one dev example is"
+        others = _list_rows(results, few, signed=True)
+        clauses.append(f"{rows} too few to tell chance from its difference from {others}")
     if "random" not in results["models"]:
         clauses.append("random weights were not compared")
     if len(results["models"]["pretrained"]["runs"]) == 1:
@@ -115,8 +121,13 @@ def verdict(results: Mapping[str, Any]) -> str:
 
 COMPARISON_NOTE = (
     "A difference is shown with its standard error, paired over the dev examples and seeds; chance explains a "
-    "difference of at most two standard errors."
+    "difference of at most two standard errors, or, where few examples differ, one that fails the exact paired test."
 )
+
+
+def tells_little(results: Mapping[str, Any]) -> bool:
+    """Return whether there are too few dev examples to tell a difference from chance."""
+    return any(found.get("too_few") for found in results.get("comparisons", {}).values())
 
 
 def describe_words(results: Mapping[str, Any]) -> str:
@@ -135,9 +146,13 @@ def describe_words(results: Mapping[str, Any]) -> str:
 
 
 def interval_sentence(results: Mapping[str, Any]) -> str:
-    """Describe how much the main metric of one run would vary with other examples; empty if no draw changed it."""
+    """Describe how much the main metric of one run would vary with other examples; empty if no draw changed it.
+
+    With too few examples the draws do not represent others, so it is empty as well.
+    """
     interval = results["interval"]
-    if interval["low"] == interval["high"]:  # as when all are correct, which does not make the score certain
+    is_certain = interval["low"] == interval["high"]  # as when all are correct, which does not make the score certain
+    if is_certain or tells_little(results):
         return ""
     heading = shown_metrics(results)[main_metric(results)]
     low, high = (format_metric(interval[end], heading) for end in ("low", "high"))
@@ -157,7 +172,8 @@ def _list_rows(results: Mapping[str, Any], models: Sequence[str], signed: bool =
     for model in models:
         difference, error = (results["comparisons"][model][name] for name in ("difference", "standard_error"))
         sign = ("+" if difference >= 0 else "-") if signed else ""
-        distance = f"{sign}{format_metric(abs(difference), heading)} ± {_distance(error, heading)}"
+        spread = "" if results["comparisons"][model].get("too_few") else f" ± {format_metric(error, heading)}"
+        distance = f"{sign}{format_metric(abs(difference), heading)}{spread}{_unit(heading)}"
         score = _write(results["models"][model][metric], heading)
         rows.append(f"{names[model]} ({score}; {distance})" if signed else f"{names[model]} ({score}) by {distance}")
     return ", ".join(rows[:-1]) + (" and " if rows[1:] else "") + rows[-1]
@@ -167,5 +183,5 @@ def _write(summary: Mapping[str, float], heading: str) -> str:
     return format_spread(summary, heading) + ("%" if heading.endswith(SHARE) else "")
 
 
-def _distance(difference: float, heading: str) -> str:
-    return format_metric(abs(difference), heading) + (" points" if heading.endswith(SHARE) else "")
+def _unit(heading: str) -> str:
+    return " points" if heading.endswith(SHARE) else ""

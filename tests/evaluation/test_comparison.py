@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import binomtest, norm, permutation_test
 
 from keras_bert_flow.evaluation.comparison import compare_models
 from keras_bert_flow.tasks.core.metrics import mean_measure
@@ -57,3 +57,22 @@ def test_chance_is_told_at_the_stated_rate():
     share = np.mean([one["beyond_chance"] for one in found])
     expected = 2 * norm.sf(2)
     assert share == pytest.approx(expected, abs=4 * np.sqrt(expected * (1 - expected) / 100))
+
+
+@pytest.mark.parametrize("differing", [*range(1, 13), 40])
+def test_few_differing_examples_need_the_exact_test(differing):
+    one, other = np.ones(200), np.ones(200)
+    other[:differing] = 0  # all in favour of the first
+    found = compare_runs([mean_measure(one)], [mean_measure(other)], 200)
+    exact = binomtest(0, differing).pvalue  # the sign test
+    assert found["beyond_chance"] == (exact <= 2 * norm.sf(2)) and not found["too_few"]
+
+
+def test_mixed_differences_have_the_p_value_of_scipy():
+    one, other = np.zeros(100), np.zeros(100)
+    one[:11], other[:11] = 1, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.9]
+    other[11] = 1
+    differences = (one - other)[:12]
+    exact = permutation_test((differences,), np.sum, permutation_type="samples", n_resamples=np.inf).pvalue
+    found = compare_runs([mean_measure(one)], [mean_measure(other)], 100)
+    assert found["beyond_chance"] == (exact <= 2 * norm.sf(2))

@@ -21,11 +21,12 @@ def run_of(seed: int, answers: list[int], labels=TASK.labels, seconds: float = 2
     return RunPredictions(seed, predictions, seconds)
 
 
-def results_of(pretrained, random=None, pretraining=None):
-    runs = {"pretrained": [run_of(seed, answers) for seed, answers in enumerate(pretrained, 1)]}
+def results_of(pretrained, random=None, pretraining=None, times=1, dev=DEV):
+    """Measure runs on a dev table that is repeated so many times."""
+    runs = {"pretrained": [run_of(seed, answers * times) for seed, answers in enumerate(pretrained, 1)]}
     if random:
-        runs["random"] = [run_of(seed, answers) for seed, answers in enumerate(random, 1)]
-    return build_results("colours", TASK, TRAIN, DEV, runs, pretraining or {})
+        runs["random"] = [run_of(seed, answers * times) for seed, answers in enumerate(random, 1)]
+    return build_results("colours", TASK, TRAIN, dev * times, runs, pretraining or {})
 
 
 def results_of_kind(name: str, skills=(2.0, 1.5), random_skills=(0.5, 0.0), **fields) -> dict:
@@ -232,10 +233,27 @@ def test_table_of_every_kind_begins_with_the_main_metric(name, columns, baseline
     ],
 )
 def test_verdict_says_which_rows_are_beaten(pretrained, random, parts):
-    sentence = verdict(results_of(pretrained, random))
+    sentence = verdict(results_of(pretrained, random, times=3))
     assert [part for part in parts if part not in sentence] == [], sentence
     assert sentence.count(". ") == 0 and sentence.endswith(".")
     assert ("single run" in sentence) == (len(pretrained) == 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (1, "one dev example is too few to tell chance from its difference from the majority class (0.0%; +100.0 p"),
+        (3, "3 dev examples are too few to tell chance from its difference from the majority class (0.0%; +100.0 p"),
+        (5, "5 dev examples are too few to tell"),
+        (6, "it beats the majority class (0.0%) by 100.0 ± 0.0 points beyond chance"),
+    ],
+)
+def test_verdict_needs_enough_examples(count, said):
+    """With all differences equal the bootstrap has no error; signs of fewer than six agree by chance too often."""
+    results = results_of([[2]], times=count, dev=DEV[2:3])
+    assert said in verdict(results) and ("±" in verdict(results)) == (count == 6)
+    assert ("beyond chance" in verdict(results)) == (count == 6)
+    assert interval_sentence(results) == ""
 
 
 def test_verdict_compares_by_the_main_metric_in_its_own_unit():
@@ -246,8 +264,8 @@ def test_verdict_compares_by_the_main_metric_in_its_own_unit():
 
 
 def test_interval_is_said_with_its_run_and_resamples():
-    sentence = interval_sentence(results_of([[0, 1, 2, 1], [0, 1, 2, 2]]))
+    sentence = interval_sentence(results_of([[0, 1, 2, 1], [0, 1, 2, 2]], times=2))
     assert "accuracy of the run with seed 1" in sentence and "(95% bootstrap interval, 1,000 resamples)" in sentence
-    assert "between 25.0% and 100.0%" in sentence
+    assert "between 49.7% and 100.0%" in sentence
     assert "%" not in interval_sentence(results_of_kind("regression")).replace("95%", "")
-    assert interval_sentence(results_of([[0, 1, 2, 2]])) == ""  # all right in every draw, which bounds nothing
+    assert interval_sentence(results_of([[0, 1, 2, 2]], times=2)) == ""  # all right in every draw, which bounds nothing
