@@ -15,9 +15,17 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import Pipeline
 
-from keras_bert_flow.tasks.baselines import word_baseline
-from keras_bert_flow.tasks.baselines.word_baseline import LONGEST, STRENGTHS, answer_from_words, assign_folds
-from keras_bert_flow.tasks.baselines.word_features import WordFeatures
+from keras_bert_flow.tasks.baselines import word_baseline, work_limits
+from keras_bert_flow.tasks.baselines.word_baseline import (
+    CHOOSING_FITS,
+    LONGEST,
+    MOST_ITERATIONS,
+    STRENGTHS,
+    answer_from_words,
+    assign_folds,
+)
+from keras_bert_flow.tasks.baselines.word_features import MOST_FEATURES, WordFeatures
+from keras_bert_flow.tasks.baselines.work_limits import MOST_SPARSE_WORK, limit_words
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
@@ -150,3 +158,48 @@ def test_rows_and_characters_are_bounded(monkeypatch):
     monkeypatch.setattr(word_baseline, "MOST_CHARACTERS", 4500)
     settings = answer_from_words(case.task, long, {}).settings
     assert settings["choosing_examples"] == 20 and 30 < settings["fitted_examples"] < 45
+
+
+def make_rows(classes, rows):
+    """Return texts whose second word tells their class."""
+    examples = [TextExample(f"a w{row % classes} b{row % 7}", None, f"c{row % classes}") for row in range(rows)]
+    return make_task("classification").learn(examples), examples
+
+
+@pytest.mark.parametrize("classes", [2, 3, 20])
+def test_few_classes_are_not_limited(classes):
+    task, examples = make_rows(classes, 10_000)
+    limits = limit_words(examples, classes, MOST_FEATURES, MOST_ITERATIONS, CHOOSING_FITS)
+    assert (limits.features, limits.iterations) == (MOST_FEATURES, MOST_ITERATIONS)
+    assert min(limits.rows, limits.choosing_rows) >= 10_000
+
+
+@pytest.mark.parametrize("classes", [150, 1_000, 5_000])
+def test_many_classes_are_bounded_in_weights_and_work(classes):
+    task, examples = make_rows(classes, 20_000)
+    limits = limit_words(examples, classes, MOST_FEATURES, MOST_ITERATIONS, CHOOSING_FITS)
+    assert 24 * 8 * limits.features * classes <= 1e9  # bytes of L-BFGS
+    assert limits.choosing_rows < 10_000 and limits.choosing_rows * classes <= 2e6
+    row_work = 3 * 2 * classes  # three words and two bigrams
+    assert limits.rows * limits.iterations * row_work <= MOST_SPARSE_WORK
+    assert limits.choosing_rows * MOST_ITERATIONS * CHOOSING_FITS * row_work <= MOST_SPARSE_WORK
+
+
+def test_a_limited_baseline_says_so_and_is_the_same_again(monkeypatch, caplog, recwarn):
+    monkeypatch.setattr(work_limits, "MOST_SPARSE_WORK", 1e7)
+    monkeypatch.setattr(work_limits, "MOST_WEIGHTS", 30_000)
+    task, examples = make_rows(30, 400)
+    found, again = (answer_from_words(task, examples, {"dev": examples[:60]}) for _ in range(2))
+    assert found == again
+    settings = found.settings
+    assert settings["fitted_examples"] < 400 and settings["features"] == 1_000 and settings["iterations"] < 200
+    assert f"is fitted on {settings['fitted_examples']} of 400 rows, has 1,000 words" in caplog.text
+    assert task.score(examples[:60], found.predictions["dev"])["accuracy"] > 0.9
+    assert not recwarn.list  # of many classes, and of fits that were stopped
+
+
+def test_too_many_classes_have_no_baseline(monkeypatch, caplog):
+    monkeypatch.setattr(work_limits, "MOST_WEIGHTS", 30_000)
+    task, examples = make_rows(31, 400)
+    assert answer_from_words(task, examples, {"dev": examples[:60]}) is None
+    assert "The TF-IDF baseline is left out: 31 classes or labels are too many for it." in caplog.text

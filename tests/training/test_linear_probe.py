@@ -12,7 +12,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.data.tasks import predict_features
 from keras_bert_flow.tasks.baselines import linear_head
-from keras_bert_flow.tasks.baselines.linear_head import STRENGTHS, fit_head, spread_rows
+from keras_bert_flow.tasks.baselines.linear_head import STRENGTHS, fit_head, fit_start, spread_rows
 from keras_bert_flow.tasks.baselines.word_baseline import assign_folds
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
@@ -278,3 +278,59 @@ def test_setting_goes_with_tasks_of_whole_texts():
         PipelineConfig(task=task, finetuning={"head_start": "probe"})
     assert PipelineConfig(task=task, finetuning={"head_start": "random"}).finetuning.head_start == "random"
     assert PipelineConfig(finetuning={"head_start": "probe"}).finetuning.head_start == "probe"
+
+
+@pytest.mark.any_backend
+def test_head_on_vectors_that_hardly_differ_is_bounded():
+    """Of a barely trained encoder: texts differ by a thousandth of their length, and dropout moves them by a tenth."""
+    rng = np.random.default_rng(0)
+    common, labels = rng.normal(size=64), np.arange(200) % 2
+    vectors = common + 1e-3 * (rng.normal(size=(200, 64)) + 2 * labels[:, None] * rng.normal(size=64))
+    kernel, _ = fit_head("classification", vectors, labels, 2, np.random.default_rng(1))
+    start = fit_start("classification", vectors, labels, 2, np.random.default_rng(1))
+    length = np.linalg.norm(vectors, axis=1).mean()
+    assert np.linalg.norm(kernel, axis=0).max() * length > 1000  # what it is without the check
+    moved = vectors + 0.1 * length * rng.normal(size=vectors.shape) / 8
+    if start.head is None:
+        assert "starts anew" in start.reason
+        return
+    kernel, bias = start.head
+    logits = moved @ kernel + bias
+    assert -np.log(softmax(logits, axis=1)[np.arange(200), labels]).mean() < np.log(2)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("kind", ["classification", "multi_label", "regression"])
+def test_head_that_learns_nothing_starts_anew(kind):
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(60, 40))
+    labels = {
+        "classification": rng.integers(0, 3, 60),
+        "multi_label": rng.integers(0, 2, (60, 2)).astype("float32"),
+        "regression": rng.normal(size=60),
+    }[kind]
+    outputs = {"classification": 3, "multi_label": 2, "regression": 1}[kind]
+    first, again = (fit_start(kind, vectors, labels, outputs, np.random.default_rng(1)) for _ in range(2))
+    assert (first.head is None) == (again.head is None) and first.reason == again.reason
+    if first.head is not None:  # the folds may have told it to use next to nothing
+        assert np.linalg.norm(first.head[0]) < 1
+        np.testing.assert_array_equal(first.head[0], again.head[0])
+
+
+@pytest.mark.any_backend
+def test_a_good_head_is_that_of_the_probe_without_a_word():
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    vectors = rng.normal(size=(90, 16)) + 2 * np.eye(16)[labels]
+    start = fit_start("classification", vectors, labels, 3, np.random.default_rng(1))
+    wanted = fit_head("classification", vectors, labels, 3, np.random.default_rng(1))
+    assert start.reason == ""
+    for found, expected in zip(start.head, wanted, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.any_backend
+def test_too_many_classes_have_no_probe():
+    labels = np.arange(7_000)
+    start = fit_start("classification", np.ones((7_000, 768), "float32"), labels, 7_000, np.random.default_rng(1))
+    assert start.head is None and "7,000 classes are too many" in start.reason

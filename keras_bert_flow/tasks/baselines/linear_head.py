@@ -1,14 +1,14 @@
 """Fit a linear head to text vectors, with regularisation chosen by cross-validation."""
 
-import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import log_expit, log_softmax, logsumexp
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from keras_bert_flow.tasks.baselines.word_baseline import assign_folds
+from keras_bert_flow.tasks.baselines.work_limits import limit_vectors, quiet_fits
 
 # C of logistic regression, or 1 / alpha of ridge regression, for vectors of mean squared norm 1; weakest last.
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0)  # finer where a few hundred rows choose
@@ -19,6 +19,11 @@ MOST_ROWS = 20_000  # enough for a few hundred weights per output; the vectors t
 MOST_CHOOSING_ROWS = 5_000  # for cross-validation, which fits 27 heads
 TOLERANCE, MOST_ITERATIONS = 1e-8, 1_000  # of L-BFGS; at 1e-6 probabilities are off by up to 7e-5
 CHOOSING_TOLERANCE = 1e-4  # strengths are a factor of three apart, and this takes a fifth of the time
+
+HELD_OUT = 5  # every so many rows are held out to check a head
+MOVED = 0.1  # by which part of their length vectors move under dropout and in the first steps of training
+MOST_LOGIT = 100.0  # of a kernel times a vector of the length of these, so that such a move changes it by 10 at most
+CHOOSING_FITS = 6  # that the cross-validation costs as much as: 27, at the tolerance for it
 
 Head = tuple[np.ndarray, np.ndarray]  # kernel, (hidden, outputs); bias, (outputs,)
 
@@ -54,6 +59,65 @@ def fit_head(kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, r
     kernel, bias = FITS[kind](scaled, labels, outputs, strength, TOLERANCE)
     kernel = kernel / scale
     return kernel, bias - center @ kernel
+
+
+@dataclass(frozen=True)
+class Start:
+    """A fitted head, or the reason why a new one is the better start.
+
+    Attributes:
+        head: None if training should start with a new head.
+        reason: a sentence; empty if the head was fitted as asked for.
+    """
+
+    head: Head | None
+    reason: str = ""
+
+
+def fit_start(kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, rng: np.random.Generator) -> Start:
+    """Fit a head for training to start from, as `fit_head` does, and check it on rows that it was not fitted on.
+
+    Vectors that hardly differ, such as those of a barely trained encoder, are separated by large kernels, whose logits
+    explode as soon as dropout or a step moves the vectors. So each fifth row is held out and moved at random by a tenth
+    of the length of the vectors. The head has the weakest regularisation, from the chosen one on, with which the loss
+    of these rows is below that of a new head, which knows nothing: all classes or both answers equally probable, the
+    number 0. If there is none, or too many classes for the memory and time, the new head is kept.
+
+    Args: as for `fit_head`.
+    """
+    limits = limit_vectors(vectors.shape[1], outputs, MOST_ITERATIONS, CHOOSING_FITS)
+    if not limits.rows:
+        return Start(None, f"{outputs:,} classes are too many for a linear probe, so the head starts anew.")
+    fitted = spread_rows(len(labels), limits.rows)
+    is_less = limits.is_less or len(fitted) < len(labels)
+    vectors, labels = np.asarray(vectors[fitted], np.float64), labels[fitted]
+    center, scale = vectors.mean(axis=0), _spread(vectors) or 1.0
+    scaled = (vectors - center) / scale
+    few = spread_rows(len(labels), limits.choosing_rows)
+    strength = choose_strength(kind, scaled[few], labels[few], outputs, rng) if len(few) else FIXED_STRENGTH
+    is_held_out = assign_folds(labels, rng, HELD_OUT) == 0
+    if len(labels) < 2 * HELD_OUT:
+        is_held_out[:] = False
+    tried = ~is_held_out
+    checked = is_held_out if is_held_out.any() else tried
+    length = float(np.sqrt(np.mean(np.sum(vectors**2, axis=1)))) / scale
+    moves = rng.normal(0, MOVED * length / np.sqrt(vectors.shape[1]), scaled[checked].shape)
+    usual = _loss_of_new_head(kind, labels[checked], outputs)
+    most = MOST_LOGIT * (float(np.std(labels)) if kind == "regression" else 1.0)
+    for candidate in [each for each in reversed(STRENGTHS) if each <= strength]:
+        kernel, bias = FITS[kind](scaled[tried], labels[tried], outputs, candidate, TOLERANCE, limits.iterations)
+        loss = _sum_losses(kind, (scaled[checked] + moves) @ kernel + bias, labels[checked]) / checked.sum()
+        if loss < usual and np.linalg.norm(kernel, axis=0).max() * length <= most:
+            kernel, bias = FITS[kind](scaled, labels, outputs, candidate, TOLERANCE, limits.iterations)
+            kernel = kernel / scale
+            less = f"the linear probe for {outputs:,} classes is fitted on {len(labels):,} rows in few steps."
+            return Start((kernel, bias - center @ kernel), less if is_less else "")
+    return Start(None, "the linear probe has no lower loss than a new head on held-out rows, so the head starts anew.")
+
+
+def _loss_of_new_head(kind: str, labels: np.ndarray, outputs: int) -> float:
+    """Return the mean loss per row of a head whose outputs are 0."""
+    return _sum_losses(kind, np.zeros((len(labels), outputs)), labels) / len(labels)
 
 
 def add_directions(vectors: np.ndarray, directions: np.ndarray) -> np.ndarray:
@@ -119,12 +183,19 @@ def _sum_losses(kind: str, logits: np.ndarray, labels: np.ndarray) -> float:
     return np.sum((logits[:, 0] - labels) ** 2)
 
 
-def _fit_classes(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, tolerance: float) -> Head:
+def _fit_classes(
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    outputs: int,
+    strength: float,
+    tolerance: float,
+    iterations: int = MOST_ITERATIONS,
+) -> Head:
     counts = np.bincount(labels, minlength=outputs)
     seen = np.flatnonzero(counts)
     kernel, bias = np.zeros((vectors.shape[1], outputs)), np.zeros(outputs)
     if len(seen) > 1:
-        weights, offsets = _fit_logistic(vectors, labels, strength, tolerance)
+        weights, offsets = _fit_logistic(vectors, labels, strength, tolerance, iterations)
         if len(seen) == 2:
             weights, offsets = (np.concatenate([-half, half]) for half in (weights / 2, offsets / 2))
         kernel[:, seen], bias[seen] = weights.T, offsets
@@ -133,26 +204,32 @@ def _fit_classes(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength
     return kernel, bias
 
 
-def _fit_labels(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, tolerance: float) -> Head:
+def _fit_labels(
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    outputs: int,
+    strength: float,
+    tolerance: float,
+    iterations: int = MOST_ITERATIONS,
+) -> Head:
     kernel, bias = np.zeros((vectors.shape[1], outputs)), np.zeros(outputs)
     for place, marks in enumerate(labels.T > 0):
         if marks.all() or not marks.any():
             bias[place] = _log_odds(marks.sum(), len(marks))
         else:
-            weights, offsets = _fit_logistic(vectors, marks, strength, tolerance)
+            weights, offsets = _fit_logistic(vectors, marks, strength, tolerance, iterations)
             kernel[:, place], bias[place] = weights[0], offsets[0]
     return kernel, bias
 
 
-def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, tolerance: float) -> Head:
+def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: float) -> Head:
     model = Ridge(alpha=1 / strength, solver="cholesky").fit(vectors, labels.astype(np.float64))
     return model.coef_[:, None], np.array([model.intercept_])
 
 
-def _fit_logistic(vectors: np.ndarray, labels: np.ndarray, strength: float, tolerance: float) -> Head:
-    model = LogisticRegression(C=strength, tol=tolerance, max_iter=MOST_ITERATIONS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # it only initialises training, and is close enough
+def _fit_logistic(vectors: np.ndarray, labels: np.ndarray, strength: float, tolerance: float, iterations: int) -> Head:
+    model = LogisticRegression(C=strength, tol=tolerance, max_iter=iterations)
+    with quiet_fits():
         model.fit(vectors, labels)
     return model.coef_, model.intercept_
 
@@ -161,7 +238,7 @@ def _log_odds(count: int, rows: int) -> float:
     return float(np.log((count + 0.5) / (rows - count + 0.5)))
 
 
-FITS: dict[str, Callable[[np.ndarray, np.ndarray, int, float, float], Head]] = {
+FITS: dict[str, Callable[..., Head]] = {
     "classification": _fit_classes,
     "multi_label": _fit_labels,
     "regression": _fit_numbers,

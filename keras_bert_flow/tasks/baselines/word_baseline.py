@@ -1,5 +1,6 @@
 """TF-IDF baseline: a linear model without a network, chosen by cross-validation on the training table."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,8 @@ import numpy as np
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from keras_bert_flow.tasks.baselines.word_features import WordFeatures, Words
+from keras_bert_flow.tasks.baselines.word_features import MOST_FEATURES, WordFeatures, Words
+from keras_bert_flow.tasks.baselines.work_limits import Limits, limit_words, quiet_fits
 from keras_bert_flow.tasks.core.task import Prediction, Task
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
@@ -32,6 +34,9 @@ MOST_DECISIONS = 300_000  # rows times labels in the cross-validation of a multi
 MOST_ITERATIONS = 200
 NEVER = -25.0  # logit of a class or label that no training row has: a probability of 1e-11
 SHORTEST = 8  # tokens: examples are encoded only for their labels
+CHOOSING_FITS = 20  # that the cross-validation costs as much as: thirty, of two thirds of the rows
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,9 @@ def answer_from_words(
     decoded and scored like those of a network.
     It is fitted on all training rows up to 100 million characters, on a random subset of a larger table, and chosen on
     at most 10,000 rows (5,000 pairs) and 10 million characters. With fewer than two classes, or without any word, it
-    predicts `task.guess`.
+    predicts `task.guess`. With tens of classes or more the memory and the work are bounded too, to 1 GB and about a
+    minute: see `work_limits`. What is less for that is said in a warning and stands in `settings`; with so many classes
+    that even the most frequent words do not fit, the baseline is left out, and the result is None.
 
     Args:
         task: a task with learnt labels.
@@ -71,25 +78,60 @@ def answer_from_words(
     if task.kind not in FITS:
         return None
     rng = np.random.default_rng(seed)
-    fitted = _subset(training, len(training), MOST_CHARACTERS, rng)
+    outputs = _count_outputs(task, training)
+    limits = limit_words(training, outputs, MOST_FEATURES, MOST_ITERATIONS, CHOOSING_FITS)
+    if not limits.rows:
+        _logger.warning("The TF-IDF baseline is left out: %s classes or labels are too many for it.", f"{outputs:,}")
+        return None
+    fitted = _subset(training, min(len(training), limits.rows), MOST_CHARACTERS, rng)
     most = MOST_CHOOSING_ROWS if training[0].text_pair is None else MOST_CHOOSING_PAIRS
     if task.kind == "multi_label":
         most = min(most, max(1000, MOST_DECISIONS // len(task.labels)))
-    chosen_with = _subset(fitted, most, MOST_CHOOSING_CHARACTERS, rng)
+    limited = _describe_limits(limits, len(training), most, outputs)
+    if limited:
+        _logger.warning("The TF-IDF baseline for %s", limited)
+    chosen_with = _subset(fitted, min(most, max(1, limits.choosing_rows)), MOST_CHOOSING_CHARACTERS, rng)
     if len(chosen_with) < LEAST_ROWS:
         strengths = STRENGTHS[task.kind]
         chosen_with, longest, strength, score = [], LONGEST[0], strengths[len(strengths) // 2], None
     else:
-        longest, strength, score = choose(task, chosen_with, rng)
-    model = _Model(task, fitted, longest)
+        longest, strength, score = choose(task, chosen_with, rng, limits)
+    model = _Model(task, fitted, longest, limits)
     predictions = {
         name: model.predict(examples, model.transform(examples), strength) for name, examples in tables.items()
     }
     counts = {"choosing_examples": len(chosen_with), "fitted_examples": len(fitted)}
+    if limited:
+        counts |= {"features": limits.features, "iterations": limits.iterations}
     return WordAnswers(predictions, {"longest": longest, "strength": strength, "score": score} | counts)
 
 
-def choose(task: Task, examples: Sequence[TextExample], rng: np.random.Generator) -> tuple[int, float, float]:
+def _count_outputs(task: Task, training: Sequence[TextExample]) -> int:
+    """Return the number of weights per word: of a class, or of a label, of which each has a model of its own."""
+    if task.kind != "classification":
+        return max(1, len(task.labels))
+    classes = len({example.label for example in training})
+    return 1 if classes <= 2 else classes
+
+
+def _describe_limits(limits: Limits, rows: int, most: int, outputs: int) -> str:
+    """Return what the limits take away; empty if nothing."""
+    found = []
+    if limits.rows < rows:
+        found.append(f"is fitted on {limits.rows:,} of {rows:,} rows")
+    if limits.features < MOST_FEATURES:
+        found.append(f"has {limits.features:,} words")
+    if limits.iterations < MOST_ITERATIONS:
+        found.append(f"stops after {limits.iterations} iterations")
+    if limits.choosing_rows < min(most, rows):
+        rows_ = f"is chosen by {limits.choosing_rows:,} rows" if limits.choosing_rows else "has default settings"
+        found.append(rows_)
+    return f"{outputs:,} classes or labels {', '.join(found)}, to stay within a minute and 1 GB." if found else ""
+
+
+def choose(
+    task: Task, examples: Sequence[TextExample], rng: np.random.Generator, limits: Limits
+) -> tuple[int, float, float]:
     """Return the n-gram length and strength with the highest mean of the main metric over the folds, and that mean."""
     folds = assign_folds(_targets(task, examples), rng)
     strengths = STRENGTHS[task.kind]
@@ -98,7 +140,7 @@ def choose(task: Task, examples: Sequence[TextExample], rng: np.random.Generator
         training = [example for example, number in zip(examples, folds, strict=True) if number != fold]
         held_out = [example for example, number in zip(examples, folds, strict=True) if number == fold]
         for row, longest in enumerate(LONGEST):
-            model = _Model(task, training, longest)
+            model = _Model(task, training, longest, limits)
             asked = model.transform(held_out)
             for column, strength in enumerate(strengths):
                 found = task.score(held_out, model.predict(held_out, asked, strength))
@@ -120,13 +162,13 @@ def assign_folds(targets: np.ndarray, rng: np.random.Generator, count: int = FOL
 class _Model:
     """The features of a training table, and predictions from them at any regularisation strength."""
 
-    def __init__(self, task: Task, training: Sequence[TextExample], longest: int):
-        self._task, self._training = task, training
+    def __init__(self, task: Task, training: Sequence[TextExample], longest: int, limits: Limits):
+        self._task, self._training, self._iterations = task, training, limits.iterations
         self._targets = _targets(task, training)
         words = [_words(example) for example in training]
         has_words = any(text for pair in words for text in pair)
         is_constant = task.kind == "classification" and len(np.unique(self._targets)) < 2
-        self._features = None if is_constant or not has_words else WordFeatures(longest).fit(words)
+        self._features = None if is_constant or not has_words else WordFeatures(longest, limits.features).fit(words)
         self._rows = self._features.transform(words) if self._features else None
 
     def transform(self, examples: Sequence[TextExample]) -> sparse.csr_matrix | None:
@@ -137,30 +179,31 @@ class _Model:
         """Predict examples from what `transform` returns for them."""
         if asked is None:
             return self._task.guess(self._training, examples)
-        logits = FITS[self._task.kind](self._task, self._rows, self._targets, asked, strength)
+        with quiet_fits():
+            logits = FITS[self._task.kind](self._task, self._rows, self._targets, asked, strength, self._iterations)
         return self._task.decode({"logits": logits}, _encode(self._task, examples), examples)
 
 
-def _fit_classes(task: Task, rows, targets: np.ndarray, asked, strength: float) -> np.ndarray:
-    model = LogisticRegression(C=strength, max_iter=MOST_ITERATIONS).fit(rows, targets)
+def _fit_classes(task: Task, rows, targets: np.ndarray, asked, strength: float, iterations: int) -> np.ndarray:
+    model = LogisticRegression(C=strength, max_iter=iterations).fit(rows, targets)
     logits = np.full((asked.shape[0], len(task.labels)), NEVER)
     logits[:, model.classes_] = model.predict_log_proba(asked).clip(NEVER)
     return logits
 
 
-def _fit_labels(task: Task, rows, targets: np.ndarray, asked, strength: float) -> np.ndarray:
+def _fit_labels(task: Task, rows, targets: np.ndarray, asked, strength: float, iterations: int) -> np.ndarray:
     columns = []
     for marks in targets.T:
         if np.ptp(marks) == 0:  # no row, or every row, has the label
             columns.append(np.full(asked.shape[0], -NEVER if marks[0] else NEVER))
         else:
-            model = LogisticRegression(C=strength, solver="liblinear", max_iter=MOST_ITERATIONS, random_state=0)
+            model = LogisticRegression(C=strength, solver="liblinear", max_iter=iterations, random_state=0)
             columns.append(model.fit(rows, marks).decision_function(asked))
     return np.stack(columns, axis=1)
 
 
-def _fit_numbers(task: Task, rows, targets: np.ndarray, asked, strength: float) -> np.ndarray:
-    model = Ridge(alpha=1 / strength, solver="sparse_cg", max_iter=MOST_ITERATIONS)
+def _fit_numbers(task: Task, rows, targets: np.ndarray, asked, strength: float, iterations: int) -> np.ndarray:
+    model = Ridge(alpha=1 / strength, solver="sparse_cg", max_iter=iterations)
     return model.fit(rows, targets.astype(np.float64)).predict(asked)
 
 

@@ -23,10 +23,12 @@ class WordFeatures(TransformerMixin, BaseEstimator):
 
     Args:
         longest: most words of an n-gram.
+        most_features: most words and n-grams, the most frequent ones; a quarter as many for pairs.
     """
 
-    def __init__(self, longest: int = 1):
+    def __init__(self, longest: int = 1, most_features: int = MOST_FEATURES):
         self.longest = longest
+        self.most_features = most_features
 
     def fit(self, texts: Sequence[Words], y=None) -> "WordFeatures":
         """Learn the vocabulary; raises ValueError if no text has a word."""
@@ -37,7 +39,7 @@ class WordFeatures(TransformerMixin, BaseEstimator):
             lowercase=False,
             sublinear_tf=True,
             ngram_range=(1, self.longest),
-            max_features=MOST_FEATURES // (4 if is_pair else 1),
+            max_features=self.most_features // (4 if is_pair else 1),
         )
         self.vectorizer_.fit(text for pair in texts for text in pair if text is not None)
         return self

@@ -121,13 +121,13 @@ class Classification(ClassificationSettings, Task):
         labels, answers = self._pair_ids(examples, predictions)
         if self.main_metric == "accuracy":
             return mean_measure(labels == answers)
-        pairs = labels * len(self.labels) + answers
+        pairs = labels.astype(np.int64) * len(self.labels) + answers
 
         def measure(chosen: np.ndarray) -> float:
             if self.main_metric == "matthews":
-                counts = np.bincount(pairs[chosen])
-                found = np.flatnonzero(counts)  # one entry per pair: faster in scikit-learn than all examples
-                return matthews(*np.divmod(found, len(self.labels)), counts[found])
+                # One entry per pair is faster in scikit-learn than all examples.
+                found, counts = np.unique(pairs[chosen], return_counts=True)
+                return matthews(*np.divmod(found, len(self.labels)), counts)
             classes = count_classes(labels[chosen], answers[chosen], len(self.labels))
             return classes[1].f1 if self.main_metric == "f1_positive" else macro_f1(classes)
 

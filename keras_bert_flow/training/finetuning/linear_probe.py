@@ -1,5 +1,6 @@
 """Linear probing: fit a new head to the outputs of the frozen encoder, before fine-tuning both."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,10 +10,12 @@ import numpy as np
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
 from keras_bert_flow.models.reentrant import ReentrantModel
-from keras_bert_flow.tasks.baselines.linear_head import MOST_ROWS, Head, add_directions, fit_head, spread_rows
+from keras_bert_flow.tasks.baselines.linear_head import MOST_ROWS, Start, add_directions, fit_start, spread_rows
 from keras_bert_flow.tasks.core.features import Features
 
 HEAD = "classifier"  # name of the dense layer
+
+_logger = logging.getLogger(__name__)
 
 
 class LinearProbe:
@@ -42,6 +45,8 @@ class LinearProbe:
     def start_head(self, features: Features, max_widths: int, seed: int) -> None:
         """Set kernel and bias of the head to those fitted to the vectors of the training rows.
 
+        The head stays new if the fitted one is no better start; see `fit_start`. A warning says so.
+
         Args:
             features: the training rows, with labels; at most `MOST_ROWS` of them, evenly spaced, are used.
             max_widths: as for `predict_features`.
@@ -54,18 +59,23 @@ class LinearProbe:
         labels, outputs = rows.labels[ONLY_OUTPUT], self._layer.units
         rng = np.random.default_rng(seed)
         if self._label_words:
-            kernel, bias = self._fit_towards_words(vectors, labels, rng)
+            start = self._fit_towards_words(vectors, labels, rng)
         else:
-            kernel, bias = fit_head(self._kind, vectors, labels, outputs, rng)
+            start = fit_start(self._kind, vectors, labels, outputs, rng)
+        if start.reason:
+            _logger.warning("`finetuning.head_start`: %s", start.reason)
+        if start.head is None:
+            return
+        kernel, bias = start.head
         self._layer.kernel.assign(kernel.astype(np.float32))
         self._layer.bias.assign(bias.astype(np.float32))
 
-    def _fit_towards_words(self, vectors: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Head:
+    def _fit_towards_words(self, vectors: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Start:
         table = read_variable(self._table)
         words = np.stack([table[list(ids)].mean(axis=0) for ids in self._label_words], axis=1)  # (hidden, classes)
         both = add_directions(vectors, words)
-        kernel, bias = fit_head(self._kind, vectors @ both, labels, self._layer.units, rng)
-        return both @ kernel, bias
+        start = fit_start(self._kind, vectors @ both, labels, self._layer.units, rng)
+        return start if start.head is None else replace(start, head=(both @ start.head[0], start.head[1]))
 
 
 def _take_rows(features: Features, rows: np.ndarray) -> Features:
