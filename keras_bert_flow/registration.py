@@ -69,6 +69,7 @@ REGISTERED = {
         "SquaredError",
         "TagLoss",
         "TagAccuracy",
+        "LabelLoss",
         "LabelAccuracy",
         "BinaryTokenLoss",
         "BinaryTokenAccuracy",

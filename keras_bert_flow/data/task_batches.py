@@ -39,6 +39,7 @@ class TaskBatches:
         compiles_shapes: whether each shape takes time to compile. If so, there are few widths, and the last batch of an
             epoch is padded with rows of weight 0. Otherwise a batch, or a part of one, is as wide as its longest row,
             and its rows are sorted by length, for `layers.packing`.
+        plain_weights: weight 1 for each real row or labelled token, for the means of an evaluation.
     Attributes:
         steps_per_epoch: batches per epoch.
         mean_positions: mean number of token positions per batch, padding included.
@@ -55,6 +56,7 @@ class TaskBatches:
         group_by_length: bool = False,
         accumulate_batches: int = 1,
         compiles_shapes: bool = True,
+        plain_weights: bool = False,
     ):
         if not len(features) or not features.labels:
             raise ValueError("Training needs rows with labels. Received: none. Give a table with examples.")
@@ -65,6 +67,7 @@ class TaskBatches:
         self.group_by_length = group_by_length
         self.accumulate_batches = accumulate_batches
         self.compiles_shapes = compiles_shapes
+        self.plain_weights = plain_weights
         self.steps_per_epoch = -(-len(features) // batch_size)
         self._lengths, self._labelled_tokens = features.lengths, features.labelled_tokens
         self._groups = choose_widths(self._lengths, max_widths, features.sequence_length) if group_by_length else ()
@@ -105,6 +108,8 @@ class TaskBatches:
 
     def _weigh(self, rows: np.ndarray) -> float:
         """Return the weight of each row of a batch without filler, or of each labelled token."""
+        if self.plain_weights:
+            return 1.0
         if self._labelled_tokens.any():
             counts = self._labelled_tokens
             tokens = counts.sum() / self.steps_per_epoch if self.group_by_length else counts[rows].sum()
@@ -136,8 +141,15 @@ def task_dataset(
             batches and losses with sum reduction; `steps_per_epoch` of `fit` counts parts.
     """
     options = (max_widths, group_by_length, accumulate_batches, compiles_shapes)
-    batches = TaskBatches(features, batch_size, seed, *options)
-    return read_batches(batches, start_step)
+    dataset = read_batches(TaskBatches(features, batch_size, seed, *options), start_step)
+
+    def plain_weights() -> grain.IterDataset:
+        """Return the same batches for `evaluate`, in which no weight depends on the rest of its batch."""
+        return read_batches(TaskBatches(features, batch_size, seed, *options, plain_weights=True), start_step)
+
+    # An attribute, as Grain datasets are made by functions; `ModelWithHead.evaluate` looks for it.
+    dataset.plain_weights = plain_weights
+    return dataset
 
 
 def read_batches(batches: TaskBatches, start_step: int = 0) -> grain.IterDataset:

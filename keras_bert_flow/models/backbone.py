@@ -95,6 +95,11 @@ class Backbone(ReentrantModel):
         """Write a model directory; see `conversion.model_directory.save_model_directory`."""
         save_preset(self, path, **details)
 
+    def list_id_sizes(self):
+        """Return input name → the number of ids that its table has, None for places in a row."""
+        sizes = {"token_ids": self.vocabulary_size, "mask_positions": None}
+        return sizes | ({"segment_ids": self.shape.num_segments} if self.shape.num_segments > 1 else {})
+
     def embed(self, token_ids, segment_ids):
         """Return the output of the embeddings, (batch, length, embedding), for a second encoder that shares them."""
         return self.get_layer("embeddings")(self.token_embedding(token_ids), segment_ids)

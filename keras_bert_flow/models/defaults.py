@@ -26,6 +26,8 @@ def share_logits(labels, logits):
 class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     """Sparse categorical cross-entropy of logits, computed by rows; labels that share logits each have a loss.
 
+    A label that is no class has the loss NaN, on every backend, unless its weight is 0.
+
     Outputs with one number per position, (batch, positions, 1), are taken as losses that the model has computed itself.
 
     Keras passes three-dimensional logits to PyTorch with the vocabulary as the middle axis, which takes twice as long,
@@ -35,9 +37,18 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     def __init__(self, from_logits=True, **kwargs):
         super().__init__(from_logits=from_logits, **kwargs)
 
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return super().__call__(_leave_out(y_true, sample_weight), y_pred, sample_weight)
+
     def call(self, y_true, y_pred):
         if len(y_pred.shape) == 3 and y_pred.shape[-1] == 1:
             return y_pred[..., 0]
+        is_class = find_classes(y_true, ops.shape(y_pred)[-1])
+        losses = self._find_entropies(ops.where(is_class, y_true, ops.zeros_like(y_true)), y_pred)
+        is_class = ops.reshape(is_class, ops.shape(losses))
+        return ops.where(is_class, losses, ops.cast(float("nan"), losses.dtype))
+
+    def _find_entropies(self, y_true, y_pred):
         if share_logits(y_true, y_pred):
             logits = ops.convert_to_tensor(y_pred)[:, 0]  # (batch, classes)
             picked = ops.take_along_axis(logits, ops.cast(y_true, "int32"), axis=-1)
@@ -51,6 +62,24 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
         else:
             losses = _cross_entropies(labels, logits)
         return ops.reshape(losses, ops.shape(y_pred)[:-1])
+
+
+def find_classes(labels, count):
+    """Return which integer labels are classes, from 0 to `count` - 1, bool."""
+    labels = ops.convert_to_tensor(labels)
+    return ops.logical_and(labels >= 0, labels < ops.cast(count, labels.dtype))
+
+
+def _leave_out(labels, weights):
+    """Return labels with 0 in place of those without a weight, which may be of no class."""
+    if weights is None:
+        return labels
+    labels, weights = ops.convert_to_tensor(labels), ops.convert_to_tensor(weights)
+    if len(weights.shape) > len(labels.shape):
+        weights = ops.reshape(weights, ops.shape(labels))
+    while len(weights.shape) < len(labels.shape):
+        weights = ops.expand_dims(weights, -1)
+    return ops.where(ops.equal(weights, 0), ops.zeros_like(labels), labels)
 
 
 def token_loss(is_sum=False):
@@ -84,6 +113,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
         numbers = ops.arange(y_pred.shape[-1], dtype="int32")
         is_before = ops.logical_or(y_pred > picked, ops.logical_and(y_pred == picked, numbers < labels))
         is_first = ops.logical_not(ops.any(is_before, axis=-1))
+        is_first = ops.logical_and(is_first, find_classes(labels, y_pred.shape[-1])[..., 0])
         return keras.metrics.Mean.update_state(self, ops.cast(is_first, self.dtype), sample_weight)
 
 

@@ -37,6 +37,19 @@ class TagAccuracy(TokenAccuracy):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
+class LabelLoss(keras.losses.BinaryCrossentropy):
+    """Binary cross-entropy of multi-label logits, averaged over labels; NaN for a label outside 0 to 1."""
+
+    def __init__(self, from_logits=True, reduction="mean_with_sample_weight", **kwargs):
+        super().__init__(from_logits=from_logits, reduction=reduction, **kwargs)
+
+    def call(self, y_true, y_pred):
+        losses = super().call(y_true, y_pred)
+        is_valid = ops.all(ops.logical_and(y_true >= 0, y_true <= 1), axis=-1)
+        return ops.where(is_valid, losses, ops.cast(float("nan"), losses.dtype))
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
 class LabelAccuracy(keras.metrics.Mean):
     """Binary accuracy of multi-label logits, with threshold 0; Keras' own does not take logits."""
 

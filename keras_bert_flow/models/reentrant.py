@@ -7,7 +7,6 @@ import keras
 from keras_bert_flow.backends.stateless_loops import StatelessLoops, make_test_function
 
 
-@keras.saving.register_keras_serializable(package="keras_bert_flow")
 class ReentrantModel(keras.Model):
     """Functional model that several threads may call, `predict` and `evaluate`, on every backend.
 
@@ -52,5 +51,5 @@ class ReentrantModel(keras.Model):
     def make_test_function(self, force=False):
         if self._loops is None:
             super().make_test_function(force)
-        elif self.test_function is None or force:
+        elif force or getattr(self, "test_function", None) is None:
             self.test_function = make_test_function(self)

@@ -1,22 +1,30 @@
 """Base class of models with a head: defaults of `compile`, config, model directories."""
 
+from collections.abc import Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_bert_flow.backends.batches import take_batches
+from keras_bert_flow.backends.checked_batches import check_source
 from keras_bert_flow.layers.dropout import Dropout
 from keras_bert_flow.layers.initializers import normal
 from keras_bert_flow.layers.lora import OutputDense
 from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone
+from keras_bert_flow.models.batch_checks import check_ids, check_labels, class_rule
+from keras_bert_flow.models.dataset_losses import DatasetLosses
 from keras_bert_flow.models.decay_exclusions import OptimizerWithExclusions, list_undecayed
 from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.lora import LORA, describe_lora, restore_lora
+from keras_bert_flow.models.losses import BinaryTokenLoss, LabelLoss, SquaredError
 from keras_bert_flow.models.preset import load_preset, save_preset
 from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
 from keras_bert_flow.models.reentrant import ReentrantModel
 
+KNOWN_LOSSES = (keras.losses.SparseCategoricalCrossentropy, SquaredError, LabelLoss, BinaryTokenLoss)
 COMPILES_SHAPES = keras.backend.backend() != "torch"  # whether training compiles each new shape
 
 
@@ -44,6 +52,8 @@ class ModelWithHead(ReentrantModel):
     has_one_width = False  # whether all batches have the same width
     compiles_shapes = property(compiles_shapes)
     settings: Any = ()
+    _dataset_losses: Any = None
+    _has_known_losses = False
 
     def __init__(self, backbone, inputs, outputs, name):
         super().__init__(inputs=inputs, outputs=outputs, name=name)
@@ -70,6 +80,26 @@ class ModelWithHead(ReentrantModel):
         """Return the default metrics, or a dict of them by output; they are weighted like the loss."""
         raise NotImplementedError
 
+    def make_rules(self, x):
+        """Return the `batch_checks.Rule` of the labels of each output of the default losses, given the inputs."""
+        if not isinstance(self.output, Mapping):
+            return {}
+        return {name: class_rule(output.shape[-1]) for name, output in self.output.items() if output.shape[-1] != 1}
+
+    def check_batch(self, x, y=None, sample_weight=None):
+        """Check ids and labels that are in the memory of the host.
+
+        Raises:
+            ValueError: an id or a label does not exist; the message has the first one.
+        """
+        check_ids(x, self.backbone.list_id_sizes())
+        if y is None or not self._has_known_losses or not isinstance(x, Mapping):
+            return
+        for name, rule in self.make_rules(x).items():
+            labels, weights = (each.get(name) if isinstance(each, Mapping) else each for each in (y, sample_weight))
+            if labels is not None:
+                check_labels(labels, weights, rule)
+
     def compile(self, optimizer=None, loss=None, *, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):
         """Compile the model. Defaults: AdamW, `make_losses()` and `make_metrics()`."""
         is_default = loss is None and loss_weights is None
@@ -82,6 +112,10 @@ class ModelWithHead(ReentrantModel):
             **kwargs,
         )
         self._auto_scale_loss = kwargs.get("auto_scale_loss", True)
+        chosen = self.loss if loss is None else loss
+        weights = self.default_loss_weights if is_default else loss_weights
+        self._has_known_losses = all(isinstance(each, KNOWN_LOSSES) for each in keras.tree.flatten(chosen))
+        self._dataset_losses = DatasetLosses.make(chosen, weights) if loss is None or self._has_known_losses else None
 
     def get_compile_config(self):
         """Return the compile config, so that training can continue from a `.keras` file.
@@ -102,15 +136,111 @@ class ModelWithHead(ReentrantModel):
         if self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
 
-    def fit(self, x=None, *args, **kwargs):
-        """Train like `keras.Model.fit`, and support Grain datasets with batches of several widths on TensorFlow."""
-        if "validation_data" in kwargs:
-            kwargs["validation_data"] = take_batches(kwargs["validation_data"], self.has_one_width)
-        return super().fit(take_batches(x, self.has_one_width), *args, **kwargs)
+    def fit(self, x=None, y=None, *args, **kwargs):
+        """Train like `keras.Model.fit`, and support Grain datasets with batches of several widths on TensorFlow.
 
-    def evaluate(self, x=None, *args, **kwargs):
-        """Evaluate like `keras.Model.evaluate`, with the same datasets as `fit`."""
-        return super().evaluate(take_batches(x, self.has_one_width), *args, **kwargs)
+        Raises:
+            ValueError: an id or a label does not exist.
+        """
+        if (validation := kwargs.get("validation_data")) is not None:
+            parts = keras.utils.unpack_x_y_sample_weight(validation) if isinstance(validation, tuple) else (validation,)
+            with self._checked(*parts) as checked:
+                kwargs["validation_data"] = (checked, *parts[1:]) if isinstance(validation, tuple) else checked
+                return self._fit(x, y, *args, **kwargs)
+        return self._fit(x, y, *args, **kwargs)
+
+    def _fit(self, x, y, *args, **kwargs):
+        with self._checked(x, y, kwargs.get("sample_weight"), is_training=True) as x:
+            return super().fit(x, y, *args, **kwargs)
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        """Evaluate like `keras.Model.evaluate`, with the same datasets as `fit`.
+
+        The default losses are the weighted means over all rows, or labelled tokens, of the dataset, as the metrics are,
+        where Keras averages the means of batches, filler rows of weight 0 included.
+
+        Raises:
+            ValueError: an id or a label does not exist.
+        """
+        if any(name.startswith("_") for name in kwargs):  # inside `fit`, which has looked at the batches
+            return super().evaluate(x, y, *args, **kwargs)
+        self._build_losses()
+        with self._checked(x, y, kwargs.get("sample_weight")) as x:
+            return super().evaluate(x, y, *args, **kwargs)
+
+    def train_on_batch(self, x, y=None, sample_weight=None, *args, **kwargs):
+        self.check_batch(x, y, sample_weight)
+        return super().train_on_batch(x, y, sample_weight, *args, **kwargs)
+
+    def test_on_batch(self, x, y=None, sample_weight=None, *args, **kwargs):
+        self.check_batch(x, y, sample_weight)
+        self._build_losses()
+        return super().test_on_batch(x, y, sample_weight, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        with self._checked(x) as x:
+            return super().predict(x, *args, **kwargs)
+
+    def predict_on_batch(self, x):
+        check_ids(x, self.backbone.list_id_sizes())
+        return super().predict_on_batch(x)
+
+    def test_step(self, *given):
+        """Measure a batch; like `keras.Model.test_step`, but the losses are weighted by their sample weights."""
+        if self._dataset_losses is None:
+            return super().test_step(*given)
+        *state, data = given
+        if not state:
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+            return self._measure(x, y, self(x, training=False), sample_weight)
+        (trainable, non_trainable, metrics), (x, y, sample_weight) = (
+            *state,
+            keras.utils.unpack_x_y_sample_weight(data),
+        )
+        y_pred, non_trainable = self.stateless_call(trainable, non_trainable, x, training=False)
+        pairs = list(zip(self.metrics_variables, metrics, strict=True))
+        with keras.StatelessScope(state_mapping=pairs) as scope:
+            logs = self._measure(x, y, y_pred, sample_weight)
+        return logs, (trainable, non_trainable, [scope.get_current_value(variable) for variable, _ in pairs])
+
+    def _measure(self, x, y, y_pred, sample_weight):
+        self._dataset_losses.update(self.metrics, self.number_labels(y, y_pred), y_pred, sample_weight)
+        return self.compute_metrics(x, y, y_pred, sample_weight)
+
+    def number_labels(self, y, y_pred):
+        """Return the labels for the loss, which may be made here where none are given."""
+        return y
+
+    def _build_losses(self):
+        """Create the metrics of single losses, which Keras does in a step that computes them its way."""
+        if self._dataset_losses is None or self._dataset_losses.are_built(self.metrics):
+            return
+        shapes = {name: [size or 1 for size in output.shape] for name, output in self.output.items()}
+        outputs = {name: np.zeros(shape, "float32") for name, shape in shapes.items()}
+        labels = {name: np.zeros(output.shape[:-1], "int32") for name, output in outputs.items()}
+        self.compute_loss(y=labels, y_pred=outputs)
+        self.reset_metrics()
+
+    @contextmanager
+    def _checked(self, x, y=None, sample_weight=None, is_training=False):
+        """Yield batches that are checked when they are read; errors are raised as they are, whichever thread reads."""
+        errors = []
+
+        def check(*batch):
+            try:
+                self.check_batch(*batch)
+            except ValueError as error:
+                errors.append(error)
+                raise
+
+        if not is_training:
+            x = getattr(x, "plain_weights", lambda: x)()
+        try:
+            yield take_batches(check_source(x, y, sample_weight, check), self.has_one_width)
+        except Exception:
+            if errors:
+                raise errors[0] from None
+            raise
 
     @classmethod
     def from_preset(cls, path, **overrides):

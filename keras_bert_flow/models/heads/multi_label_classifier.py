@@ -2,9 +2,10 @@
 
 import keras
 
+from keras_bert_flow.models.batch_checks import Rule
 from keras_bert_flow.models.heads.labelled import ModelWithClasses
 from keras_bert_flow.models.heads.text_pooling import pool_text, with_pooling
-from keras_bert_flow.models.losses import LabelAccuracy
+from keras_bert_flow.models.losses import LabelAccuracy, LabelLoss
 from keras_bert_flow.models.poolings import CLS
 from keras_bert_flow.models.saved_as import CLASSES, CLASSIFIER_HEAD, TEXT_POOLING, SavedAs
 from keras_bert_flow.models.with_head import make_inputs
@@ -45,10 +46,13 @@ class MultiLabelClassifier(ModelWithClasses):
         self.saved_as = with_pooling(self.saved_as, pooling)
 
     def make_losses(self):
-        return keras.losses.BinaryCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+        return LabelLoss()
 
     def make_metrics(self):
         return [LabelAccuracy(name="accuracy")]
+
+    def make_rules(self, x):
+        return {None: Rule("labels", 0, 1, "Give each text a 0 or a 1 for each label.", is_whole=False)}
 
     def get_config(self):
         return super().get_config() | {"pooling": self.pooling}

@@ -2,8 +2,10 @@
 
 import keras
 
+from keras_bert_flow.backends.checked_batches import as_host_array
 from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts
 from keras_bert_flow.models.backbone import require_pooler
+from keras_bert_flow.models.batch_checks import position_rule
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, classify, encode, make_inputs
@@ -39,6 +41,10 @@ class MultipleChoice(ModelWithHead):
 
     def make_metrics(self):
         return [token_accuracy()]
+
+    def make_rules(self, x):
+        mask = as_host_array(x.get("padding_mask"))
+        return {} if mask is None else {None: position_rule("choices", (mask != 0).any(axis=-1))}
 
     def get_config(self):
         return super().get_config() | {"dropout_rate": self.dropout_rate}

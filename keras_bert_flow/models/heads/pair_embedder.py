@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bert_flow.layers.groups import MergeTexts, SplitTexts
 from keras_bert_flow.models.backbone import refuse_pooler
+from keras_bert_flow.models.batch_checks import Rule
 from keras_bert_flow.models.heads.text_embedder import TextEmbedder, embed
 from keras_bert_flow.models.pair_losses import ContrastiveAccuracy, ContrastiveLoss, CosineError, CosineLoss
 from keras_bert_flow.models.saved_as import POOLING, SavedAs
@@ -73,11 +74,15 @@ class PairEmbedder(ModelWithHead):
         is_cosine = self.objective == COSINE
         return [CosineError(name="root_mean_squared_error") if is_cosine else ContrastiveAccuracy(name="accuracy")]
 
+    def make_rules(self, x):
+        remedy = "Divide the scores of the table by the highest one."
+        return {None: Rule("cosines", -1, 1, remedy, is_whole=False)} if self.objective == COSINE else {}
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        return super().compute_loss(x, self._number(y, y_pred), y_pred, sample_weight, training=training)
+        return super().compute_loss(x, self.number_labels(y, y_pred), y_pred, sample_weight, training=training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        return super().compute_metrics(x, self._number(y, y_pred), y_pred, sample_weight)
+        return super().compute_metrics(x, self.number_labels(y, y_pred), y_pred, sample_weight)
 
     def get_config(self):
         return super().get_config() | {
@@ -87,7 +92,7 @@ class PairEmbedder(ModelWithHead):
             "normalize": self.normalize,
         }
 
-    def _number(self, y, y_pred):
+    def number_labels(self, y, y_pred):
         """Return the labels, or for contrastive training without labels a distinct id for each text."""
         if y is not None or self.objective != CONTRASTIVE:
             return y

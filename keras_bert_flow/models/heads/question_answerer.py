@@ -2,8 +2,10 @@
 
 import keras
 
+from keras_bert_flow.backends.checked_batches import as_host_array
 from keras_bert_flow.layers.heads import SpanScores
 from keras_bert_flow.models.backbone import refuse_pooler
+from keras_bert_flow.models.batch_checks import position_rule
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.saved_as import SPAN_HEAD, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs, project
@@ -41,3 +43,11 @@ class QuestionAnswerer(ModelWithHead):
 
     def make_metrics(self):
         return {"start": [token_accuracy()], "end": [token_accuracy()]}
+
+    def make_rules(self, x):
+        mask = as_host_array(x.get("padding_mask"))
+        if mask is None:
+            return {}
+        is_real = mask != 0
+        is_real[:, :1] = True  # the place of no answer, also in an empty row
+        return {name: position_rule(f"{name} labels", is_real) for name in ("start", "end")}

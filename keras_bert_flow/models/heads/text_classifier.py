@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_bert_flow.models.batch_checks import class_rule
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.heads.labelled import ModelWithClasses
 from keras_bert_flow.models.heads.text_pooling import pool_text, with_pooling
@@ -46,6 +47,9 @@ class TextClassifier(ModelWithClasses):
 
     def make_metrics(self):
         return [token_accuracy()]
+
+    def make_rules(self, x):
+        return {None: class_rule(self.num_classes)}
 
     def get_config(self):
         return super().get_config() | {"pooling": self.pooling}

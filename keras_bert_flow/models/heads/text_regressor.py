@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_bert_flow.models.batch_checks import Rule
 from keras_bert_flow.models.heads.text_pooling import pool_text, with_pooling
 from keras_bert_flow.models.losses import SquaredError
 from keras_bert_flow.models.poolings import CLS
@@ -44,6 +45,9 @@ class TextRegressor(ModelWithHead):
 
     def make_metrics(self):
         return [keras.metrics.RootMeanSquaredError()]
+
+    def make_rules(self, x):
+        return {None: Rule("numbers", None, None, "Correct or leave out the row.", is_whole=False)}
 
     def get_config(self):
         return super().get_config() | {"dropout_rate": self.dropout_rate, "pooling": self.pooling}

@@ -3,6 +3,7 @@
 import keras
 
 from keras_bert_flow.models.backbone import refuse_pooler
+from keras_bert_flow.models.batch_checks import tag_rule
 from keras_bert_flow.models.heads.labelled import ModelWithClasses
 from keras_bert_flow.models.losses import TagAccuracy, TagLoss
 from keras_bert_flow.models.saved_as import CLASSES, CLASSIFIER_HEAD, SavedAs
@@ -38,3 +39,6 @@ class TokenClassifier(ModelWithClasses):
 
     def make_metrics(self):
         return [TagAccuracy(name="accuracy")]
+
+    def make_rules(self, x):
+        return {None: tag_rule(self.num_classes)}

@@ -1,0 +1,110 @@
+"""Check the ids and labels of batches on the host, before a device reads them.
+
+What a device does with an id that a table does not have differs: JAX returns NaN, TensorFlow takes the nearest, PyTorch
+raises or ends the process. Here it is the same one-line error on every backend, and no step waits for its device: only
+arrays in the memory of the host are looked at, once where all are given at once, else batch by batch as they are read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.backends.checked_batches import as_host_array
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the labels of an output may be.
+
+    Attributes:
+        noun: plural, for messages.
+        low, high: bounds, both included; None for none.
+        is_whole: whether labels are whole numbers.
+        remedy: a sentence.
+        is_real: bool, (batch, places): which places a label may name; None for all.
+    """
+
+    noun: str
+    low: float | None
+    high: float | None
+    remedy: str
+    is_whole: bool = True
+    is_real: np.ndarray | None = None
+
+
+def class_rule(count: int) -> Rule:
+    """Return the rule of labels that are class ids."""
+    return Rule(
+        "labels", 0, count - 1, f"Number the {count:,} classes from 0; a label to leave out needs `sample_weight` 0."
+    )
+
+
+def tag_rule(count: int) -> Rule:
+    """Return the rule of token labels, of which those below 0 are none."""
+    return Rule("token labels", None, count - 1, f"Number the {count:,} tags from 0; a token without one has -100.")
+
+
+def position_rule(noun: str, is_real: np.ndarray) -> Rule:
+    """Return the rule of labels that are places in a row, (batch, places)."""
+    return Rule(noun, 0, is_real.shape[1] - 1, "Leave out rows whose answer was cut off.", is_real=is_real)
+
+
+def check_labels(labels: Any, weights: Any, rule: Rule) -> None:
+    """Raise ValueError for the first label of nonzero weight that breaks a rule; labels on a device are not read."""
+    labels = as_host_array(labels)
+    weights = None if weights is None else as_host_array(weights)
+    if labels is None or labels.dtype == object or not labels.size:
+        return
+    with np.errstate(invalid="ignore"):
+        is_wrong = ~np.isfinite(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
+        if rule.is_whole and labels.dtype.kind == "f":
+            is_wrong |= labels != np.floor(labels)
+        if rule.low is not None:
+            is_wrong |= labels < rule.low
+        if rule.high is not None:
+            is_wrong |= labels > rule.high
+    if rule.is_real is not None and not is_wrong.any() and len(rule.is_real) == len(labels):
+        places = labels.reshape(-1).astype(int)
+        is_wrong = ~rule.is_real[np.arange(len(places)), places].reshape(labels.shape)
+    if weights is not None and is_wrong.any():
+        is_wrong = is_wrong & _broadcast(weights != 0, labels.shape)
+    if is_wrong.any():
+        place = tuple(int(axis[0]) for axis in np.nonzero(is_wrong))
+        raise ValueError(
+            f"The {rule.noun} must be {_describe(rule)}. Received: {labels[place]} in row {place[0]}. {rule.remedy}"
+        )
+
+
+def check_ids(x: Any, sizes: Mapping[str, int | None]) -> None:
+    """Raise ValueError for the first input whose ids are not from 0 to its size; None is the width of the row."""
+    if not isinstance(x, Mapping):
+        return
+    for name, size in sizes.items():
+        ids = as_host_array(x.get(name))
+        if ids is None or not ids.size or ids.dtype.kind not in "iuf":
+            continue
+        width = as_host_array(x.get("token_ids"))
+        most = size if size is not None else None if width is None else width.shape[-1]
+        if most and (ids.min() < 0 or ids.max() >= most):
+            place = tuple(int(axis[0]) for axis in np.nonzero((ids < 0) | (ids >= most)))
+            raise ValueError(
+                f"`{name}` must be from 0 to {most - 1:,}. Received: {ids[place]} in row {place[0]}. "
+                "Encode texts with the vocabulary of this model."
+            )
+
+
+def _broadcast(weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if weights.size == np.prod(shape):
+        return weights.reshape(shape)
+    return np.broadcast_to(weights.reshape(weights.shape + (1,) * (len(shape) - weights.ndim)), shape)
+
+
+def _describe(rule: Rule) -> str:
+    kind = "whole numbers" if rule.is_whole else "finite numbers"
+    if rule.is_real is not None:
+        return "the places of real tokens or choices of their rows"
+    if rule.low is None:
+        return kind if rule.high is None else f"{kind} up to {rule.high:,}"
+    return f"{kind} from {rule.low:,} to {rule.high:,}"
