@@ -74,7 +74,7 @@ def run_locally(
     chosen_backend = () if backend is None else (f"backend={backend}",)  # takes precedence over a setting
     parameters = {"config_path": str(config_path), "overrides": [*overrides, *chosen_backend]}
     # On a temporary server nobody would see a flow whose stages are all finished, so none is started.
-    if not chosen and flow == PIPELINE and (report := _find_report(parameters, on_line)):
+    if not chosen and flow == PIPELINE and (report := find_report(parameters, on_line)):
         return report
     if chosen:
         with working("Reaching Prefect's server"):
@@ -147,7 +147,7 @@ def run_flow(
     return Path(text)
 
 
-def _find_report(parameters: dict[str, Any], on_line: Callable[[str], None]) -> Path | None:
+def find_report(parameters: dict[str, Any], on_line: Callable[[str], None]) -> Path | None:
     """Return the path of the report if all stages are finished, and report each as the flow would; else None.
 
     For a large text this is left to the flow, since it would be digested twice.

@@ -102,7 +102,7 @@ def find_chosen_server() -> tuple[str | None, Path]:
     Raises:
         ValueError: Prefect cannot read its settings.
     """
-    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    home = find_home()
     if not _is_something_set(home):
         return None, home
     try:
@@ -115,6 +115,20 @@ def find_chosen_server() -> tuple[str | None, Path]:
             "prefect.toml and .env here, and profiles.toml in $PREFECT_HOME (~/.prefect)."
         ) from None
     return settings.api.url, settings.home
+
+
+def find_home() -> Path:
+    """Return Prefect's home.
+
+    Raises:
+        ValueError: there is no home directory for it.
+    """
+    try:
+        return Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    except RuntimeError:  # no HOME, and the system does not know the user
+        raise ValueError(
+            "Prefect needs a folder for its data. Received: neither HOME nor PREFECT_HOME. Set PREFECT_HOME to one."
+        ) from None
 
 
 def _is_something_set(home: Path) -> bool:

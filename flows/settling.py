@@ -1,5 +1,6 @@
 """Resolve the parameters of a flow, a file and settings, to the one configuration that every stage reads."""
 
+import errno
 import hashlib
 import os
 from collections.abc import Sequence
@@ -70,8 +71,12 @@ def write_config(config: PipelineConfig) -> Path:
     path = local_runs(config) / "configs" / f"{digest}.yaml"
     content = yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode()
     if not path.is_file() or path.read_bytes() != content:
-        make_folder(path.parent, in_store=True)
-        write_atomically(path, content)
+        try:
+            make_folder(path.parent, in_store=True)
+            write_atomically(path, content)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise  # where results may only be read, what is finished is shown, and no command is run
     return path
 
 

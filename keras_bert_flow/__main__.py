@@ -10,24 +10,37 @@ leave_working_directory()  # before anything else is imported
 import atexit  # noqa: E402
 import sys  # noqa: E402
 
+from keras_bert_flow import exit_status  # noqa: E402
 from keras_bert_flow.interrupts import handle_signals, ignore_signals  # noqa: E402
+from keras_bert_flow.terminal import is_output_lost, open_streams, show_exception  # noqa: E402
 
 
 def main() -> None:
     """Run the command line, with signals handled until the interpreter has shut down."""
     handle_signals()
     atexit.register(ignore_signals)  # registered first, so it runs last
+    open_streams()
     if sys.argv[1:] == ["--version"]:  # before the commands are imported, which takes seconds
         from keras_bert_flow.versions import describe_versions
 
         sys.stdout.write(f"{describe_versions()}\n")
-        return
-    from keras_bert_flow.terminal import show_exception
-
+        sys.exit(_tell_lost(None))
     sys.excepthook = show_exception
     from keras_bert_flow.cli import main as run
 
-    run()
+    try:
+        run()
+    except SystemExit as end:
+        sys.exit(_tell_lost(end.code))
+    sys.exit(_tell_lost(None))
+
+
+def _tell_lost(status: object) -> object:
+    """Return the status of the command, of a user's error if what it printed is lost, and say so."""
+    if status or not is_output_lost():
+        return status
+    sys.stderr.write("kbf: Standard output must be open. Received: none, so what was printed is lost. Add >/dev/null\n")
+    return exit_status.USER_ERROR
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,7 @@ KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 resu
 CHUNK_BYTES = 1 << 20
 TEMPORARY_SUFFIX = ".tmp"
 SETTLED_SECONDS = 2.0  # a younger file may change again without a new time stamp, whose resolution is limited
+UNNAMED = (errno.EACCES, errno.EROFS, errno.EIO)  # of a write, which Python raises without the name of the file
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, the user's quota, the process's limit
 
 
@@ -115,11 +117,14 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
             _sync(output.parent)
         except BaseException as error:
             _discard(work, resumable)
-            if isinstance(error, OSError) and error.errno in NO_ROOM:
-                reason = os.strerror(error.errno).lower()
+            if reason := _find_no_room(error):
+                left = f"{work} is kept" if work.exists() else "nothing of it is left"
                 raise OSError(
-                    f"The output must fit on its disk. Received: {output}, {reason}. Make room or choose another place."
+                    f"The output must fit on its disk. Received: {output}, {reason}; {left}. Make room and run the "
+                    "same command again, or choose another place."
                 ) from error
+            if isinstance(error, OSError) and error.errno in UNNAMED and error.filename is None:
+                error.filename = str(work)
             raise
 
 
@@ -134,8 +139,10 @@ def write_atomically(path: str | Path, content: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(path)
         raise
 
 
@@ -169,11 +176,26 @@ def sync_folder(folder: Path) -> None:
     _sync(folder)
 
 
+_CUT_ARRAY = re.compile(r"^\d+ requested and \d+ written")  # of NumPy
 _digests: dict[tuple[int, ...], str] = {}
 
 
 def _find_version(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _find_no_room(error: BaseException) -> str:
+    """Return how an error says that no room was left on the disk; empty if it does not.
+
+    safetensors, Beam and others raise errors of their own that quote the system's, and NumPy counts what was written.
+    """
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return os.strerror(error.errno).lower()
+    if isinstance(error, Exception):
+        quoted = [os.strerror(number) for number in NO_ROOM if os.strerror(number) in str(error)]
+        is_cut = isinstance(error, OSError) and _CUT_ARRAY.search(str(error))
+        return quoted[0].lower() if quoted else "an array was not written whole" if is_cut else ""
+    return ""
 
 
 def _discard(work: Path, resumable: bool) -> None:

@@ -2,10 +2,13 @@
 
 import errno
 import os
+import shutil
+import tempfile
 
 from keras_bert_flow.terminal import escape_controls
 
 SHOWN_CHARACTERS = 120  # of a path
+FULL_BYTES = 1 << 20  # a disk with fewer free is full
 
 # errno → (rule, remedy)
 _EXPLANATIONS = {
@@ -38,7 +41,16 @@ def explain_os_error(error: OSError) -> str:
     reason = (error.strerror or os.strerror(error.errno)).lower()
     rule, remedy = _EXPLANATIONS.get(error.errno, ("The system must allow what was asked of it", ""))
     received = reason if error.filename is None else f"{shorten_path(os.fspath(error.filename))}: {reason}"
+    if error.filename is None and error.errno == errno.ENOSPC:
+        received += _name_full_places()
     return f"{rule}. Received: {received}." + (f" {remedy}." if remedy else "")
+
+
+def _name_full_places() -> str:
+    """Return the places whose disk is full, for the error of a write that does not name its file."""
+    places = {"the working directory": os.curdir, f"{tempfile.gettempdir()}, of temporary files": tempfile.gettempdir()}
+    full = [name for name, place in places.items() if shutil.disk_usage(place).free < FULL_BYTES]
+    return f" on the disk of {' and '.join(full)}" if full else ""
 
 
 def shorten_path(path: str | bytes | int) -> str:

@@ -36,6 +36,8 @@ def check_output(output: str | Path, name: str = "The output") -> Path:
         ValueError: the path is not on a local disk.
     """
     output = check_local(output, name)
+    if (output / MANIFEST).is_file():  # nothing is written, as where it may only be read
+        return output
     check_place(output)
     if output.exists() and not (output / MANIFEST).is_file():
         raise existing_output(output)

@@ -28,7 +28,11 @@ def child_environment() -> dict[str, str]:
 
 def leave_working_directory() -> None:
     """Remove the working directory that `python -m` put on the search path, unless the project is there."""
-    if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()] and not os.path.samefile(sys.path[0], ROOT):
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed, which the commands refuse
+        return
+    if not sys.flags.safe_path and sys.path[:1] == [here] and not os.path.samefile(here, ROOT):
         del sys.path[0]
 
 

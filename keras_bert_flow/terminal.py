@@ -1,5 +1,6 @@
 """Escape untrusted text (names, labels, outputs of a model) for display: on a terminal, in a message, on a page."""
 
+import io
 import json
 import logging
 import os
@@ -17,6 +18,43 @@ _HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 # Default_Ignorable_Code_Point beyond category Cf: no glyph at all. Source: Unicode 16, DerivedCoreProperties.txt.
 _INVISIBLE = {0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x3164, 0xFFA0}
 _INVISIBLE |= {*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xFFF0, 0xFFF9), *range(0xE0000, 0xE1000)}
+
+
+def open_streams() -> None:
+    """Open the standard streams that are closed, so that no file gets their numbers and every writer finds them.
+
+    Standard input is then empty. What is written to standard output is lost, of which `is_output_lost` tells.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:  # as when another is closed as well
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            os.set_inheritable(number, True)
+            stream = _LostOutput() if number == 1 else os.fdopen(number, mode, closefd=False)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
+def is_output_lost() -> bool:
+    """Return whether something was written to a standard output that was closed."""
+    return isinstance(sys.stdout, _LostOutput) and sys.stdout.is_lost
+
+
+class _LostOutput(io.TextIOWrapper):
+    is_lost = False
+
+    """A standard output that nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__(os.fdopen(1, "wb", closefd=False), encoding="utf-8", errors="replace", write_through=True)
+
+    def write(self, text: str) -> int:
+        self.is_lost = self.is_lost or bool(text)
+        return super().write(text)
 
 
 def escape_controls(text: str, keep: str = "") -> str:

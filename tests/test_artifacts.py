@@ -17,6 +17,7 @@ from keras_bert_flow.artifacts import (
     publishing,
     write_atomically,
 )
+from keras_bert_flow.os_errors import explain_os_error
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -239,6 +240,38 @@ def test_write_atomically_keeps_the_old_file_when_the_disk_is_full(tmp_path, mon
         write_atomically(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"old"
     assert names_in(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        OSError(122, "Disk quota exceeded"),
+        RuntimeError("I/O error: No space left on device (os error 28)"),  # as of safetensors
+        OSError("1024 requested and 496 written"),  # of NumPy
+    ],
+)
+def test_full_disk_names_the_output_and_what_is_kept(error, resumable, tmp_path):
+    with (
+        pytest.raises(OSError, match="must fit on its disk") as raised,
+        publishing(tmp_path / "result", resumable) as w,
+    ):
+        (w / "checkpoint").write_text("1")
+        raise error
+    message = explain_os_error(raised.value)
+    assert f"Received: {tmp_path / 'result'}, " in message and "run the same command again" in message
+    assert (f"{tmp_path / '.result.work'} is kept" if resumable else "nothing of it is left") in message
+    assert names_in(tmp_path) == ([".result.work"] if resumable else [])
+
+
+def test_error_of_a_write_without_a_name_gets_one(tmp_path):
+    with pytest.raises(OSError) as raised, publishing(tmp_path / "result"):
+        raise OSError(30, "Read-only file system")
+    assert str(tmp_path / ".result.work") in explain_os_error(raised.value)
+    with pytest.raises(OSError) as raised:
+        write_atomically(tmp_path / "none" / "x", b"1")
+    assert str(tmp_path / "none") in explain_os_error(raised.value)
 
 
 def test_content_key_changes_with_everything_that_it_names():

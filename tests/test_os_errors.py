@@ -2,7 +2,10 @@
 
 import errno
 import os
+import shutil
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,3 +49,10 @@ def test_message_of_this_project_is_kept():
     assert explain_os_error(FileNotFoundError("A table must be a file.\n Check it.")) == (
         "A table must be a file. Check it."
     )
+
+
+def test_write_without_a_name_names_the_full_disk(monkeypatch):
+    usage = {tempfile.gettempdir(): 0, os.curdir: 1 << 30}
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=usage[place]))
+    message = explain_os_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert f"no space left on device on the disk of {tempfile.gettempdir()}, of temporary files. Make room" in message

@@ -61,9 +61,20 @@ def __getattr__(name: str) -> typer.Typer:
     return load_commands(())
 
 
+def _check_working_directory() -> None:
+    """Raise FileNotFoundError if the working directory was removed, which libraries ask for as they are imported."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            "The working directory must exist. Received: one that was removed. Change to another with cd."
+        ) from None
+
+
 def _run() -> None:
     os.environ.update(child_environment())  # for Beam's workers and other processes that libraries start
     try:
+        _check_working_directory()
         check_packages()
         app = load_commands(sys.argv[1:])
         status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort

@@ -3,8 +3,9 @@
 Its first line comes before anything heavy is imported.
 """
 
+import errno
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,14 +14,14 @@ import typer
 
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.next_steps import ask_finetuned, carry, find_finetuned, inside, say_next
-from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_file
+from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_backend, choose_file
 from keras_bert_flow.cli.whole_run import check_whole_run
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.matrix import MatrixConfig, list_cells
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
 from keras_bert_flow.leases import holding_results
-from keras_bert_flow.local_paths import name_path
+from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.progress import is_told, working
 from keras_bert_flow.stages.names import name_stages
 from keras_bert_flow.terminal import show
@@ -49,7 +50,12 @@ def run(
         return
     if is_told() and not plan:
         show(f"Run of {opening.name}: {', '.join(name_stages(opening))}. Results in {opening.runs}.", sys.stderr)
-    settings, task = check_whole_run(config, set, backend, packages=["prefect"])
+    try:
+        settings, task = check_whole_run(config, set, backend, packages=["prefect"])
+    except OSError as error:
+        if plan or not _show_finished(config, set or (), backend, error):
+            raise
+        return
     if plan:
         _show_plan(settings, task)
         command = [option for change in set or () for option in ("--set", change)]
@@ -65,6 +71,23 @@ def run(
         show((fetch(path.parent) / "report.md").read_text(encoding="utf-8"), keep="\n")
         show(f"Report: {name_path(path)}")
         _say_asking(settings, path.parent)
+
+
+def _show_finished(config: Path, overrides: Sequence[str], backend: str | None, error: OSError) -> bool:
+    """Show the report of a finished run whose results may only be read; return False if there is none."""
+    settings = choose_backend(load_config(config, overrides), backend)
+    is_closed = error.errno in (errno.EACCES, errno.EROFS, errno.EPERM)
+    if not is_closed or find_address(settings.runs) or not Path(settings.runs).is_dir():
+        return False
+    from flows.local import find_report
+
+    parameters = {"config_path": str(config), "overrides": [*overrides, f"backend={settings.backend}"]}
+    with suppress(OSError, ValueError):  # the error of the run says why it cannot be made
+        if path := find_report(parameters, show):
+            show((path.parent / "report.md").read_text(encoding="utf-8"), keep="\n")
+            show(f"Report: {path}")
+            return True
+    return False
 
 
 def _run_matrix(config: Path, matrix: MatrixConfig, overrides: list[str], backend: str | None, plan: bool) -> None:

@@ -29,9 +29,10 @@ def serve(
     """Run Prefect's server, its UI and a worker on this machine until Ctrl-C, with one form per configuration."""
     if importlib.util.find_spec("prefect") is None:
         raise ValueError("`kbf serve` needs Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'")
+    from flows.server import find_home
     from flows.serving import serve as serve_here
 
     files = [os.path.relpath(path) for path in configs or (find_configs()["quickstart"],)]
-    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    home = find_home()
     with ending_with((signal.SIGINT, *UNATTENDED), 0, STOPPED):
         serve_here(files, home, port, parallel, show)

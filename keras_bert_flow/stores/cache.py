@@ -24,7 +24,12 @@ def cache_root() -> Path:
     """Return the cache directory of this project: `$KBF_CACHE`, or a folder in the user's cache directory."""
     if given := os.environ.get(CACHE):
         return Path(os.path.realpath(given))
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and the system does not know the user
+        raise ValueError(
+            f"What is fetched needs a folder to be kept in. Received: neither HOME nor {CACHE}. Set {CACHE} to one."
+        ) from None
     return Path(os.path.realpath(caches)) / "keras_bert_flow"
 
 

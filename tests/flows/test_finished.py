@@ -1,5 +1,6 @@
 """A run whose stages are all finished: found without a flow, but for who watches on a server."""
 
+import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -14,10 +15,12 @@ from flows.local import run_locally
 from flows.plan import holding_plan
 from flows.settling import settle_config
 from flows.stages import StageError, make_all, run_stage
+from keras_bert_flow.cli.run_commands import run
 from keras_bert_flow.leases import find_needs
 from keras_bert_flow.lineage.collection import choose
 from keras_bert_flow.lineage.results import find_results
 from tests.lineage.conftest import DAY
+from tests.other_users import needs_root
 
 STAGES = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
 BACKEND = "backend=torch"
@@ -124,3 +127,19 @@ def test_runs_of_a_matrix_are_held_together(report):
         assert list_going(runs) == STAGES[4:]  # of another name
     with holding_plan(second, second):
         assert list_going(runs) == STAGES[3:]
+
+
+@needs_root
+def test_finished_run_of_a_folder_that_may_only_be_read_is_shown(report, capsys):
+    runs = report.parents[2]
+    if subprocess.run(["mount", "--bind", runs, runs], check=False, capture_output=True).returncode:
+        pytest.skip("nothing may be mounted here")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", runs], check=True)
+        run(config=Path("tiny.yaml"), backend="torch")
+        shown = capsys.readouterr().out
+        assert "| ours | 0.9 |" in shown and shown.endswith(f"Report: {report}\n")
+        with pytest.raises(OSError, match="Read-only"):
+            run(config=Path("tiny.yaml"), set=["seed=5"], backend="torch")
+    finally:
+        subprocess.run(["umount", runs], check=True)
