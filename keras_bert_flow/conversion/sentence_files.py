@@ -1,15 +1,28 @@
 """Write and read the `sentence_transformers` files that define how an encoder's outputs become a text embedding."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.conversion.directory_files import read_json, write_json
+from keras_bert_flow.conversion.directory_files import TOKENIZER_CONFIG, read_json, write_json
 from keras_bert_flow.conversion.hf_config import MAX_NUMBER
 from keras_bert_flow.terminal import abridge
 
 MODULES = "modules.json"
-TRANSFORMER = "sentence_bert_config.json"
+TRANSFORMER, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"
+# Files on the encoder, by the kinds of model for which old versions wrote them; the first one counts.
+ENCODER_FILES = (
+    TRANSFORMER,
+    *(
+        f"sentence_{kind}_config.json"
+        for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    ),
+)
+# Fields of these that are read here, or do not change vectors.
+ENCODER_FIELDS = ("max_seq_length", "do_lower_case", "transformer_task", "modality_config")
+MODEL_ARGS = {"attn_implementation", "dtype", "low_cpu_mem_usage", "torch_dtype"}
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 POOLING_FOLDER, NORMALIZE_FOLDER = "1_Pooling", "2_Normalize"
 # Source: sentence-transformers 5.2, models/Pooling.py. The first three are also poolings of ours.
 FLAGS = {
@@ -75,18 +88,98 @@ def read_sentence_files(folder: Path) -> dict[str, Any]:
     return {"pooling": _read_pooling(folder / folders[1] / "config.json"), "normalize": len(kinds) == 3}
 
 
+@dataclass(frozen=True)
+class SentenceInput:
+    """What `sentence_transformers` does to texts and vectors outside of the model.
+
+    Attributes:
+        max_tokens: length to which texts are truncated; None if the directory does not say.
+        prompt: what is put before every text.
+        has_prompt_in_pooling: whether the tokens of the prompt are pooled with the others.
+        lowers: texts are lower-cased before the tokenizer gets them.
+        dimension: vectors are cut to this many numbers; None: they are whole.
+        similarity: how vectors are compared: cosine, dot, euclidean or manhattan.
+    """
+
+    max_tokens: int | None = None
+    prompt: str = ""
+    has_prompt_in_pooling: bool = True
+    lowers: bool = False
+    dimension: int | None = None
+    similarity: str = "cosine"
+
+
+def read_sentence_input(folder: Path) -> SentenceInput:
+    """Return what the files of `sentence_transformers` say about texts and vectors; the default if there are none.
+
+    Raises:
+        ValueError: a file is damaged, or a field that changes vectors is not implemented.
+    Source: sentence-transformers 5.2 and 6.2, `Transformer.load_config` and `SentenceTransformer.encode`.
+    """
+    encoder, path = _read_encoder(folder)
+    lowers = encoder.get("do_lower_case") or False
+    kept = {name: value for name, value in encoder.items() if name != "model_args" or {*(value or ())} - MODEL_ARGS}
+    strange = [name for name, value in kept.items() if name not in ENCODER_FIELDS and value not in (None, {}, [])]
+    if strange or type(lowers) is not bool:
+        name = strange[0] if strange else "do_lower_case"
+        raise ValueError(
+            f"{path}: `{name}` is not implemented. Received: {abridge(ascii(encoder[name]))}. Take it out if the "
+            "vectors do not depend on it."
+        )
+    whole = folder / WHOLE
+    config = read_json(whole) if whole.is_file() else {}
+    dimension, similarity = config.get("truncate_dim"), config.get("similarity_fn_name") or "cosine"
+    if dimension is not None and (type(dimension) is not int or dimension < 1):
+        raise ValueError(f"{whole}: `truncate_dim` must be 1 or more. Received: {abridge(ascii(dimension))}.")
+    if similarity not in SIMILARITIES:
+        raise ValueError(
+            f"{whole}: `similarity_fn_name` must be one of {', '.join(SIMILARITIES)}. Received: "
+            f"{abridge(ascii(similarity))}."
+        )
+    pooling = folder / POOLING_FOLDER / "config.json"
+    is_pooled = (read_json(pooling) if pooling.is_file() else {}).get("include_prompt", True) is not False
+    return SentenceInput(read_max_tokens(folder), _find_prompt(config, whole), is_pooled, lowers, dimension, similarity)
+
+
 def read_max_tokens(folder: Path) -> int | None:
     """Return the length to which `sentence_transformers` truncates texts; None if the directory does not say.
+
+    It is `max_seq_length` of the first of `ENCODER_FILES`, or else the length that the tokenizer has.
 
     Raises:
         ValueError: the value is not a number of tokens.
     """
-    path = folder / TRANSFORMER
-    most = read_json(path).get("max_seq_length") if path.is_file() else None
+    encoder, path = _read_encoder(folder)
+    name = "max_seq_length"
+    if encoder.get(name) is None:
+        path, name = folder / TOKENIZER_CONFIG, "model_max_length"
+        encoder = read_json(path) if path.is_file() else {}
+        if isinstance(most := encoder.get(name), int | float) and most >= MAX_NUMBER:  # 1e30 stands for no limit
+            return None
+    most = encoder.get(name)
     if most is not None and (type(most) is not int or not 3 <= most < MAX_NUMBER):
         received = abridge(ascii(most))
-        raise ValueError(f"{path}: `max_seq_length` must be an integer of 3 or more. Received: {received}. Correct it.")
+        raise ValueError(f"{path}: `{name}` must be an integer of 3 or more. Received: {received}. Correct it.")
     return most
+
+
+def _read_encoder(folder: Path) -> tuple[dict[str, Any], Path]:
+    """Return the first of the files on the encoder that is not empty, and its path."""
+    for path in (folder / name for name in ENCODER_FILES):
+        if path.is_file() and (content := read_json(path)):
+            return content, path
+    return {}, folder / TRANSFORMER
+
+
+def _find_prompt(config: dict[str, Any], path: Path) -> str:
+    """Return the prompt that is put before every text, the default one; empty if there is none."""
+    name, prompts = config.get("default_prompt_name"), config.get("prompts") or {}
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else ""
+    if name is not None and not isinstance(prompt, str):
+        raise ValueError(
+            f"{path}: `default_prompt_name` must be one of `prompts`. Received: {abridge(ascii(name))}. Correct it."
+        )
+    return prompt or ""
 
 
 def _are_names(folders: list[str]) -> bool:

@@ -1,13 +1,14 @@
 """Sentence embedding: turn texts into vectors with any encoder."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.conversion.sentence_files import read_max_tokens
+from keras_bert_flow.conversion.sentence_files import read_sentence_input
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
 from keras_bert_flow.prediction.asked_model import AskedModel
@@ -15,6 +16,7 @@ from keras_bert_flow.prediction.lines import list_items
 from keras_bert_flow.tasks.core.stored import read_task
 from keras_bert_flow.tasks.core.task import TASK_FILE, Prediction
 from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
+from keras_bert_flow.terminal import abridge
 
 
 @final
@@ -23,7 +25,8 @@ class Embedder(AskedModel):
 
     Args:
         folder: any BERT model directory: one made by `kbf finetune`, one of `sentence_transformers`, or a plain
-            encoder. Texts are truncated at the length in the directory, or at the encoder's last position.
+            encoder. Texts are truncated at the length in the directory, or at the encoder's last position. The default
+            prompt of `sentence_transformers` is put before every text, and its `truncate_dim` cuts the vectors.
         pooling: mean, cls or max. None: as in the directory, or else mean.
         normalize: scale every vector to length 1. None: as in the directory, or else True.
         batch_positions: rows times width of a batch.
@@ -43,11 +46,26 @@ class Embedder(AskedModel):
         self.task = SentenceEmbedding(pooling=pooling, normalize=normalize)
         self.tokenizer = read_tokenizer(folder)
         self.model = load_task_model(self.task.kind, folder, **self.task.model_options)
-        super().__init__(_read_length(folder, self.model.backbone.max_positions), batch_positions)
+        given = read_sentence_input(folder)
+        if (folder / TASK_FILE).is_file():
+            given = replace(given, max_tokens=read_task(folder)[1])
+        if given.prompt and not given.has_prompt_in_pooling:
+            raise ValueError(
+                f"{folder}: a prompt that is not pooled is not implemented. Received: include_prompt=false, and the "
+                f"prompt {abridge(ascii(given.prompt))}. Use `sentence_transformers` for this model."
+            )
+        self._given, longest = given, self.model.backbone.max_positions
+        super().__init__(longest if given.max_tokens is None else min(given.max_tokens, longest), batch_positions)
 
     @property
     def hidden_dim(self) -> int:
-        return self.model.backbone.hidden_dim
+        whole = self.model.backbone.hidden_dim
+        return whole if self._given.dimension is None else min(self._given.dimension, whole)
+
+    @property
+    def similarity(self) -> str:
+        """How the model's vectors are to be compared, such as `cosine`."""
+        return self._given.similarity
 
     def answer(
         self, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter
@@ -72,14 +90,13 @@ class Embedder(AskedModel):
     def _embed(self, examples: Sequence[Any], choose: ChooseWidths | None, follow: Callable) -> np.ndarray:
         if not examples:
             return np.zeros((0, self.hidden_dim), np.float32)
-        features = self.task.encode(self.tokenizer, examples, self.sequence_length)
+        features = self.task.encode(self.tokenizer, list(map(self._prepare, examples)), self.sequence_length)
         self.cut_texts.add(features)
         outputs = predict_features(
             self.model, features, batch_positions=self.batch_positions, follow=follow, choose=choose
         )
-        return outputs["logits"][:, 0]
+        return outputs["logits"][:, 0, : self.hidden_dim]
 
-
-def _read_length(folder: Path, max_positions: int) -> int:
-    said = read_task(folder)[1] if (folder / TASK_FILE).is_file() else read_max_tokens(folder)
-    return max_positions if said is None else min(said, max_positions)
+    def _prepare(self, example: Any) -> Any:
+        text = self._given.prompt + example.text
+        return replace(example, text=text.lower() if self._given.lowers else text)

@@ -1,5 +1,6 @@
 """Semantic search in the lines of a file."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.line_vectors import load_line_vectors
 from keras_bert_flow.prediction.lines import list_items, read_until_mistake
 from keras_bert_flow.prediction.nearest import find_nearest, unit_length
+
+_logger = logging.getLogger(__name__)
 
 
 class SemanticSearch:
@@ -40,6 +43,8 @@ class SemanticSearch:
             check_local(index, "The index")
         held = hold(lines), hold(model)
         self.embedder = Embedder(model, pooling, normalize=True)
+        if self.embedder.similarity != "cosine":
+            _logger.warning("%s: made for the similarity %s; ranked by cosine.", model, self.embedder.similarity)
         self.lines = load_line_vectors(lines, self.embedder, model, index, follow, *held)
 
     def search(self, queries: Sequence[str], top: int = 5) -> list[dict[str, Any]]:

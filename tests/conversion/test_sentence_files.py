@@ -4,7 +4,12 @@ import json
 
 import pytest
 
-from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
+from keras_bert_flow.conversion.sentence_files import (
+    read_max_tokens,
+    read_sentence_files,
+    read_sentence_input,
+    write_sentence_files,
+)
 
 
 def edit(path, content):
@@ -93,4 +98,41 @@ def test_modules_that_are_not_ours_are_refused(tmp_path, modules, message):
     edit(tmp_path / "modules.json", modules)
     with pytest.raises(ValueError, match=f"modules.json: .*{message}") as caught:
         read_sentence_files(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "length"),
+    [
+        ({"sentence_roberta_config": {"max_seq_length": 8}}, 8),
+        ({"sentence_bert_config": {"max_seq_length": 8}, "sentence_roberta_config": {"max_seq_length": 5}}, 8),
+        ({"sentence_bert_config": {}, "sentence_xlnet_config": {"max_seq_length": 5}}, 5),
+        ({"sentence_bert_config": {"max_seq_length": None}, "tokenizer_config": {"model_max_length": 9}}, 9),
+        ({"sentence_bert_config": {"max_seq_length": 12}, "tokenizer_config": {"model_max_length": 9}}, 12),
+        ({"tokenizer_config": {"model_max_length": 1000000000000000019884624838656}}, None),
+    ],
+)
+def test_length_is_that_of_sentence_transformers(tmp_path, files, length):
+    """Each was compared with the vectors of sentence-transformers 6.2."""
+    for name, content in files.items():
+        edit(tmp_path / f"{name}.json", content)
+    assert read_max_tokens(tmp_path) == length
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "received"),
+    [
+        ("sentence_bert_config", {"tokenizer_args": {"max_length": 3}}, "`tokenizer_args` is not implemented"),
+        ("sentence_bert_config", {"max_seq_length": 8, "model_args": {"num_hidden_layers": 2}}, "`model_args`"),
+        ("sentence_bert_config", {"do_lower_case": "no"}, "`do_lower_case`"),
+        ("sentence_bert_config", {"shuffle": 3}, "`shuffle` is not implemented"),
+        ("config_sentence_transformers", {"default_prompt_name": "x", "prompts": {}}, "must be one of `prompts`"),
+        ("config_sentence_transformers", {"truncate_dim": 0}, "`truncate_dim` must be 1 or more"),
+        ("config_sentence_transformers", {"similarity_fn_name": "jaccard"}, "`similarity_fn_name` must be one of"),
+    ],
+)
+def test_what_changes_vectors_is_read_or_refused(tmp_path, name, content, received):
+    edit(tmp_path / f"{name}.json", content)
+    with pytest.raises(ValueError, match=received) as caught:
+        read_sentence_input(tmp_path)
     assert "\n" not in str(caught.value)

@@ -1,6 +1,7 @@
 """Any encoder makes vectors of texts; how, its directory says, or who asks."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,29 @@ def test_texts_are_cut_where_the_directory_says(encoder, tmp_path):
     np.testing.assert_allclose(*short.embed(["w1 w2 w3 w4", "w1 w2 w3 w4 w5 w6"]), atol=1e-6)
     make_task("sentence_embedding").save(tmp_path, 8)
     assert kbf.Embedder(tmp_path).sequence_length == 8
+
+
+def test_prompt_case_and_dimension_are_those_of_the_directory(encoder, tmp_path):
+    """What `sentence_transformers` does with the same files; compared with its release 6.2 by hand."""
+    folder = shutil.copytree(encoder, tmp_path / "model")
+    plain = kbf.Embedder(encoder).embed(["w1 w2 w3", "w1 w2 w4 w5"])
+    config = {
+        "prompts": {"query": "w1 w2 "},
+        "default_prompt_name": "query",
+        "truncate_dim": 6,
+        "similarity_fn_name": "dot",
+    }
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
+    (folder / "sentence_roberta_config.json").write_text(json.dumps({"do_lower_case": True, "max_seq_length": 10}))
+    embedder = kbf.Embedder(folder)
+    assert (embedder.hidden_dim, embedder.similarity, embedder.sequence_length) == (6, "dot", 10)
+    np.testing.assert_allclose(embedder.embed(["W3", "w4 w5"]), plain[:, :6], atol=1e-6)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"include_prompt": False}))
+    with pytest.raises(
+        ValueError, match="a prompt that is not pooled is not implemented. Received: include_prompt=false"
+    ):
+        kbf.Embedder(folder)
 
 
 @pytest.mark.parametrize("text", ["", " ", None, ["a", "b"]])
