@@ -35,7 +35,12 @@ from keras_bert_flow.stages.records import records_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.objectives.objective import describe_mistaken
 from keras_bert_flow.text.objectives.registry import check_joining, find_objective
-from keras_bert_flow.text.tokenizers.files import copy_tokenizer, list_tokenizer_files, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import (
+    copy_tokenizer,
+    describe_rules,
+    list_tokenizer_files,
+    read_tokenizer_file,
+)
 from keras_bert_flow.text.tokenizers.lost_characters import describe_lost
 
 
@@ -76,8 +81,9 @@ def build_records(
     def build(folders: JobFolders) -> Contents:
         tell_ignored(corpus, storage)
         written, counters = _run(files, RecordRule(records, tokenizer, seed), folders, options)
-        copy_tokenizer(vocabulary_file, folders.work)
+        copy_tokenizer(vocabulary_file, cased, folders.work)
         facts = {"cased": tokenizer.cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
+        facts |= describe_rules(tokenizer)
         return Contents(records.model_dump() | facts, corpus_digests(files, storage), counters, written)
 
     key = records_key(files, records, vocabulary_file, cased, seed, storage)

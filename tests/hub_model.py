@@ -9,6 +9,7 @@ from keras_bert_flow.conversion.codecs.safetensors_file import write_tensors
 from keras_bert_flow.conversion.directory_files import describe_vocabulary
 from keras_bert_flow.conversion.hf_config import read_shape
 from keras_bert_flow.conversion.tables.registry import find_table
+from keras_bert_flow.text.tokenizers.files import read_word_piece
 
 OTHERS = ("pytorch_model.bin", "tf_model.h5", "onnx/model.onnx", "flax_model.msgpack")
 
@@ -24,7 +25,8 @@ def write_hub_model(folder: Path) -> Path:
     sizes = {name: tuple(getattr(shape, size) for size in sizes) for name, sizes in table.list_sizes(shape)}
     write_tensors(folder / "model.safetensors", {name: np.ones(size, "f4") for name, size in sizes.items()})
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n")
-    (folder / "tokenizer_config.json").write_bytes(describe_vocabulary(True, 8))
+    tokenizer = read_word_piece(folder / "vocab.txt", True)
+    (folder / "tokenizer_config.json").write_bytes(describe_vocabulary(tokenizer, 8))
     for name in OTHERS:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"not to be fetched")

@@ -20,6 +20,7 @@ from keras_bert_flow.cli.options import (
     Overrides,
     SkipBadInputs,
     load,
+    settle_case,
 )
 from keras_bert_flow.cli.work_measure import expect_text, following
 from keras_bert_flow.local_paths import find_address
@@ -123,7 +124,7 @@ def records(
         "corpus.max_rejected_share": max_rejected_share,
         "seed": seed,
     }
-    settings = load(config, set, flags, input)
+    settings = settle_case(load(config, set, flags, input), vocab)
     if imported or held_out:
         check_importing(settings, imported or [], held_out or [], vocab, output, [*(input or []), *context.args])
         from keras_bert_flow.doctor.importing import import_records

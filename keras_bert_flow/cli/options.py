@@ -49,11 +49,26 @@ def load(
     if inputs:
         corpus = CorpusConfig(**settings.corpus.model_dump() | {"input": inputs})
         settings = settings.model_copy(update={"corpus": corpus})
-    if settings.initial_model is None:
-        return settings
-    from keras_bert_flow.preflight.initial_model import settle_initial_model
+    if settings.initial_model is not None:
+        from keras_bert_flow.preflight.initial_model import settle_initial_model
 
-    return settle_initial_model(settings)
+        return settle_initial_model(settings)
+    return settings if settings.vocabulary.file is None else settle_case(settings, settings.vocabulary.file)
+
+
+def settle_case(settings: PipelineConfig, file: Path | str) -> PipelineConfig:
+    """Return the configuration with `vocabulary.cased` as the files of a vocabulary say, unless it was given.
+
+    Raises:
+        FileNotFoundError, ValueError: the vocabulary cannot be read, or nothing says whether it is cased.
+    """
+    from keras_bert_flow.text.tokenizers.files import find_case
+
+    vocabulary = settings.vocabulary
+    cased = find_case(file, vocabulary.cased if "cased" in vocabulary.model_fields_set else None)
+    if cased == vocabulary.cased:
+        return settings
+    return settings.model_copy(update={"vocabulary": vocabulary.model_copy(update={"cased": cased})})
 
 
 def choose_file(config: Path | None, old: Path | None, old_name: str = "--task") -> Path | None:

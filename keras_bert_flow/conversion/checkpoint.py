@@ -11,7 +11,10 @@ import numpy as np
 
 from keras_bert_flow.conversion.codecs.tensors import TensorMapping
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.text.tokenizers.loaded import SETTINGS
+from keras_bert_flow.text.tokenizers.added import WordRules
+from keras_bert_flow.text.tokenizers.files import read_word_piece
+from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 
 Maker = Callable[[], np.ndarray]
 
@@ -66,6 +69,18 @@ class Checkpoint:
         settings = self.tokenizer.get(SETTINGS, b"{}")
         return json.loads(settings) if isinstance(settings, bytes) else read_json_object(settings)
 
+    def find_vocabulary(self) -> Path:
+        """Return the `vocab.txt`; what the files beside it say holds for it."""
+        vocabulary: Any = self.tokenizer[VOCABULARY_FILE]  # a path: no format generates a vocabulary file
+        return vocabulary
+
     def keeps_case(self) -> bool:
-        """Return whether the vocabulary is cased, according to `tokenizer_config.json`."""
-        return self.read_settings().get("do_lower_case") is False
+        """Return whether the vocabulary is cased, according to the files beside it."""
+        settings = self.read_settings()
+        if VOCABULARY_FILE in self.tokenizer and "do_lower_case" not in settings:
+            return read_word_piece(self.find_vocabulary()).cased
+        return settings.get("do_lower_case") is False
+
+    def read_rules(self) -> WordRules:
+        """Return what the tokenizer does otherwise than google-research/bert."""
+        return read_word_piece(self.find_vocabulary()).rules

@@ -7,8 +7,9 @@ from typing import Any
 
 from keras_bert_flow.json_documents import read_json as read_document
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
-from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER
-from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
+from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file, read_word_piece
+from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 READ_BYTES = 1 << 20
@@ -127,6 +128,8 @@ def check_vocabulary(path: Path, vocabulary_size: int, num_pieces: int | None = 
         while piece := file.read(READ_BYTES):  # a line may be as long as the file
             count, last = count + piece.count(b"\n"), piece[-1:]
     count += last != b"\n"
+    if count < vocabulary_size and len(list_tokenizer_files(path)) > 1:
+        count = max(count, len(read_tokenizer_file(path).pieces))  # with added tokens
     if num_pieces not in (None, count):
         raise ValueError(
             f"{path}: must have as many lines as the model has pieces. Received: {count} lines, {num_pieces} pieces. "
@@ -137,22 +140,16 @@ def check_vocabulary(path: Path, vocabulary_size: int, num_pieces: int | None = 
     return count
 
 
-def write_vocabulary(folder: Path, vocabulary_path, cased: bool, max_positions: int) -> None:
+def write_vocabulary(folder: Path, vocabulary_path, cased: bool | None, max_positions: int) -> None:
     """Copy `vocab.txt`, and write the equivalent `tokenizer.json` and the `tokenizer_config.json` of both."""
-    content = encode_fast_tokenizer(read_vocabulary(vocabulary_path), cased)
+    tokenizer = read_word_piece(vocabulary_path, cased)
+    content = encode_fast_tokenizer(tokenizer.vocabulary, tokenizer.cased, tokenizer.rules)
     if Path(vocabulary_path).resolve() != (folder / "vocab.txt").resolve():
         shutil.copyfile(vocabulary_path, folder / "vocab.txt")
-    (folder / TOKENIZER_CONFIG).write_bytes(describe_vocabulary(cased, max_positions))
+    (folder / TOKENIZER_CONFIG).write_bytes(describe_vocabulary(tokenizer, max_positions))
     (folder / FAST_TOKENIZER).write_bytes(content)
 
 
-def describe_vocabulary(cased: bool, max_positions: int) -> bytes:
+def describe_vocabulary(tokenizer: WordPieceTokenizer, max_positions: int) -> bytes:
     """Return the content of `tokenizer_config.json` for a `vocab.txt`."""
-    fields = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": not cased,
-        "model_max_length": max_positions,
-        "tokenize_chinese_chars": True,
-        "strip_accents": None,
-    }
-    return _encode_json(fields | SPECIAL_TOKENS)
+    return _encode_json(tokenizer.describe_settings() | {"model_max_length": max_positions} | SPECIAL_TOKENS)

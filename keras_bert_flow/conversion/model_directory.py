@@ -60,7 +60,7 @@ _logger = logging.getLogger(__name__)
 
 
 def save_model_directory(
-    model, path, vocabulary_path=None, cased=False, labels=None, card=None, max_tokens=None, task=None, adapter_of=None
+    model, path, vocabulary_path=None, cased=None, labels=None, card=None, max_tokens=None, task=None, adapter_of=None
 ) -> None:
     """Save a model in the layout that `transformers` reads; the caller publishes the folder.
 
@@ -68,7 +68,7 @@ def save_model_directory(
         model: a backbone, a pre-trainer or the model of a task. A `PairEmbedder` is saved like its embedder, a
             `BagOfWordsPretrainer` like its pre-trainer with additional tensors `cls.words.*`.
         vocabulary_path: the `vocab.txt` to include.
-        cased: whether the vocabulary keeps case and accents.
+        cased: whether the vocabulary keeps case and accents. None: as the files beside it say, otherwise False.
         labels: class names ordered by id; by default the model's own `labels`.
         card: text of `README.md`, or a `Card` of what a run reports; by default what the model is and how to load it.
         max_tokens: maximum text length of an embedder; other models do not store it here.

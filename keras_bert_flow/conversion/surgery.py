@@ -17,8 +17,10 @@ from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import FamilyTable
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, OUTPUT_BIASES
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
-from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
+from keras_bert_flow.text.tokenizers.files import read_word_piece
+from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
+from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
+from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, VOCABULARY_FILE
 
 CONFIG = "config.json"
 
@@ -130,7 +132,8 @@ def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Che
         raise ValueError(
             "A model must have a vocab.txt to be given another. Received: none. Train it further as it is."
         )
-    old, pieces = {piece: number for number, piece in enumerate(read_vocabulary(source))}, read_vocabulary(path)
+    tokenizer = read_word_piece(path, cased)
+    old, pieces = {piece: number for number, piece in enumerate(read_word_piece(source).pieces)}, tokenizer.pieces
     if old[SPECIAL_PIECES[0]] != pieces.index(SPECIAL_PIECES[0]):
         raise ValueError(
             f"{SPECIAL_PIECES[0]} must keep its number. Received: {path}, where it is line "
@@ -157,8 +160,8 @@ def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Che
         tensors=_change(checkpoint.tensors, dict.fromkeys(names, move), dict.fromkeys(names, len(pieces))),
         tokenizer={
             VOCABULARY_FILE: Path(path),
-            SETTINGS: describe_vocabulary(cased, shape.max_positions),
-            FAST_TOKENIZER: encode_fast_tokenizer(pieces, cased),
+            SETTINGS: describe_vocabulary(tokenizer, shape.max_positions),
+            FAST_TOKENIZER: encode_fast_tokenizer(tokenizer.vocabulary, tokenizer.cased, tokenizer.rules),
         },
         remarks=(
             *checkpoint.remarks,

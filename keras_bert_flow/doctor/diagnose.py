@@ -8,12 +8,12 @@ from keras_bert_flow.doctor.corpus import examine_corpus
 from keras_bert_flow.doctor.findings import Diagnosis
 from keras_bert_flow.doctor.records import SAMPLE, examine_records
 from keras_bert_flow.doctor.vocabulary import examine_vocabulary
-from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.records.verification import verify
-from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE
+from keras_bert_flow.text.tokenizers.files import find_case, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.settings import Said, read_said
+from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
 
 _LOOKED_AT_BYTES = 65536  # the special pieces of every published vocabulary are in the first thousand
 _KINDS = "a corpus, a vocabulary or a folder of records"
@@ -46,8 +46,11 @@ def diagnose(
         return examine_records(place, vocabulary_file, sample)
     verify(place, *([vocabulary_file] if vocabulary_file else []))
     if kind == "vocabulary":
-        return examine_vocabulary(place, read_case(Path(place).parent) if cased is None else cased)
-    tokenizer = read_tokenizer_file(vocabulary_file, cased) if vocabulary_file else None
+        said = _read_said(Path(place))
+        return examine_vocabulary(place, said.cased if cased is None else cased, said.rules)
+    tokenizer = None
+    if vocabulary_file:
+        tokenizer = read_tokenizer_file(vocabulary_file, find_case(vocabulary_file, cased))
     return examine_corpus(place, corpus, bool(cased), tokenizer, advance)
 
 
@@ -67,20 +70,12 @@ def find_kind(path: str) -> tuple[str, str]:
     return "corpus", path
 
 
-def read_case(folder: Path) -> bool | None:
-    """Return whether the files next to a vocabulary declare it cased; None if they do not say."""
-    for name, section, key, is_cased in (
-        (MANIFEST, "config", "cased", True),
-        ("tokenizer_config.json", None, "do_lower_case", False),
-    ):
-        try:
-            values = read_json(folder / name)
-            value = (values[section] if section else values)[key]
-        except (OSError, ValueError, LookupError, TypeError):
-            continue
-        if isinstance(value, bool):
-            return value == is_cased
-    return None
+def _read_said(vocabulary: Path) -> Said:
+    """Return what the files beside a vocabulary say of it; nothing if one is damaged."""
+    try:
+        return read_said(vocabulary, read_vocabulary(vocabulary))
+    except ValueError:
+        return Said()
 
 
 def _find_kind_of_folder(folder: Path) -> tuple[str, str]:

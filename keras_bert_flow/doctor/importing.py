@@ -25,7 +25,12 @@ from keras_bert_flow.records.schema import FEATURE_KINDS, decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile, name_record_file, write_tfrecords
 from keras_bert_flow.stages.records import imported_key
 from keras_bert_flow.text.objectives.registry import check_joining
-from keras_bert_flow.text.tokenizers.files import copy_tokenizer, list_tokenizer_files, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import (
+    copy_tokenizer,
+    describe_rules,
+    list_tokenizer_files,
+    read_tokenizer_file,
+)
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 TRAIN, HELD_OUT = "train", "held_out"
@@ -76,7 +81,7 @@ def import_records(
             summaries += write_tfrecords(work / name_record_file(HELD_OUT, 0, 1), ())
         counts.flush()
         _judge(counts)
-        copy_tokenizer(vocabulary_file, work)
+        copy_tokenizer(vocabulary_file, cased, work)
         return Contents(config, inputs, {}, summaries)
 
     if not parts[HELD_OUT]:
@@ -121,7 +126,7 @@ def check_import(
         "mask_unit": records.mask_unit,
         "vocabulary_size": tokenizer.vocabulary_size,
         "cased": tokenizer.cased,
-    }
+    } | describe_rules(tokenizer)
     return parts, tokenizer, config
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.doctor.findings import Diagnosis, Finding, grade, judge, percent, share
+from keras_bert_flow.text.tokenizers.added import WordRules
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
-from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
+from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS, PLAIN
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, read_vocabulary_bytes
 
 HISTOGRAMS = {"characters_per_piece": "characters of a piece, ## aside"}
@@ -32,23 +33,24 @@ def read_pieces(path: str | Path) -> tuple[list[str], bool]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else [], is_utf8
 
 
-def examine_vocabulary(path: str | Path, cased: bool | None = None) -> Diagnosis:
+def examine_vocabulary(path: str | Path, cased: bool | None = None, rules: WordRules = PLAIN) -> Diagnosis:
     """Examine the pieces of a `vocab.txt`.
 
     Args:
         path: the file.
         cased: the tokenizer keeps case; None guesses it from the pieces.
+        rules: what else the tokenizer does.
     Raises:
         FileNotFoundError: there is no such file.
     """
     pieces, is_utf8 = read_pieces(path)
     ids = {piece: number for number, piece in reversed(list(enumerate(pieces)))}
     ordinary = [piece for piece in ids if piece and piece not in SPECIAL_PIECES and not _UNUSED.fullmatch(piece)]
-    folded = [piece for piece in ordinary if _is_folded_away(piece)]
+    folded = [piece for piece in ordinary if _is_folded_away(piece, rules)]
     was_told = cased is not None
     if cased is None:
         cased = share(len(folded), len(ordinary)) > CASED_SHARE
-    unreachable = [piece for piece in ordinary if not is_reachable(piece, cased)]
+    unreachable = [piece for piece in ordinary if not is_reachable(piece, cased, rules)]
     characters = {character for piece in ordinary for character in _letters(piece)}
     alone = {character for character in characters if character in ids or CONTINUATION + character in ids}
     numbers: dict[str, Any] = {
@@ -78,7 +80,7 @@ def examine_vocabulary(path: str | Path, cased: bool | None = None) -> Diagnosis
     return Diagnosis(str(path), "vocabulary", findings, numbers, HISTOGRAMS)
 
 
-def is_reachable(piece: str, cased: bool) -> bool:
+def is_reachable(piece: str, cased: bool, rules: WordRules = PLAIN) -> bool:
     """Return whether normalised text can contain a piece; if not, no text is ever encoded with it.
 
     Pieces that a longer piece always takes the place of are not detected.
@@ -86,7 +88,8 @@ def is_reachable(piece: str, cased: bool) -> bool:
     letters = _letters(piece)
     # The letter before a continuation stands for the start of a word: a mark or a Han character would be separated.
     word = "a" + letters if piece.startswith(CONTINUATION) and letters else piece
-    return len(word) <= MAX_WORD_CHARACTERS and normalize_text(word, cased).split() == [word]
+    words = normalize_text(word, cased, rules.strip_accents, rules.split_han).split()
+    return len(word) <= MAX_WORD_CHARACTERS and words == [word]
 
 
 def _judge_special(special_ids: dict[str, int | None]) -> Finding:
@@ -156,10 +159,10 @@ def _judge_unreachable(unreachable: Sequence[str], pieces: int) -> Finding:
     return judge("unreachable", grade(wasted, 0.05), value, remedy)
 
 
-def _is_folded_away(piece: str) -> bool:
-    """Return whether a tokenizer that drops case and accents changes a piece that it would otherwise leave."""
+def _is_folded_away(piece: str, rules: WordRules) -> bool:
+    """Return whether an uncased tokenizer changes a piece that a cased one leaves."""
     letters = _letters(piece)
-    return normalize_text(letters, True) != normalize_text(letters, False)
+    return normalize_text(letters, True) != normalize_text(letters, False, rules.strip_accents)
 
 
 def _letters(piece: str) -> str:

@@ -23,6 +23,7 @@ from keras_bert_flow.outputs import EXPORTED
 from keras_bert_flow.prediction.derived_task import find_task, has_task
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE
+from keras_bert_flow.text.tokenizers.settings import pad_right
 
 DESCRIPTION = EXPORTED
 WRITING, LOADING = JobPart("writing"), JobPart("loading it in its runtime")
@@ -79,6 +80,7 @@ def export_model(
         copy_files(
             {name: folder / name for name in (CONFIG, *TOKENIZER, TASK_FILE) if (folder / name).is_file()}, place
         )
+        pad_right(place)
         write_json(place / DESCRIPTION, _describe(known, model, folder, format, int8, comparison))
         inputs.check()
     return comparison

@@ -10,7 +10,7 @@ from keras_bert_flow.export.registry import find_export_format
 from keras_bert_flow.extras import check_backend, check_installed, check_release
 from keras_bert_flow.outputs import check_place, existing_output
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.wordpiece import PLAIN, WordPieceTokenizer
 
 STRINGS = "tensorflow_text"
 CHOICE = "multiple_choice"
@@ -73,6 +73,12 @@ def check_export(
     kind, tokenizer = find_kind(folder, asked_as), read_tokenizer(folder)
     if strings and not isinstance(tokenizer, WordPieceTokenizer):
         raise ValueError(f"--strings must be of a WordPiece vocabulary. Received: {folder}, of another. Leave it out.")
+    rules = tokenizer.rules if isinstance(tokenizer, WordPieceTokenizer) else PLAIN
+    if strings and (rules.added or not rules.split_han):
+        raise ValueError(
+            "--strings must be of a tokenizer that tensorflow-text has: no added tokens, and Han characters as words. "
+            f"Received: {folder}, of another. Leave it out."
+        )
     if strings and kind == CHOICE:
         raise ValueError("--strings must be of texts or pairs. Received: a model of multiple choice. Leave it out.")
     return tokenizer

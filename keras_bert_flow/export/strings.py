@@ -62,8 +62,9 @@ class GraphTokenizer:
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         text = tf.strings.regex_replace(text, DROPPED, "")
         if not self.tokenizer.cased:
-            text = tensorflow_text.normalize_utf8(tf.strings.lower(text, encoding="utf-8"), "NFD")
-            text = tf.strings.regex_replace(text, ACCENTS, "")
+            text = tf.strings.lower(text, encoding="utf-8")
+        if self.tokenizer.strips_accents:
+            text = tf.strings.regex_replace(tensorflow_text.normalize_utf8(text, "NFD"), ACCENTS, "")
         return self.pieces.tokenize(text)
 
     def _cut(self, parts: list[tf.RaggedTensor], room: int) -> list[tf.RaggedTensor]:

@@ -7,12 +7,11 @@ from typing import Any
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.models.families.registry import find_family
 from keras_bert_flow.models.sizes import get_size
 from keras_bert_flow.preflight.models import check_initial_model
 from keras_bert_flow.stores.fetching import fetch
-from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import find_case, find_tokenizer_file
 from keras_bert_flow.training.pretraining.initial_shape import FREE
 
 
@@ -33,7 +32,7 @@ def settle_initial_model(config: PipelineConfig) -> PipelineConfig:
         raise ValueError(
             f"`initial_model` brings its tokenizer. Received: vocabulary.file={given}, another one. Leave it out."
         )
-    vocabulary = {"file": str(file), "cased": read_tokenizer(folder).cased}
+    vocabulary = {"file": str(file), "cased": find_case(file, None)}
     values = config.model_dump() | {
         "initial_model": str(folder),
         "model": _describe_shape(found, config.model),

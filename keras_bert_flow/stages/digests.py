@@ -106,10 +106,14 @@ def digest_input_file(path: str | Path) -> str:
 
 
 def digest_tokenizer(path: str | Path, name: str) -> dict[str, str]:
-    """Digest the files of a tokenizer: the given one, under `name`, and the settings next to a `tokenizer.json`."""
+    """Digest the files of a tokenizer: the given one, under `name`, and those beside a `tokenizer.json`.
+
+    What the files beside a `vocab.txt` say enters the key by itself: see `files.describe_rules`.
+    """
     files = list_tokenizer_files(path)
     verify(*files)
-    return {name if file == Path(path) else file.name: file_digest(file) for file in files}
+    counted = files if Path(path).suffix == ".json" else files[:1]
+    return {name if file == Path(path) else file.name: file_digest(file) for file in counted}
 
 
 def digest_table(path: Path) -> str:

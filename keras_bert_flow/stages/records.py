@@ -9,6 +9,7 @@ from keras_bert_flow.config.records import RecordsConfig
 from keras_bert_flow.stages.digests import corpus_digests, digest_input_file, digest_tokenizer, list_corpus_settings
 from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
+from keras_bert_flow.text.tokenizers.files import describe_beside
 
 RECORDS = Stage("records", "records", made_by="beam_jobs.build_records")
 IMPORTED = Stage("records", "records", made_by="keras_bert_flow.doctor.importing")
@@ -28,6 +29,7 @@ def records_key(
         "cased": cased,
         "seed": seed,
     }
+    settings |= describe_beside(vocabulary_file)
     inputs = corpus_digests(corpus, storage) | digest_tokenizer(vocabulary_file, "vocabulary")
     return RECORDS.make_key(settings, inputs)
 

@@ -5,6 +5,7 @@ from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.stages.digests import corpus_digests, digest_tokenizer, list_corpus_settings
 from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
+from keras_bert_flow.text.tokenizers.files import describe_beside
 
 VOCABULARY = Stage("vocabulary", "vocab", made_by="beam_jobs.build_vocabulary")
 
@@ -13,4 +14,5 @@ def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: 
     settings = {"corpus": list_corpus_settings(corpus), "vocabulary": vocabulary.model_dump(exclude={"file"})}
     file = vocabulary.file
     inputs = corpus_digests(corpus, storage) if file is None else digest_tokenizer(file, "file")
+    settings |= {} if file is None else describe_beside(file)
     return VOCABULARY.make_key(settings, inputs)

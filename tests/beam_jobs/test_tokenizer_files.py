@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 from transformers import BertTokenizerFast
 
+from beam_jobs.build_records import build_records
 from beam_jobs.build_vocabulary import build_vocabulary
+from keras_bert_flow.cli.options import settle_case
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.data.dynamic_masking import restore_tokens
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
 from keras_bert_flow.data.shown_records import show_examples
 from keras_bert_flow.doctor.diagnose import diagnose
 from keras_bert_flow.stages.records import records_key
+from keras_bert_flow.text.tokenizers.files import find_difference, read_tokenizer_file
 from tests.beam_jobs.conftest import build, make_corpus, make_documents, make_records_config, read_folder
 from tests.oracles.other_tokenizers import make_byte_level, make_unigram
 
@@ -115,3 +120,36 @@ def test_settings_beside_a_tokenizer_count(tmp_path, corpus):
 @pytest.fixture
 def corpus(tmp_path):
     return make_corpus(tmp_path / "corpus.txt")
+
+
+def test_what_stands_beside_a_vocabulary_travels_with_it(corpus, vocabulary_file, tmp_path):
+    """Case by itself; accents and added tokens into the key, the manifest and the files of the records."""
+    place = tmp_path / "model"
+    place.mkdir()
+    file = place / "vocab.txt"
+    file.write_bytes(vocabulary_file.read_bytes())
+    rules = {"strip_accents": True, "additional_special_tokens": ["[E1]"]}
+    (place / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False} | rules))
+    settings = settle_case(PipelineConfig(), file)
+    assert settings.vocabulary.cased
+    records = make_records_config()
+    with pytest.raises(ValueError, match="`cased` must be as the tokenizer has it. Received: false"):
+        build_records(corpus, records, file, False, tmp_path / "r")
+    folder = Path(build_records(corpus, records, file, settings.vocabulary.cased, tmp_path / "r"))
+    config = json.loads((folder / "manifest.json").read_text())["config"]
+    assert config["cased"] and config["tokenizer"]["strip_accents"] is True
+    assert [token["content"] for token in config["tokenizer"]["added_tokens"]] == ["[E1]"]
+    made, given = PretrainingRecords(folder).read_tokenizer(), read_tokenizer_file(file)
+    assert find_difference(made, given) is None and made.vocabulary_size == config["vocabulary_size"]
+    assert (folder / "vocab.txt").read_bytes() == file.read_bytes()
+    keys = [records_key(corpus, records, path, True, 1) for path in (file, vocabulary_file)]
+    assert keys[0] != keys[1]
+    check_record_vocabulary(folder / "vocab.txt", config["vocabulary_size"], file)
+    with pytest.raises(ValueError, match="must be made with the model's tokenizer"):
+        check_record_vocabulary(folder / "vocab.txt", config["vocabulary_size"], vocabulary_file)
+
+
+def test_a_setting_that_was_given_counts(vocabulary_file):
+    given = PipelineConfig(vocabulary={"cased": True})
+    assert settle_case(given, vocabulary_file).vocabulary.cased
+    assert not settle_case(PipelineConfig(), vocabulary_file).vocabulary.cased

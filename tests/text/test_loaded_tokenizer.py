@@ -1,15 +1,19 @@
 """Tokenizers of other families against the library that reads them, and against what `transformers` makes of them."""
 
+import base64
 import json
 import pickle
 
 import numpy as np
 import pytest
+import tokenizers
 import transformers
 from tokenizers import processors
 
 from keras_bert_flow.tasks.core.features import join_texts
+from keras_bert_flow.text.tokenizers.files import find_difference
 from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
+from keras_bert_flow.text.tokenizers.strangers import KNOWN_PATTERNS
 from tests.oracles.other_tokenizers import TEXTS, make_byte_level, make_unigram
 
 UNSEEN = "Why did the owner of hôtel 北京 close early?  Nobody knew ☃."
@@ -103,6 +107,109 @@ def test_what_is_no_tokenizer_is_refused_in_a_line(content):
     with pytest.raises(ValueError, match="no tokenizer") as caught:
         LoadedTokenizer(content, source="x/tokenizer.json")
     assert str(caught.value).startswith("x/tokenizer.json: ") and "\n" not in str(caught.value)
+
+
+def test_special_entity_markers_are_one_token(pair):
+    """As in `transformers`; only the five tokens of the structure are ordinary text."""
+    theirs, ours = pair
+    theirs.add_special_tokens([tokenizers.AddedToken("[E1]", lstrip=True), tokenizers.AddedToken("[E2]")])
+    theirs.add_tokens(["owner x"])
+    ours = LoadedTokenizer(theirs.to_str())
+    for text in ("The [E1] owner[E2] knew", "an owner x early", UNSEEN):
+        assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
+    assert not {ours.mask_id, ours.sep_id} & {*ours.encode(f"The {ours.mask_token} [SEP] </s>").tolist()}
+    named = LoadedTokenizer(theirs.to_str(), {"additional_special_tokens": ["knew"]})
+    assert named.vocabulary_size == theirs.get_vocab_size() + 1 and named.encode("knew").tolist()[-1] == len(
+        ours.pieces
+    )
+    assert find_difference(ours, named) == "other pieces" and find_difference(ours, ours) is None
+
+
+def test_lone_surrogates_are_replaced(pair):
+    _, ours = pair
+    text = "an owner \ud800 knew"
+    wanted = ours.encode(text.replace("\ud800", "\ufffd")).tolist()
+    assert ours.encode(text).tolist() == ours.encode_batch([text])[0].tolist() == wanted
+    assert ours.encode_with_offsets(text)[2][-1] == len(text)
+
+
+def test_padding_is_on_the_right_in_what_is_written(pair, tmp_path):
+    theirs, _ = pair
+    theirs.enable_padding(direction="left", pad_id=1, pad_token="<pad>")
+    ours = LoadedTokenizer(theirs.to_str(), {"padding_side": "left", "mask_token": "[MASK]", "unk_token": "<unk>"})
+    ours.write(tmp_path)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["padding_side"] == "right"
+    assert json.loads((tmp_path / "tokenizer.json").read_text())["padding"]["direction"] == "Right"
+    with pytest.raises(ValueError, match="`truncation_side` must be None or 'right'. Received: 'left'"):
+        LoadedTokenizer(theirs.to_str(), {"truncation_side": "left"})
+
+
+def replace_with(count):
+    return {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * count}
+
+
+def split_at(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def map_with(table):
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
+
+
+@pytest.mark.parametrize(
+    ("stage", "part", "received"),
+    [
+        ("normalizer", {"type": "Sequence", "normalizers": [replace_with(1000)] * 4}, "at most 64 characters of one"),
+        ("normalizer", {"type": "Sequence", "normalizers": [replace_with(3)] * 4}, "Replace, up to 81"),
+        ("normalizer", {"type": "Prepend", "prepend": "a" * 99}, "normalizer.prepend"),
+        ("normalizer", {"type": "Replace", "pattern": {"String": ""}, "content": "a" * 99}, "up to 100"),
+        ("normalizer", map_with((4).to_bytes(4, "little") + bytes(4) + b"x" * 1000), "Precompiled, up to 1,000"),
+        ("normalizer", map_with(b""), r"no tokenizer \(.*precompiled"),
+        ("normalizer", map_with((4).to_bytes(4, "little") + b"\xff" * 4 + b"x"), r"no tokenizer \("),
+        ("pre_tokenizer", split_at("(x+x+)+y"), r"pre_tokenizer.pattern.*\(x\+x\+\)\+y"),
+        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [split_at("(a|a)*b")]}, "pre_tokenizer.pattern"),
+        ("pre_tokenizer", split_at("x*"), "pre_tokenizer.pattern"),
+        ("pre_tokenizer", {"type": "FixedLength", "length": 0}, r"no tokenizer \("),
+        (
+            "post_processor",
+            {
+                "type": "TemplateProcessing",
+                "single": [],
+                "pair": [{"SpecialToken": {"id": "[X]", "type_id": 0}}],
+                "special_tokens": {},
+            },
+            "no tokenizer",
+        ),
+    ],
+    ids=str,
+)
+def test_tokenizers_that_may_take_all_memory_or_time_are_refused(stage, part, received, capfd):
+    content = json.loads(make_unigram().to_str()) | {stage: part}
+    with pytest.raises(ValueError, match=received) as caught:
+        LoadedTokenizer(json.dumps(content), source="x/tokenizer.json")
+    assert str(caught.value).startswith("x/tokenizer.json: ") and "\n" not in str(caught.value)
+    assert "panicked" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("pattern", [" {2,}", r"\s+", r"\p{L}+|\p{N}|[^\s\p{L}]+", next(iter(KNOWN_PATTERNS))])
+def test_harmless_patterns_are_accepted(pattern):
+    content = json.loads(make_unigram().to_str())
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split_at(pattern), content["pre_tokenizer"]]}
+    LoadedTokenizer(json.dumps(content))
+
+
+def test_chance_in_a_tokenizer_is_refused():
+    content = json.loads(make_byte_level().to_str())
+    content["model"]["dropout"] = 0.1
+    with pytest.raises(ValueError, match="`model.dropout` must be 0"):
+        LoadedTokenizer(json.dumps(content))
+
+
+def test_files_that_contradict_each_other_are_refused():
+    with pytest.raises(ValueError, match="`pre_tokenizer.add_prefix_space` false, and `add_prefix_space` true there"):
+        LoadedTokenizer(make_byte_level().to_str(), {"add_prefix_space": True})
+    with pytest.raises(ValueError, match="tokenizer_class.*BertJapaneseTokenizer"):
+        LoadedTokenizer(make_byte_level().to_str(), {"tokenizer_class": "BertJapaneseTokenizer"})
 
 
 def test_tokenizers_of_other_models_are_refused():

@@ -118,11 +118,13 @@ def test_tables_of_characters_are_bounded(monkeypatch):
     text = "".join(map(chr, range(0x300, 0x800)))
     expected = [normalize_text(text, cased) for cased in (False, True)]
     monkeypatch.setattr(normalization, "MAX_REMEMBERED_CODES", 100)
-    for name in ("_CLEANED", "_FOLDED", "_STRIPPED", "_SPACED"):
-        table = getattr(normalization, name)
-        monkeypatch.setattr(normalization, name, type(table)(table._replace))
+    monkeypatch.setattr(normalization, "_CLEANED", type(normalization._CLEANED)(normalization._CLEANED._replace))
+    for name in ("_FOLDED", "_STRIPPED", "_SPACED"):
+        tables = getattr(normalization, name)
+        fresh = {split_han: type(table)(table._replace) for split_han, table in tables.items()}
+        monkeypatch.setattr(normalization, name, fresh)
     assert [normalize_text(text, cased) for cased in (False, True)] == expected
-    assert len(normalization._FOLDED) == len(normalization._SPACED) == 100
+    assert len(normalization._FOLDED[True]) == len(normalization._SPACED[True]) == 100
 
 
 HOSTILE = {

@@ -112,7 +112,7 @@ def test_checkpoint_of_transformers_is_gone_on_from(records, first, tmp_path):
 
 def test_model_that_does_not_fit_is_refused(records, first, tmp_path):
     others = write_tiny_records(tmp_path / "others", vocabulary_size=51)
-    with pytest.raises(ValueError, match="must be made with the model's vocabulary"):
+    with pytest.raises(ValueError, match="must be made with the model's tokenizer"):
         pretrain(make_tiny_config(), others, tmp_path / "out", initial_model=first)
     shape = {"num_layers": 2, "intermediate_dim": 32}
     with pytest.raises(ValueError, match=r"with num_layers=1, not 2; .*intermediate_dim=24, not 32\. Set these in"):

@@ -67,7 +67,7 @@ def test_model_is_trained_further_on_records_of_its_tokenizer_alone(case, tmp_pa
     other = shutil.copytree(first, tmp_path / "other")
     kinds = {"roberta": make_unigram, "albert": make_byte_level}
     kinds[family]().save(str(other / "tokenizer.json"))
-    with pytest.raises(ValueError, match="must be made with the model's vocabulary"):
+    with pytest.raises(ValueError, match="must be made with the model's tokenizer"):
         pretrain(config, place / "records", tmp_path / "third", lambda line: None, initial_model=other)
 
 

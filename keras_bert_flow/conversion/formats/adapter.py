@@ -27,7 +27,7 @@ from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_root
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD
 from keras_bert_flow.terminal import abridge
-from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER
+from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 
 CARD = "README.md"

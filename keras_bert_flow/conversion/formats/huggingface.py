@@ -13,15 +13,18 @@ from keras_bert_flow.conversion.directory_check import list_remarks, open_direct
 from keras_bert_flow.conversion.directory_files import write_json
 from keras_bert_flow.conversion.formats.format import Format
 from keras_bert_flow.conversion.hf_config import name_own_kernel
+from keras_bert_flow.conversion.sentence_files import ENCODER_FILES, MODULES, WHOLE
 from keras_bert_flow.conversion.tables.registry import find_table_of
 from keras_bert_flow.conversion.tables.table import find_root
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
-from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, read_vocabulary
+from keras_bert_flow.text.tokenizers.files import read_word_piece
+from keras_bert_flow.text.tokenizers.settings import ADDED_TOKENS, FAST_TOKENIZER, SPECIAL_MAP
+from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 
 CONFIG = "config.json"
-TOKENIZER = (VOCABULARY_FILE, FAST_TOKENIZER, SETTINGS, "special_tokens_map.json")
-COMPANIONS = ("task.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "README.md")
+TOKENIZER = (VOCABULARY_FILE, FAST_TOKENIZER, SETTINGS, SPECIAL_MAP, ADDED_TOKENS)
+COMPANIONS = ("task.json", MODULES, *ENCODER_FILES, WHOLE, "1_Pooling/config.json", "README.md")
 
 
 class HuggingFace(Format):
@@ -55,9 +58,8 @@ class HuggingFace(Format):
         tokenizer = dict(checkpoint.tokenizer)
         is_missing = VOCABULARY_FILE in tokenizer and FAST_TOKENIZER not in tokenizer
         if is_missing:
-            vocabulary: Any = tokenizer[VOCABULARY_FILE]  # a path: no format generates a vocabulary file
-            pieces = read_vocabulary(vocabulary)
-            tokenizer[FAST_TOKENIZER] = encode_fast_tokenizer(pieces, checkpoint.keeps_case())
+            read = read_word_piece(checkpoint.find_vocabulary())
+            tokenizer[FAST_TOKENIZER] = encode_fast_tokenizer(read.vocabulary, read.cased, read.rules)
         copy_files(tokenizer | dict(checkpoint.companions), folder)
         return (f"{FAST_TOKENIZER} new, of {VOCABULARY_FILE}",) if is_missing else ()
 

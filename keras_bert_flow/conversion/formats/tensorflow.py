@@ -18,8 +18,8 @@ from keras_bert_flow.conversion.tables.google_research import ARCHITECTURES, nam
 from keras_bert_flow.conversion.tables.registry import find_table
 from keras_bert_flow.terminal import abridge
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
-from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER
-from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
+from keras_bert_flow.text.tokenizers.files import read_word_piece
+from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 
 CONFIG, NAME = "bert_config.json", "bert_model.ckpt"
 VOCABULARY, SETTINGS = "vocab.txt", "tokenizer_config.json"
@@ -72,6 +72,11 @@ class TensorFlow(Format):
             )
         if VOCABULARY not in checkpoint.tokenizer:
             raise ValueError("A checkpoint of google-research/bert must have a vocab.txt. Received: none beside it.")
+        if rules := checkpoint.read_rules().describe():
+            raise ValueError(
+                "A checkpoint of google-research/bert must have its tokenizer. Received: "
+                f"{', '.join(rules)}, which it lacks. Choose another format."
+            )
 
     def write(self, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[str, ...]:
         tensors = {}
@@ -105,22 +110,17 @@ def _find_tokenizer(folder: Path, config: dict[str, Any], cased: bool | None) ->
         raise FileNotFoundError(f"A checkpoint must come with its {VOCABULARY}. Received: {folder}, without it.")
     settings = read_hf_config(config, str(folder / CONFIG))
     check_vocabulary(folder / VOCABULARY, settings["vocabulary_size"])
-    pieces = read_vocabulary(folder / VOCABULARY)
-    given: Path | bytes
-    if cased is None and (folder / SETTINGS).is_file():
-        cased = read_json(folder / SETTINGS).get("do_lower_case") is False
-        given = folder / SETTINGS
-    elif cased is None:
+    if cased is None and not (folder / SETTINGS).is_file():
         raise ValueError(
             f"It must be known whether a vocabulary keeps case. Received: {folder}, which does not say. Give --cased "
             "or --uncased."
         )
-    else:
-        given = describe_vocabulary(cased, settings["max_positions"])
+    tokenizer = read_word_piece(folder / VOCABULARY, cased)
+    is_said = cased is None
     return {
         VOCABULARY: folder / VOCABULARY,
-        SETTINGS: given,
-        FAST_TOKENIZER: encode_fast_tokenizer(pieces, cased),
+        SETTINGS: folder / SETTINGS if is_said else describe_vocabulary(tokenizer, settings["max_positions"]),
+        FAST_TOKENIZER: encode_fast_tokenizer(tokenizer.vocabulary, tokenizer.cased, tokenizer.rules),
     }
 
 

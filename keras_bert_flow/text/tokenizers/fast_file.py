@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 
-from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
+from keras_bert_flow.text.tokenizers.added import WordRules
 from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
-from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
+from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS, PLAIN
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES
 
 UNK, CLS, SEP = "[UNK]", "[CLS]", "[SEP]"
 
 
-def encode_fast_tokenizer(pieces: Sequence[str], cased: bool, cuts_long_words: bool = False) -> bytes:
+def encode_fast_tokenizer(
+    pieces: Sequence[str], cased: bool, rules: WordRules = PLAIN, cuts_long_words: bool = False
+) -> bytes:
     """Return the content of a `tokenizer.json`.
 
     It gives the ids of `WordPieceTokenizer`, except for the differences listed in docs/tokenizer.md, and joins texts as
@@ -20,7 +23,7 @@ def encode_fast_tokenizer(pieces: Sequence[str], cased: bool, cuts_long_words: b
 
     Args:
         pieces: the vocabulary, in the order of ids, special pieces included.
-        cased: keep case and accents.
+        cased, rules: as of `WordPieceTokenizer`.
         cuts_long_words: divide words after every `MAX_WORD_CHARACTERS`, as `cut_long_words` does; else they are [UNK].
     """
     ids = {piece: piece_id for piece_id, piece in enumerate(pieces)}
@@ -31,7 +34,7 @@ def encode_fast_tokenizer(pieces: Sequence[str], cased: bool, cuts_long_words: b
         continuing_subword_prefix=CONTINUATION,
     )
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+    tokenizer.normalizer = rules.make_normalizer(cased)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     if cuts_long_words:
         cut = pre_tokenizers.Split(Regex(f".{{1,{MAX_WORD_CHARACTERS}}}"), "isolated")
@@ -43,6 +46,7 @@ def encode_fast_tokenizer(pieces: Sequence[str], cased: bool, cuts_long_words: b
     )
     tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
     tokenizer.add_special_tokens(list(SPECIAL_PIECES))
+    tokenizer.add_tokens([piece.make() for piece in rules.added])
     return tokenizer.to_str(pretty=True).encode()
 
 

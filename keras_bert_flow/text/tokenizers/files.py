@@ -1,15 +1,26 @@
 """Tokenizer files: `vocab.txt` for WordPiece, or `tokenizer.json` for any tokenizer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.terminal import abridge
-from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS, LoadedTokenizer
+from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
+from keras_bert_flow.text.tokenizers.settings import (
+    ADDED_TOKENS,
+    CASED,
+    FAST_TOKENIZER,
+    SPECIAL_MAP,
+    Said,
+    is_bert_pipeline,
+    order_pieces,
+    read_said,
+)
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_FILE, check_vocabulary, read_vocabulary
+from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS, WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, check_vocabulary, read_vocabulary
+
+CASED_SHARE = 0.01  # of pieces with capital letters: a vocabulary with more is taken to be cased
 
 
 def find_tokenizer_file(folder: str | Path) -> Path:
@@ -22,93 +33,114 @@ def find_tokenizer_file(folder: str | Path) -> Path:
 
 
 def read_tokenizer_file(path: str | Path, cased: bool | None = None) -> Tokenizer:
-    """Read a tokenizer from its file.
+    """Read a tokenizer from its file, with what the files beside it say; see `settings.read_said`.
 
     Args:
-        path: a vocabulary with one piece per line, or a `tokenizer.json`, which a `tokenizer_config.json` next to it
-            may extend.
-        cased: whether WordPiece keeps case. None: as in `tokenizer.json`, otherwise False. Other tokenizers define it
+        path: a vocabulary with one piece per line, or a `tokenizer.json`.
+        cased: whether WordPiece keeps case. None: as the files say, otherwise False. Other tokenizers define it
             themselves.
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is damaged, joins texts in another way than BERT, or is WordPiece with another value of `cased`.
     """
     path = Path(path)
-    if path.suffix != ".json":
-        return WordPieceTokenizer.from_file(path, bool(cased))
-    if not path.is_file():
-        raise FileNotFoundError(f"A tokenizer must be a file. Received: {path}, which is not one. Check the path.")
-    if not _is_wordpiece(path):
+    if (found := _read_word_piece(path)) is None:
         return LoadedTokenizer.from_file(path)
-    tokenizer = _read_bert_tokenizer(path)
-    if cased not in (None, tokenizer.cased):
+    vocabulary, said = found
+    if said.cased is not None and cased not in (None, said.cased):
         raise ValueError(
             f"`cased` must be as the tokenizer has it. Received: {str(cased).lower()}, {path} of "
-            f"{str(tokenizer.cased).lower()}. Set it to that."
+            f"{str(said.cased).lower()}, by {said.sources[CASED].name} beside it. Give --"
+            f"{'cased' if said.cased else 'uncased'}, or set `vocabulary.cased`."
         )
+    return WordPieceTokenizer(vocabulary, bool(said.cased if cased is None else cased), said.rules)
+
+
+def read_word_piece(path: str | Path, cased: bool | None = None) -> WordPieceTokenizer:
+    """Read a `vocab.txt`, which is always WordPiece, as `read_tokenizer_file` does."""
+    tokenizer = read_tokenizer_file(path, cased)
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise ValueError(f"A vocabulary must be a vocab.txt. Received: {path}, another tokenizer. Name the vocab.txt.")
     return tokenizer
+
+
+def find_case(path: str | Path, given: bool | None) -> bool:
+    """Return whether WordPiece keeps case: as given, or else as the files say; False for another tokenizer.
+
+    Raises:
+        FileNotFoundError, ValueError: as for `read_tokenizer_file`; or nothing says it, and the pieces have capitals.
+    """
+    if given is not None or (found := _read_word_piece(Path(path))) is None:
+        return bool(given)
+    vocabulary, said = found
+    if said.cased is None and looks_cased(vocabulary):
+        raise ValueError(
+            f"It must be known whether a vocabulary keeps case. Received: {path}, with capital letters, and nothing "
+            "beside it says so. Give --cased or --uncased, or set `vocabulary.cased`."
+        )
+    return bool(said.cased)
+
+
+def looks_cased(pieces: Iterable[str]) -> bool:
+    """Return whether more than `CASED_SHARE` of the pieces have a capital letter, special and unused ones aside."""
+    ordinary = [piece for piece in pieces if not (piece.startswith("[") and piece.endswith("]"))]
+    return sum(piece != piece.lower() for piece in ordinary) > CASED_SHARE * len(ordinary)
 
 
 def read_pieces(path: str | Path) -> tuple[str, ...]:
     """Return the pieces of a tokenizer file in the order of ids; see `read_tokenizer_file`."""
-    return read_tokenizer_file(path).pieces if Path(path).suffix == ".json" else tuple(read_vocabulary(path))
+    return read_tokenizer_file(path).pieces
 
 
 def list_tokenizer_files(path: str | Path) -> list[Path]:
-    """Return the files of a tokenizer: this one, and the settings next to a `tokenizer.json`."""
-    settings = Path(path).with_name(SETTINGS)
-    return [Path(path), *([settings] if Path(path).suffix == ".json" and settings.is_file() else [])]
+    """Return the files of a tokenizer: this one, and those beside it that say something of it."""
+    beside = (Path(path).with_name(name) for name in (SETTINGS, FAST_TOKENIZER, SPECIAL_MAP, ADDED_TOKENS))
+    return [Path(path), *(file for file in beside if file.is_file() and file != Path(path))]
 
 
-def copy_tokenizer(path: str | Path, folder: Path) -> None:
-    """Copy a tokenizer into a folder: `vocab.txt` unchanged, or the files of a `tokenizer.json`."""
-    if Path(path).suffix == ".json":
-        read_tokenizer_file(path).write(folder)
-    else:
+def copy_tokenizer(path: str | Path, cased: bool, folder: Path) -> None:
+    """Copy a tokenizer into a folder: `vocab.txt` unchanged with what it does not hold, or a `tokenizer.json`."""
+    tokenizer = read_tokenizer_file(path, cased)
+    if Path(path).suffix != ".json" and isinstance(tokenizer, WordPieceTokenizer):
         (folder / VOCABULARY_FILE).write_bytes(Path(path).read_bytes())
+        tokenizer.write_rules(folder)
+    else:
+        tokenizer.write(folder)
 
 
-def _is_wordpiece(path: Path) -> bool:
-    """Return whether it is WordPiece of words; what divides them further is loaded as it stands."""
-    content = read_json_object(path)
-    return _take(content, "model").get("type") == "WordPiece" and not _take(content, "pre_tokenizer").get(
-        "pretokenizers"
-    )
+def describe_rules(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return what keys and manifests say of a WordPiece tokenizer besides its case; {} if it is as the original."""
+    rules = tokenizer.rules.describe() if isinstance(tokenizer, WordPieceTokenizer) else {}
+    return {"tokenizer": rules} if rules else {}
 
 
-def _read_bert_tokenizer(path: Path) -> Tokenizer:
-    content = read_json_object(path)
-    model, normalizer = (_take(content, name) for name in ("model", "normalizer"))
-    lower_case = normalizer.get("lowercase")
-    expected = {
-        "model.continuing_subword_prefix": (model.get("continuing_subword_prefix"), (CONTINUATION,)),
-        "normalizer.type": (normalizer.get("type"), ("BertNormalizer",)),
-        "normalizer.lowercase": (lower_case, (True, False)),
-        "normalizer.strip_accents": (normalizer.get("strip_accents"), (None, lower_case)),
-        "normalizer.clean_text": (normalizer.get("clean_text"), (True,)),
-        "normalizer.handle_chinese_chars": (normalizer.get("handle_chinese_chars"), (True,)),
-        "pre_tokenizer.type": (_take(content, "pre_tokenizer").get("type"), ("BertPreTokenizer",)),
-    }
-    for name, (value, known) in expected.items():
-        if not any(value is each or (value == each and isinstance(value, str)) for each in known):
-            raise ValueError(
-                f"{path}: must be BERT's tokenizer. Received: `{name}` = {abridge(repr(value))}, not {known[0]!r}. "
-                "Put the vocab.txt of the model beside it."
-            )
-    pieces = _order_pieces(path, model.get("vocab"))
-    check_vocabulary(pieces, str(path))
-    return WordPieceTokenizer(pieces, cased=not lower_case)
+def describe_beside(path: str | Path) -> dict[str, Any]:
+    """Return what a key must hold besides the digest of a tokenizer file: what other files say of a `vocab.txt`."""
+    if Path(path).suffix == ".json" or len(list_tokenizer_files(path)) == 1:
+        return {}
+    return describe_rules(read_tokenizer_file(path))
 
 
-def _order_pieces(path: Path, ids: Any) -> list[str]:
-    pieces: dict[Any, str] = {}
-    if isinstance(ids, dict) and all(type(piece_id) is int for piece_id in ids.values()):
-        pieces = {piece_id: piece for piece, piece_id in ids.items()}
-    if not pieces or len(pieces) < len(ids) or sorted(pieces) != list(range(len(pieces))):
-        raise ValueError(f"{path}: `model.vocab` must number its pieces from 0, each once. Copy or save it again.")
-    return [pieces[piece_id] for piece_id in range(len(pieces))]
+def find_difference(mine: Tokenizer, other: Tokenizer) -> str | None:
+    """Return what two tokenizers do differently, for a message; None if they give every text the same ids."""
+    facts, others = mine.describe(), other.describe()
+    if (name := next((name for name in {**facts, **others} if facts.get(name) != others.get(name)), None)) is None:
+        return "other pieces" if mine.pieces != other.pieces else None
+    if mine.pieces != other.pieces:
+        return "other pieces"
+    values = [str(values.get(name)) for values in (facts, others)]
+    return f"`{name}` {' and '.join(values)}" if max(map(len, values)) < 40 else f"another `{name}`"
 
 
-def _take(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = content.get(name)
-    return value if isinstance(value, dict) else {}
+def _read_word_piece(path: Path) -> tuple[tuple[str, ...], Said] | None:
+    """Return the pieces of a WordPiece file, and what the files say of it; None for another tokenizer."""
+    if path.suffix != ".json":
+        vocabulary = read_vocabulary(path)
+    elif not path.is_file():
+        raise FileNotFoundError(f"A tokenizer must be a file. Received: {path}, which is not one. Check the path.")
+    elif is_bert_pipeline(content := read_json_object(path)):
+        vocabulary = order_pieces(path, content["model"].get("vocab"))
+        check_vocabulary(vocabulary, str(path))
+    else:
+        return None
+    return vocabulary, read_said(path, vocabulary)

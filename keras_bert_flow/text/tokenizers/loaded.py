@@ -2,16 +2,30 @@
 
 import json
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
 
-from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.json_documents import parse_json
+from keras_bert_flow.terminal import abridge
+from keras_bert_flow.text.tokenizers.normalization import replace_surrogates
+from keras_bert_flow.text.tokenizers.settings import (
+    FAST_TOKENIZER,
+    NORMALIZER_NAMES,
+    check_settings,
+    list_configured,
+    pad_right,
+    read_settings,
+)
+from keras_bert_flow.text.tokenizers.strangers import check_pipeline, trying
 from keras_bert_flow.text.tokenizers.tokenizer import Offsets
+from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
 
-FAST_TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 # BERT's names of the special tokens → their possible spellings; the first one in the vocabulary is used.
 SPECIAL_NAMES = {
     "pad": ("[PAD]", "<pad>"),
@@ -39,13 +53,11 @@ class LoadedTokenizer:
 
     def __init__(self, content: str, settings: Mapping[str, object] | None = None, source: str = FAST_TOKENIZER):
         self._content, self._settings, self._source = content, dict(settings or {}), source
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(content)
-        except Exception as error:  # the library raises no other class
-            raise ValueError(f"{source}: no tokenizer ({error}). Copy or save it again.") from None
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self._tokenizer.encode_special_tokens = True
+        check_settings(self._settings, source, is_word_piece=False)
+        self._parsed = _parse(content, source)
+        check_pipeline(self._parsed, content, source)
+        _check_agreement(self._parsed, self._settings, source)
+        self._tokenizer = self._load(self._parsed, content)
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         self.pieces = tuple(sorted(ids, key=ids.__getitem__))
         if sorted(ids.values()) != list(range(len(ids))):
@@ -54,6 +66,12 @@ class LoadedTokenizer:
         self.special_ids = tuple(ids[token] for token in found.values())
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.mask_token = found["mask"]
+        freed = _free_added(self._parsed, {*found.values()})
+        if freed is not None:
+            self._tokenizer = self._load(freed, json.dumps(freed))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True
         self.separators = self._count_separators()
         marks = any(piece.startswith(WORD_MARKS) for piece in self.pieces)
         self.starts_word = np.array(
@@ -62,10 +80,8 @@ class LoadedTokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> "LoadedTokenizer":
-        """Read a `tokenizer.json`, with the `tokenizer_config.json` next to it, if there is one."""
-        settings = path.with_name(SETTINGS)
-        named = read_json_object(settings) if settings.is_file() else {}
-        return cls(path.read_text(encoding="utf-8"), named, str(path))
+        """Read a `tokenizer.json`, with what `tokenizer_config.json` and the like next to it say."""
+        return cls(path.read_text(encoding="utf-8"), read_settings(path.parent), str(path))
 
     def __reduce__(self):
         return LoadedTokenizer, (self._content, self._settings, self._source)
@@ -81,10 +97,11 @@ class LoadedTokenizer:
         return len(self.pieces)
 
     def encode(self, text: str) -> np.ndarray:
-        return self._take_ids(self._tokenizer.encode(text, add_special_tokens=False))
+        return self._take_ids(self._encode(text))
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        with trying(self._source):
+            found = self._tokenizer.encode_batch(list(map(replace_surrogates, texts)), add_special_tokens=False)
         return [self._take_ids(encoding) for encoding in found]
 
     def encode_word(self, word: str) -> np.ndarray:
@@ -96,7 +113,7 @@ class LoadedTokenizer:
         return len(found)
 
     def encode_with_offsets(self, text: str) -> Offsets:
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encode(text)
         offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
         for place, (start, end) in enumerate(offsets):  # a piece may include the space before its word
             piece = text[start:end]
@@ -117,6 +134,35 @@ class LoadedTokenizer:
         names = dict(zip(SPECIAL_NAMES, (self.pieces[i] for i in self.special_ids), strict=True))
         settings = self._settings or {f"{name}_token": token for name, token in names.items()}
         (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        pad_right(folder)
+
+    def describe(self) -> dict[str, Any]:
+        described = {name: self._parsed.get(name) for name in ("normalizer", "pre_tokenizer", "added_tokens")}
+        model = json.dumps(self._parsed["model"], sort_keys=True).encode()
+        return described | {"kind": FAST_TOKENIZER, "model": sha256(model).hexdigest(), "special": self.special_ids}
+
+    def _load(self, parsed: Mapping[str, Any], content: str) -> tokenizers.Tokenizer:
+        """Return the tokenizer of the library, with the added tokens that only `tokenizer_config.json` has."""
+        with trying(self._source):
+            tokenizer = tokenizers.Tokenizer.from_str(content)
+        ids = tokenizer.get_vocab(with_added_tokens=True)
+        known = {token.get("content") for token in parsed.get("added_tokens") or () if isinstance(token, dict)}
+        special = {name for spellings in SPECIAL_NAMES.values() for name in spellings}
+        for number, piece in list_configured(self._settings, self._source):
+            if piece.content in known | special:
+                continue
+            expected = ids.get(piece.content, tokenizer.get_vocab_size())
+            if number not in (-1, expected):
+                raise ValueError(
+                    f"{self._source}: added tokens must have the ids that follow those of the vocabulary. Received: "
+                    f"{abridge(ascii(piece.content))} as {number}, not {expected}. Save the tokenizer again."
+                )
+            tokenizer.add_tokens([replace(piece, special=False).make()])
+        return tokenizer
+
+    def _encode(self, text: str) -> tokenizers.Encoding:
+        with trying(self._source):
+            return self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False)
 
     def _take_ids(self, encoding: tokenizers.Encoding) -> np.ndarray:
         """Return the ids; a special token that a Unigram model finds in a text becomes [UNK]."""
@@ -137,8 +183,13 @@ class LoadedTokenizer:
         return token
 
     def _count_separators(self) -> int:
-        encoding = self._tokenizer.encode("a", "a")
+        with trying(self._source):
+            encoding = self._tokenizer.encode("a", "a")
         texts = [place for place, text in enumerate(encoding.sequence_ids) if text is not None]
+        if not texts:
+            raise ValueError(
+                f"{self._source}: must make tokens of the text `a`. Received: none. Copy or save it again."
+            )
         middle = [place for place in range(texts[0], texts[-1]) if encoding.sequence_ids[place] is None]
         ids = encoding.ids
         around = (*ids[: texts[0]], *ids[texts[-1] + 1 :])
@@ -149,3 +200,39 @@ class LoadedTokenizer:
                 "kind of model."
             )
         return len(middle)
+
+
+def _parse(content: str, source: str) -> dict[str, Any]:
+    try:
+        parsed = parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"{source}: no tokenizer ({abridge(str(error))}). Copy or save it again.") from None
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("model"), dict):
+        raise ValueError(f"{source}: no tokenizer (it has no `model`). Copy or save it again.")
+    return parsed
+
+
+def _check_agreement(parsed: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> None:
+    """Raise ValueError where `transformers` would take what `tokenizer_config.json` says over `tokenizer.json`."""
+    for stage, names in (("pre_tokenizer", {"add_prefix_space": "add_prefix_space"}), ("normalizer", NORMALIZER_NAMES)):
+        part = parsed.get(stage)
+        if not isinstance(part, dict):
+            continue
+        for ours, theirs in names.items():
+            if isinstance(settings.get(ours), bool) and settings[ours] != part.get(theirs, settings[ours]):
+                raise ValueError(
+                    f"{source}: must agree with {SETTINGS}. Received: `{stage}.{theirs}` {str(part[theirs]).lower()}, "
+                    f"and `{ours}` {str(settings[ours]).lower()} there. Correct the one that is wrong."
+                )
+
+
+def _free_added(parsed: Mapping[str, Any], special: Collection[str]) -> dict[str, Any] | None:
+    """Return the content in which only the five special tokens are special, so that others are found in a text.
+
+    None if that is so already.
+    """
+    added = [token for token in parsed.get("added_tokens") or () if isinstance(token, dict)]
+    if all(token.get("content") in special for token in added if token.get("special")):
+        return None
+    freed = [token | {"special": token.get("special") and token.get("content") in special} for token in added]
+    return {**parsed, "added_tokens": freed}

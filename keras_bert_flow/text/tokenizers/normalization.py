@@ -1,6 +1,7 @@
 """Text normalisation: clean, split and fold text into words, for both vocabulary learning and encoding."""
 
 import unicodedata
+from functools import partial
 from itertools import groupby
 
 # google-research/bert `_is_chinese_char`: Han only, since Hangul, hiragana and katakana are written differently.
@@ -19,8 +20,12 @@ MAX_REMEMBERED_WORDS = 20_000  # per cache; about 8 MB together, and most of the
 MAX_REMEMBERED_CHARACTERS = 50  # longer ones, such as a Chinese sentence, hardly ever repeat
 
 
-def normalize_text(text: str, cased: bool) -> str:
+def normalize_text(text: str, cased: bool, strip_accents: bool | None = None, split_han: bool = True) -> str:
     """Return the words of a text, separated by single spaces.
+
+    The last two arguments are BERT's `strip_accents` and `tokenize_chinese_chars`, of which `transformers` took the
+    form: accents are dropped unless `cased`, or as `strip_accents` says; without `split_han` a Han character is an
+    ordinary letter.
 
     Equivalent to `BasicTokenizer` of google-research/bert: drop NUL, U+FFFD, control and format characters; split at
     whitespace; separate every Han character and punctuation mark; unless `cased`, lower-case and drop accents.
@@ -34,7 +39,9 @@ def normalize_text(text: str, cased: bool) -> str:
     Source: google-research/bert, tokenization.py, `BasicTokenizer`.
     """
     text = clean_text(text)
-    return " ".join((text.translate(_SPACED) if cased else _fold(text.lower())).split())
+    text = text if cased else text.lower()
+    strip_accents = not cased if strip_accents is None else strip_accents
+    return " ".join((_fold(text, split_han) if strip_accents else text.translate(_SPACED[split_han])).split())
 
 
 def clean_text(text: str) -> str:
@@ -44,6 +51,15 @@ def clean_text(text: str) -> str:
     return text.translate(_CLEANED)
 
 
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 lacks and `tokenizers` refuses, by U+FFFD; offsets stay as they are."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)
+    return text
+
+
 def decompose(text: str) -> str:
     """Return the canonical decomposition (NFD) of a text in linear time, except for sorting each run of marks."""
     decomposed = "".join(unicodedata.normalize("NFD", character) for character in text)
@@ -51,11 +67,11 @@ def decompose(text: str) -> str:
     return "".join("".join(sorted(run, key=unicodedata.combining) if is_marks else run) for is_marks, run in runs)
 
 
-def _fold(text: str) -> str:
-    """Decompose a text, strip accents, and separate punctuation and Han characters."""
-    folded = text.translate(_FOLDED)
+def _fold(text: str, split_han: bool) -> str:
+    """Decompose a text, strip accents, and separate punctuation and perhaps Han characters."""
+    folded = text.translate(_FOLDED[split_han])
     if _ORDERED and not _ORDERED.isdisjoint(text):
-        return decompose(text).translate(_STRIPPED)
+        return decompose(text).translate(_STRIPPED[split_han])
     return folded
 
 
@@ -80,19 +96,19 @@ def _clean(character: str) -> str:
     return "" if dropped else character
 
 
-def _space(character: str) -> str:
-    return f" {character} " if is_punctuation(character) or is_han(character) else character
+def _space(split_han: bool, character: str) -> str:
+    return f" {character} " if is_punctuation(character) or split_han and is_han(character) else character
 
 
-def _space_and_strip(character: str) -> str:
-    return "" if unicodedata.category(character) == "Mn" else _space(character)
+def _space_and_strip(split_han: bool, character: str) -> str:
+    return "" if unicodedata.category(character) == "Mn" else _space(split_han, character)
 
 
-def _decompose_and_strip(character: str) -> str:
+def _decompose_and_strip(split_han: bool, character: str) -> str:
     parts = unicodedata.normalize("NFD", character)
     if any(unicodedata.combining(part) and unicodedata.category(part) != "Mn" for part in parts):
         _ORDERED.add(character)
-    return "".join(map(_space_and_strip, parts))
+    return "".join(_space_and_strip(split_han, part) for part in parts)
 
 
 def is_punctuation(character: str) -> bool:
@@ -109,7 +125,9 @@ def is_han(character: str) -> bool:
 
 
 _CLEANED = _CharacterTable(_clean)
-_SPACED = _CharacterTable(_space)
-_STRIPPED = _CharacterTable(_space_and_strip)
-_FOLDED = _CharacterTable(_decompose_and_strip)
+# Tables by whether Han characters are words of their own
+_SPACED, _STRIPPED, _FOLDED = (
+    {split_han: _CharacterTable(partial(replace, split_han)) for split_han in (False, True)}
+    for replace in (_space, _space_and_strip, _decompose_and_strip)
+)
 _ORDERED: set[str] = set()  # characters seen with a mark that is not stripped, such as a musical stem

@@ -1,9 +1,11 @@
 """Token offsets: where each piece begins and ends in the original text."""
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import accumulate, chain
 from operator import itemgetter
+from typing import Protocol
 
 import numpy as np
 
@@ -12,9 +14,8 @@ from keras_bert_flow.text.tokenizers.normalization import (
     MAX_REMEMBERED_CODES,
     MAX_REMEMBERED_WORDS,
     clean_text,
-    normalize_text,
 )
-from keras_bert_flow.text.tokenizers.tokenizer import Offsets, Tokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Offsets
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION
 
 # Text between two spaces. `clean_text` drops these control characters, which `\s` matches as spaces, and joins what is
@@ -24,8 +25,22 @@ CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
 Spans = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # ids, starts and ends of a chunk's pieces
 
 
-def encode_with_offsets(tokenizer: Tokenizer, text: str) -> Offsets:
+class WordPieces(Protocol):
+    """What is needed of a `WordPieceTokenizer`."""
+
+    pieces: tuple[str, ...]
+    unk_id: int
+    starts_word: np.ndarray
+
+    def normalize(self, text: str) -> str: ...
+
+    def encode_words(self, text: str) -> tuple[int, ...]: ...
+
+
+def encode_with_offsets(tokenizer: WordPieces, text: str) -> Offsets:
     """Return the ids of a text, and where in the original text each piece begins and ends.
+
+    Added tokens are not looked for.
 
     `text[start:end]` is the source of a piece, as written: with its accents, even as separate characters, and with
     whatever was dropped inside it; what was dropped between two pieces is in neither. If a character gives several
@@ -33,7 +48,7 @@ def encode_with_offsets(tokenizer: Tokenizer, text: str) -> Offsets:
     are taken in the order written, though Unicode's canonical order may differ.
 
     Returns:
-        The ids, the same as `tokenizer.encode(text)`, the starts and the ends, in characters of `text`; int32,
+        The ids, the same as `tokenizer.encode_words(text)`, the starts and the ends, in characters of `text`; int32,
         (pieces,) each. Starts and ends are non-decreasing.
     """
     matches = list(CHUNK.finditer(text))
@@ -55,21 +70,21 @@ def find_pieces(starts: np.ndarray, ends: np.ndarray, start: int, end: int) -> t
 
 
 @lru_cache(maxsize=4)
-def _remember_spans(tokenizer: Tokenizer) -> "_ChunkSpans":
+def _remember_spans(tokenizer: WordPieces) -> "_ChunkSpans":
     return _ChunkSpans(tokenizer)
 
 
 class _ChunkSpans(dict):
     """Cache of the pieces of chunks, which are the text between two spaces."""
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: WordPieces):
         super().__init__()
         self._tokenizer = tokenizer
         self._lengths = [len(piece.removeprefix(CONTINUATION)) for piece in tokenizer.pieces]
-        self._kept = _KeptCharacters(tokenizer.cased)
+        self._kept = _KeptCharacters(tokenizer.normalize)
 
     def __missing__(self, chunk: str) -> Spans:
-        ids = tuple(self._tokenizer.encode(chunk).tolist())
+        ids = self._tokenizer.encode_words(chunk)
         firsts, lasts = self._trace(chunk)
         ends = list(accumulate(self._measure(chunk, ids)))  # in characters of the normalised chunk, without spaces
         starts = [0, *ends[:-1]]
@@ -83,7 +98,7 @@ class _ChunkSpans(dict):
         tokenizer = self._tokenizer
         lengths = [self._lengths[piece_id] for piece_id in ids]
         if tokenizer.unk_id in ids:
-            words = iter(normalize_text(chunk, tokenizer.cased).split())
+            words = iter(tokenizer.normalize(chunk).split())
             for place, piece_id in enumerate(ids):
                 word = next(words) if tokenizer.starts_word[piece_id] else ""
                 if piece_id == tokenizer.unk_id:
@@ -112,12 +127,12 @@ class _KeptCharacters(dict):
     Neighbouring characters do not change that: they only affect the form of the small sigma, and the order of marks.
     """
 
-    def __init__(self, cased: bool):
+    def __init__(self, normalize: Callable[[str], str]):
         super().__init__()
-        self._cased = cased
+        self._normalize = normalize
 
     def __missing__(self, character: str) -> int:
-        count = len(normalize_text(character, self._cased).replace(" ", ""))
+        count = len(self._normalize(character).replace(" ", ""))
         if count == 0 and clean_text(character):
             count = -1
         if len(self) < MAX_REMEMBERED_CODES:

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,7 +11,7 @@ Offsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Tokenizer(Protocol):
-    """Convert text to token ids and back. Special tokens written out in a text are ordinary text.
+    """Convert text to token ids and back. The five special tokens written out in a text are ordinary text.
 
     Attributes:
         pieces: the vocabulary, in the order of ids.
@@ -65,3 +65,6 @@ class Tokenizer(Protocol):
 
     def write(self, folder: Path) -> None:
         """Write the files that the tokenizer can be read from."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what makes the ids of a text apart from the pieces, as values that can be compared."""

@@ -1,14 +1,18 @@
 """WordPiece tokenizer: text to ids and back."""
 
+import json
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers.models import WordPiece
 
+from keras_bert_flow.text.tokenizers.added import AddedSplitter, WordRules
 from keras_bert_flow.text.tokenizers.normalization import (
     MAX_REMEMBERED_CHARACTERS,
     MAX_REMEMBERED_WORDS,
@@ -26,6 +30,8 @@ from keras_bert_flow.text.vocabulary.vocab_file import (
     write_vocabulary,
 )
 
+SETTINGS = "tokenizer_config.json"
+PLAIN = WordRules()  # those of google-research/bert
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]: google-research/bert `WordpieceTokenizer`; others use 100
 
 
@@ -36,53 +42,74 @@ class WordPieceTokenizer:
     caches the words that it has seen, with adjacent marks, since text repeats its words. It is picklable.
 
     Args:
-        pieces: the vocabulary, in the order of ids.
+        vocabulary: the pieces of the `vocab.txt`, in the order of ids.
         cased: keep case and accents.
+        rules: what else differs from google-research/bert. Added tokens that `vocabulary` lacks get the next ids.
     Raises:
-        ValueError: `pieces` is not a vocabulary.
+        ValueError: `vocabulary` is not one.
     Source: google-research/bert, tokenization.py, `FullTokenizer`.
     """
 
     separators = 1
     mask_token = "[MASK]"
 
-    def __init__(self, pieces: Iterable[str], cased: bool = False):
-        self.pieces = tuple(pieces)
+    def __init__(self, vocabulary: Iterable[str], cased: bool = False, rules: WordRules = PLAIN):
+        self.vocabulary = tuple(vocabulary)
         self.cased = cased
-        check_vocabulary(self.pieces)
+        follows = rules.strip_accents is (not cased)
+        self.rules = replace(rules, strip_accents=None) if follows else rules
+        check_vocabulary(self.vocabulary)
+        self.pieces = tuple(dict.fromkeys((*self.vocabulary, *(piece.content for piece in rules.added))))
         ids = {piece: piece_id for piece_id, piece in enumerate(self.pieces)}
         self.special_ids = tuple(ids[piece] for piece in SPECIAL_PIECES)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.starts_word = np.array([not piece.startswith(CONTINUATION) for piece in self.pieces])  # (vocabulary,)
-        self._ids = _TextIds(ids, cased)
+        known = {piece: ids[piece] for piece in self.vocabulary}
+        self._ids = _TextIds(known, self.normalize)
+        self._splitter = AddedSplitter(rules, cased, ids) if rules.added else None
 
     @classmethod
     def from_file(cls, path: str | Path, cased: bool = False) -> "WordPieceTokenizer":
-        """Read a `vocab.txt`."""
+        """Read a `vocab.txt` alone; `files.read_tokenizer_file` also reads what the files beside it say."""
         return cls(read_vocabulary(path), cased)
 
     def __reduce__(self):
-        return _restore_tokenizer, (self.pieces, self.cased)
+        return _restore_tokenizer, (self.vocabulary, self.cased, self.rules)
 
     @property
     def strips_accents(self) -> bool:
         """Whether accents are dropped."""
-        return not self.cased
+        return not self.cased if self.rules.strip_accents is None else self.rules.strip_accents
 
     @property
     def vocabulary_size(self) -> int:
         return len(self.pieces)
 
+    def normalize(self, text: str) -> str:
+        """Return the words of a text, separated by single spaces; see `normalize_text`."""
+        return normalize_text(text, self.cased, self.rules.strip_accents, self.rules.split_han)
+
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of a text, int32, without [CLS] and [SEP]."""
-        ids = chain.from_iterable(map(self._ids.__getitem__, clean_text(text).split()))
-        return np.fromiter(ids, dtype=np.int32)  # (tokens,)
+        return np.fromiter(self._find_ids(text), dtype=np.int32)  # (tokens,)
 
     def encode_into(self, ids: array, text: str) -> int:
         """Append the ids of a text to an `array("i")` and return how many; faster than `encode` for short texts."""
         before = len(ids)
-        ids.extend(chain.from_iterable(map(self._ids.__getitem__, clean_text(text).split())))
+        ids.extend(self._find_ids(text))
         return len(ids) - before
+
+    def encode_words(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text in which added tokens are not looked for."""
+        return tuple(chain.from_iterable(map(self._ids.__getitem__, clean_text(text).split())))
+
+    def _find_ids(self, text: str) -> Iterable[int]:
+        if self._splitter is None:
+            return chain.from_iterable(map(self._ids.__getitem__, clean_text(text).split()))
+        parts = self._splitter.split(text)
+        return chain.from_iterable(
+            self.encode_words(text[start:end]) if piece_id is None else (piece_id,) for start, end, piece_id in parts
+        )
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text."""
@@ -94,15 +121,51 @@ class WordPieceTokenizer:
 
     def encode_with_offsets(self, text: str) -> Offsets:
         """Return the ids of a text and the start and end of each piece; see `offsets.encode_with_offsets`."""
-        return encode_with_offsets(self, text)
+        if self._splitter is None:
+            return encode_with_offsets(self, text)
+        found = []
+        for start, end, piece_id in self._splitter.split(text):
+            if piece_id is None:
+                ids, starts, ends = encode_with_offsets(self, text[start:end])
+                found.append((ids, starts + start, ends + start))
+            else:  # without the spaces that it takes from the text around it
+                part = text[start:end]
+                first, last = start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
+                ids, starts, ends = (np.array([value], np.int32) for value in (piece_id, first, last))
+                found.append((ids, starts, ends))
+        ids, starts, ends = (np.concatenate([np.zeros(0, np.int32), *parts]) for parts in zip(*found, strict=True))
+        return ids, starts, ends
 
     def append(self, text: str, piece: str) -> str:
         """Append a piece to a text; a continuation joins the last word."""
         return text.rstrip() + piece.removeprefix(CONTINUATION) if piece.startswith(CONTINUATION) else text + piece
 
     def write(self, folder: Path) -> None:
-        """Write `vocab.txt`."""
-        write_vocabulary(folder / VOCABULARY_FILE, self.pieces)
+        """Write `vocab.txt`, and what it does not hold; see `write_rules`."""
+        write_vocabulary(folder / VOCABULARY_FILE, self.vocabulary)
+        self.write_rules(folder)
+
+    def write_rules(self, folder: Path) -> None:
+        """Write a `tokenizer_config.json`, if google-research/bert does not do all that this tokenizer does."""
+        if self.rules.describe():
+            content = json.dumps(self.describe_settings(), indent=2, ensure_ascii=False) + "\n"
+            (folder / SETTINGS).write_text(content, encoding="utf-8")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what makes the ids of a text apart from the pieces; see `files.find_difference`."""
+        return {"kind": "WordPiece"} | self.describe_settings() | {"strip_accents": self.strips_accents}
+
+    def describe_settings(self) -> dict[str, Any]:
+        """Return the content of a `tokenizer_config.json`, by the names that `transformers` has for it."""
+        fields: dict[str, Any] = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": not self.cased,
+            "tokenize_chinese_chars": self.rules.split_han,
+            "strip_accents": self.rules.strip_accents,
+        }
+        ids = {piece: piece_id for piece_id, piece in enumerate(self.pieces)}
+        added = {str(ids[piece.content]): piece.describe() for piece in self.rules.added}
+        return fields | ({"added_tokens_decoder": added} if added else {})
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """Join pieces into words, and words by spaces. Case, accents and spacing are not restored."""
@@ -112,9 +175,9 @@ class WordPieceTokenizer:
 
 
 @lru_cache(maxsize=4)
-def _restore_tokenizer(pieces: tuple[str, ...], cased: bool) -> WordPieceTokenizer:
+def _restore_tokenizer(vocabulary: tuple[str, ...], cased: bool, rules: WordRules) -> WordPieceTokenizer:
     """Unpickle equal tokenizers as one instance: a Beam worker is sent one for each step of a pipeline."""
-    return WordPieceTokenizer(pieces, cased)
+    return WordPieceTokenizer(vocabulary, cased, rules)
 
 
 class _TextIds(dict):
@@ -123,13 +186,13 @@ class _TextIds(dict):
     Normalisation never looks past whitespace, so each is normalised on its own.
     """
 
-    def __init__(self, ids: dict[str, int], cased: bool):
+    def __init__(self, ids: dict[str, int], normalize: Callable[[str], str]):
         super().__init__()
-        self._cased = cased
+        self._normalize = normalize
         self._word_ids = _WordIds(ids)
 
     def __missing__(self, text: str) -> tuple[int, ...]:
-        words = normalize_text(text, self._cased).split()
+        words = self._normalize(text).split()
         ids = tuple(chain.from_iterable(map(self._word_ids.__getitem__, words)))
         if len(text) <= MAX_REMEMBERED_CHARACTERS and len(self) < MAX_REMEMBERED_WORDS:
             self[text] = ids

@@ -185,12 +185,13 @@ def _build(run: Run) -> Contents:
 
 def _save(run: Run, model: ModelWithHead, metrics: Mapping[str, Any]) -> None:
     (run.work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
-    cased, card = run.training.manifest.config["cased"], describe_run(run.config, run.training.manifest, metrics)
+    card = describe_run(run.config, run.training.manifest, metrics)
+    cased = run.training.manifest.config["cased"]
     folder, tokenizer = run.work / "model", find_tokenizer_file(run.records)
     is_vocabulary = tokenizer.name == VOCABULARY_FILE
     if not is_vocabulary:
         folder.mkdir(exist_ok=True)
-        copy_tokenizer(tokenizer, folder)
+        copy_tokenizer(tokenizer, cased, folder)
     save_model_directory(model, folder, tokenizer if is_vocabulary else None, cased, card=card)
 
 

@@ -18,7 +18,8 @@ from keras_bert_flow.conversion.formats.keras_hub.tokenizer import read_tokenize
 from keras_bert_flow.conversion.formats.keras_hub.weights import read_model_weights, write_model_weights
 from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
 from keras_bert_flow.conversion.tables.keras_hub import CLASSIFIER, EMBEDDER, MASKED_LM, MODEL_WEIGHTS
-from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER, SETTINGS
+from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
+from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
 
 PREPROCESSOR, SHARDED = "preprocessor.json", "model.weights.json"
 LAYOUT = "0.32.0"  # version of keras_hub whose file layout this is

@@ -18,9 +18,10 @@ from keras_bert_flow.conversion.formats.keras_hub.objects import TOKENIZER, read
 from keras_bert_flow.conversion.tables.keras_hub import BYTE_PAIRS, HUB_FAMILIES, WORD_PIECE, HubFamily
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.terminal import abridge
+from keras_bert_flow.text.tokenizers.added import WordRules
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
-from keras_bert_flow.text.tokenizers.loaded import FAST_TOKENIZER
+from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_FILE, read_vocabulary, write_vocabulary
 
@@ -41,18 +42,21 @@ def write_tokenizer(hub: HubFamily, source: Path, folder: Path) -> dict[str, Any
     file = find_tokenizer_file(source)
     if not file.is_file():
         return None
-    settings = read_json(source / TOKENIZER_CONFIG) if (source / TOKENIZER_CONFIG).is_file() else {}
-    cased = settings.get("do_lower_case", True) is False if file.name == VOCABULARY_FILE else None
-    tokenizer = read_tokenizer_file(file, cased)
-    is_word_piece = isinstance(tokenizer, WordPieceTokenizer)
-    model = None if is_word_piece else _take_byte_pairs(read_json_object(file))
+    tokenizer = read_tokenizer_file(file)
+    model = None if isinstance(tokenizer, WordPieceTokenizer) else _take_byte_pairs(read_json_object(file))
     assets = folder / ASSETS
     config: dict[str, Any] = {"config_file": FAST_TOKENIZER}
-    if hub.tokenizer == WORD_PIECE and is_word_piece:
+    if hub.tokenizer == WORD_PIECE and isinstance(tokenizer, WordPieceTokenizer):
+        if tokenizer.rules.added:
+            raise ValueError(
+                "A tokenizer of KerasHub must have no added tokens. Received: "
+                f"{abridge(tokenizer.rules.added[0].content)} of {file}. Choose another format."
+            )
         assets.mkdir(parents=True)
         write_vocabulary(assets / WORD_PIECES, tokenizer.pieces)
         fields: dict[str, Any] = {"vocabulary": None, "sequence_length": None}
-        fields |= {"lowercase": not tokenizer.cased, "strip_accents": not tokenizer.cased}
+        fields |= {"lowercase": not tokenizer.cased, "strip_accents": tokenizer.strips_accents}
+        fields |= {} if tokenizer.rules.split_han else {"split_on_cjk": False}
         config |= fields | _WORD_PIECE_RULES | {"special_tokens_in_strings": False}
     elif hub.tokenizer == BYTE_PAIRS and model is not None:
         assets.mkdir(parents=True)
@@ -102,15 +106,16 @@ def _read_word_pieces(
     lowercase, strip_accents = (config.get(name, False) for name in ("lowercase", "strip_accents"))
     if not isinstance(lowercase, bool):
         raise ValueError(f"{path}: `lowercase` must be true or false. Received: {abridge(ascii(lowercase))}.")
-    pieces = read_vocabulary(vocabulary)
+    split_han = config.get("split_on_cjk", True)
+    if not isinstance(strip_accents, bool) or not isinstance(split_han, bool):
+        raise ValueError(f"{path}: `strip_accents` and `split_on_cjk` must be true or false. Correct them.")
+    tokenizer = WordPieceTokenizer(read_vocabulary(vocabulary), not lowercase, WordRules(strip_accents, split_han))
     files: dict[str, Path | bytes] = {
         VOCABULARY_FILE: vocabulary,
-        TOKENIZER_CONFIG: describe_vocabulary(not lowercase, max_positions),
-        FAST_TOKENIZER: encode_fast_tokenizer(pieces, not lowercase),
+        TOKENIZER_CONFIG: describe_vocabulary(tokenizer, max_positions),
+        FAST_TOKENIZER: encode_fast_tokenizer(tokenizer.vocabulary, tokenizer.cased, tokenizer.rules),
     }
-    if strip_accents is lowercase:
-        return files, []
-    return files, [f"accents {'dropped' if lowercase else 'kept'}, as in BERT, where the preset has it otherwise"]
+    return files, []
 
 
 def _read_byte_pairs(config: Mapping[str, Any], path: Path, assets: Path) -> bytes:
