@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from keras_bert_flow.interrupts import UNATTENDED, on_leaving
+from keras_bert_flow.local_paths import hide_credentials
 from keras_bert_flow.own_packages import child_environment
 
 GRACE_SECONDS = 25.0  # from SIGTERM to SIGKILL: time to write a checkpoint, within the 30 s of Prefect's worker
@@ -138,12 +139,12 @@ def _wait(child: subprocess.Popen, follow: Callable[[], object]) -> int:
 
 
 def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:
-    """Pass on output line by line; each redraw of a progress bar, by a carriage return, is a line."""
+    """Pass on output line by line, without credentials; each redraw of a progress bar, by a carriage return, is one."""
     with stream:
         for chunk in stream:
             for line in re.split(r"[\r\n]", _COLOURS.sub("", chunk.decode("utf-8", "replace"))):
                 if line.strip():
-                    on_line(line.rstrip())
+                    on_line(hide_credentials(line.rstrip()))
 
 
 @contextmanager

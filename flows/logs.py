@@ -1,7 +1,8 @@
-"""Escape the log messages of runs, which quote names: Prefect prints them on terminals and shows them in its UI."""
+"""Escape the log messages of runs, which quote names and addresses: Prefect prints them on terminals and keeps them."""
 
 import logging
 
+from keras_bert_flow.local_paths import hide_credentials
 from keras_bert_flow.terminal import JOINERS, escape_controls
 
 RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
@@ -9,13 +10,14 @@ _KEPT = "\n\t" + JOINERS  # Prefect's own messages have several lines
 
 
 def escape_run_logs() -> None:
-    """Escape the messages and tracebacks of flow and task runs before they reach any handler."""
+    """Escape the messages and tracebacks of flow and task runs, without credentials, before they reach any handler."""
     for name in RUN_LOGGERS:
         logging.getLogger(name).addFilter(_escape)
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    record.msg, record.args = escape_controls(record.getMessage(), _KEPT), ()
+    record.msg, record.args = escape_controls(hide_credentials(record.getMessage()), _KEPT), ()
     if record.exc_info:
-        record.exc_text = escape_controls(logging.Formatter().formatException(record.exc_info), _KEPT)
+        text = hide_credentials(logging.Formatter().formatException(record.exc_info))
+        record.exc_text = escape_controls(text, _KEPT)
     return True

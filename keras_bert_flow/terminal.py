@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
+from keras_bert_flow.local_paths import hide_credentials
+
 MAX_CHARACTERS = 200
 # Zero-width joiners and emoji presentation: Persian, Indic scripts and emoji need them, and they reorder nothing.
 JOINERS = "\u200c\u200d\ufe0e\ufe0f"
@@ -105,8 +107,12 @@ def show_json(document: str, file: TextIO | None = None) -> None:
 
 
 def show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback on standard error, as a `sys.excepthook`, escaped because its message may quote a name."""
-    show("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"), sys.stderr, keep="\n\t")
+    """Print a traceback on standard error, as a `sys.excepthook`.
+
+    It is escaped because its message may quote a name, and without credentials, since it may quote an address.
+    """
+    text = hide_credentials("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
+    show(text, sys.stderr, keep="\n\t")
 
 
 def abridge(text: str) -> str:
@@ -115,14 +121,17 @@ def abridge(text: str) -> str:
 
 
 class EscapingFormatter(logging.Formatter):
-    """Log formatter that escapes messages; only tracebacks and messages of libraries keep their line breaks."""
+    """Log formatter that escapes messages, and hides credentials in the addresses that they quote.
+
+    Only tracebacks and messages of libraries keep their line breaks.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         keep = "" if record.name.partition(".")[0] == __package__ else "\n\t"
-        return escape_controls(super().formatMessage(record), keep + JOINERS)
+        return escape_controls(hide_credentials(super().formatMessage(record)), keep + JOINERS)
 
     def formatException(self, ei) -> str:
-        return escape_controls(super().formatException(ei), "\n\t" + JOINERS)
+        return escape_controls(hide_credentials(super().formatException(ei)), "\n\t" + JOINERS)
 
 
 def _replace_hidden(text: str, keep: str, spell: Callable[[str], str]) -> str:

@@ -22,8 +22,8 @@ ALLOWED = {
     "records": "arrivals artifacts input_states json_documents leases local_paths machine outputs numpy google_crc32c",
     # What lies elsewhere is fetched; `fsspec` is loaded when something does, the next two when it is on HDFS.
     "stores": (
-        "arrivals artifacts extras local_paths locks outputs records shared_folders terminal fsspec requests urllib3 "
-        "huggingface_hub"
+        "arrivals deadlines artifacts extras local_paths locks outputs records shared_folders terminal fsspec "
+        "requests urllib3 huggingface_hub"
     ),
     "data": "arrivals text records stores tasks json_documents terminal grain numpy",
     "backends": "machine keras numpy grain jax tensorflow torch",
@@ -32,9 +32,9 @@ ALLOWED = {
     # The backends where the file of one is loaded.
     "distribution": "config data backends layers models keras numpy jax tensorflow torch",
     "training": (
-        "config artifacts input_states interrupts json_documents outputs stages local_paths own_packages "
-        "precision_choice progress data backends models distribution conversion layers markdown stores tasks text "
-        "records keras numpy scipy safetensors"
+        "config exit_status artifacts input_states interrupts json_documents outputs stages local_paths "
+        "own_packages precision_choice progress data backends models distribution conversion layers markdown "
+        "stores tasks text records keras numpy scipy safetensors"
     ),
     "tasks": "by_name text pydantic json_documents local_paths outputs numpy sklearn scipy",
     "evaluation": (
@@ -69,24 +69,25 @@ ALLOWED = {
     "by_name": "",
     "builtin": "artifacts stages records text",
     # Each of the two where the file of its logger is loaded.
-    "tracking": "artifacts locks terminal mlflow wandb",
+    "tracking": "artifacts exit_status local_paths locks terminal mlflow wandb",
     "progress": "terminal rich",
     "job_progress": "interrupts",
     "markdown": "terminal",
     "exit_status": "",
     "interrupts": "exit_status",
     "beam_jobs": (
-        "text records config artifacts exit_status input_states interrupts outputs stages stores local_paths locks "
-        "terminal apache_beam numpy job_progress zstandard"
+        "text deadlines records config artifacts exit_status input_states interrupts outputs stages stores "
+        "local_paths locks terminal apache_beam numpy job_progress zstandard"
     ),
     "flows": EVERYTHING,
     "cli": EVERYTHING,
     "local_paths": "",
+    "deadlines": "",
     "outputs": "local_paths",
     "input_states": "arrivals outputs",
     "json_documents": "terminal",
     "yaml_documents": "yaml",
-    "terminal": "",
+    "terminal": "local_paths",
     "extras": "versions",
     "preflight": (
         "config conversion data distribution doctor extras input_states local_paths models os_errors outputs "

@@ -11,7 +11,7 @@ from keras_bert_flow.cli import app
 from keras_bert_flow.cli.inputs import ANYWHERE
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.local_paths import check_local, find_address
+from keras_bert_flow.local_paths import check_local, find_address, hide_credentials
 from keras_bert_flow.text.corpus.storage import is_remote
 
 REFUSED = "must be on a local disk"
@@ -269,3 +269,50 @@ def test_functions_refuse_outputs_at_other_places(write, kind, tmp_path, monkeyp
     with pytest.raises(ValueError, match=f"{REFUSED}.*Received: gs://bucket/x"):
         write(kind("gs://bucket/x"))
     assert list(tmp_path.iterdir()) == []
+
+
+HIDDEN = [
+    ("http://u:SECRET@h:5000/x", "http://***@h:5000/x"),
+    ("https://SECRET@h/x", "https://***@h/x"),
+    ("https://u:a:SECRET@h/x?y=1", "https://***@h/x?y=1"),
+    ("postgresql+asyncpg://u:SECRET@db/x", "postgresql+asyncpg://***@db/x"),
+    ("s3://AKIA:a/SECRET@b/x", "s3://***@b/x"),
+    ("hdfs://me:1@SECRET@h:9870/x", "hdfs://***@h:9870/x"),
+    ("http:/u:SECRET@h", "http:/***@h"),
+    ("url: /a?X-Amz-Signature=SECRET&b=2", "url: /a?X-Amz-Signature=***&b=2"),
+    ("https://h/x?b=2&access_token=SECRET#c", "https://h/x?b=2&access_token=***#c"),
+    ("https://h/x?sv=1&sig=SECRET'", "https://h/x?sv=1&sig=***'"),
+    ("'http://u:SECRET@h', 'b@c'", "'http://***@h', 'b@c'"),
+    ("nonnumeric port: 'Sx/ECRET@h'", "nonnumeric port: '***@h'"),  # what the environment holds, decoded by a library
+    ("password Sx%2FECRET", "password ***"),
+]
+SHOWN = [
+    *(path for path in OTHER_SIGNS if not path.startswith("hf://")),
+    "hf://org@v1",
+    "hf://o/n@v1",
+    "gs://b/a:b@c",
+    "http://[::1]:80/a@b",
+    "http://127.0.0.1:4200/api, set in the profile a@b",
+    "see me@x.org at 10:30",
+    "a?token of b",
+]
+
+
+@pytest.mark.parametrize(("text", "hidden"), HIDDEN)
+def test_credentials_in_addresses_are_hidden(monkeypatch, text, hidden):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://u:Sx%2FECRET@h:5000")
+    assert hide_credentials(f"No answer: {text}") == f"No answer: {hidden}"
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_what_is_no_credential_is_shown(text):
+    assert hide_credentials(text) == text
+
+
+@pytest.mark.parametrize("address", ["https://b.s3.aws/x.tsv?X-Amz-Signature=SECRET", "gs://b/x?token=SECRET"])
+def test_address_with_a_signature_is_refused(address):
+    with pytest.raises(ValueError, match="must not hold a token or a signature") as caught:
+        find_address(address)
+    assert "SECRET" not in str(caught.value)
+    with pytest.raises(ValueError, match="must not hold"):
+        load_config(None, [f"task.train={address}"])

@@ -4,6 +4,7 @@ import sys
 
 from keras_bert_flow import exit_status
 from keras_bert_flow.extras import EXTRAS
+from keras_bert_flow.local_paths import hide_credentials
 from keras_bert_flow.os_errors import explain_os_error
 from keras_bert_flow.terminal import escape_controls, show
 
@@ -39,5 +40,5 @@ def explain(error: Exception) -> int:
         status = exit_status.FAILED
     else:
         raise error
-    show(f"kbf: {escape_controls(message)}", sys.stderr)
+    show(f"kbf: {escape_controls(hide_credentials(message))}", sys.stderr)
     return status

@@ -14,6 +14,8 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+from keras_bert_flow.exit_status import REPORTED
+from keras_bert_flow.local_paths import hide_credentials
 from keras_bert_flow.locks import locked
 from keras_bert_flow.terminal import abridge, escape_controls
 from keras_bert_flow.tracking.following import End, follow
@@ -66,7 +68,7 @@ def main(name: str) -> None:
     def warn(message: str) -> None:
         if not has_warned.is_set():
             has_warned.set()
-            said = escape_controls(abridge(" ".join(message.split())))
+            said = escape_controls(abridge(hide_credentials(" ".join(message.split()))))
             with suppress(OSError):
                 print(
                     f"{TITLES[name]} must be reached for its log of {facts.name}. Received: {said}. The training goes "
@@ -77,7 +79,7 @@ def main(name: str) -> None:
 
     def give_up() -> None:
         warn("no answer by the end of the training")
-        os._exit(1)
+        os._exit(REPORTED)
 
     def wait(seconds: float) -> End | None:
         line = messages.read_line(seconds)
@@ -94,11 +96,11 @@ def main(name: str) -> None:
         make_logger = getattr(import_module(f"keras_bert_flow.tracking.{name}_run"), LOGGERS[name])
     except Exception as error:
         warn(f"{type(error).__name__}: {error}")
-        sys.exit(1)
+        sys.exit(REPORTED)
     # The logger of a killed training may still be running when the training is resumed.
     with locked(facts.state / f".{name}.lock", tell=lambda line: None):
         is_done = follow(make_logger, facts, wait, warn)
-    sys.exit(not is_done)
+    sys.exit(0 if is_done else REPORTED)
 
 
 if __name__ == "__main__":
