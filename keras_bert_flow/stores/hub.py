@@ -4,10 +4,14 @@ This uses `huggingface_hub`, with its own cache (HF_HOME), offline mode (HF_HUB_
 """
 
 import os
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from keras_bert_flow.deadlines import ANSWER_SECONDS, NoAnswerError, answer_within
 from keras_bert_flow.extras import check_installed
+from keras_bert_flow.local_paths import hide_credentials
 from keras_bert_flow.terminal import abridge
 
 SCHEME = "hf://"
@@ -64,14 +68,44 @@ def fetch_from_hub(address: str) -> Path:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from huggingface_hub import snapshot_download
 
+    is_cached_only = not _is_answering(name, revision)
     with _explaining(address):
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
+        folder = Path(
+            snapshot_download(name, revision=revision, allow_patterns=list(FILES), local_files_only=is_cached_only)
+        )
     if not [*folder.glob("*.safetensors")]:
         raise ValueError(
             f"A model must have safetensors. Received: {address}, without them: no pickle is read. Ask for a revision "
             "that has them, such as @refs/pr/1, or convert it with transformers where it can be trusted."
         )
     return folder
+
+
+def _is_answering(name: str, revision: str | None) -> bool:
+    """Return whether the Hub answers in time at all; `huggingface_hub` would wait for the first answer for ever."""
+    from huggingface_hub import HfApi, constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    with suppress(Exception):  # an answer that is an error is reported by the download
+        try:
+            ask_hub(lambda: HfApi().repo_info(name, revision=revision), name)
+        except NoAnswerError:
+            return False
+    return True
+
+
+def ask_hub(ask: Callable[[], Any], name: str, seconds: float = ANSWER_SECONDS) -> Any:
+    """Return an answer of the Hub about a model.
+
+    Raises:
+        NoAnswerError: there is none in time.
+    """
+    from huggingface_hub import constants
+
+    endpoint = hide_credentials(constants.ENDPOINT)
+    remedy = "Check the network, the proxies in the environment, and HF_ENDPOINT"
+    return answer_within(ask, "The Hub", f"{name} at {endpoint}", remedy, seconds)
 
 
 @contextmanager
@@ -103,6 +137,6 @@ def _explaining(address: str):
 
 def explain_refusal(rule: str, address: str, error: Exception) -> OSError:
     """Return an error of the Hub, or of the connection to it, as one line."""
-    text = str(error).strip()
+    text = hide_credentials(str(error)).strip()
     first = abridge(text.splitlines()[0].rstrip(".") if text else type(error).__name__)
     return OSError(f"{rule}. Received: {address}: {first}. Try again.")

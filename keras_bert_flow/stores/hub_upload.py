@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.deadlines import NoAnswerError
 from keras_bert_flow.extras import check_installed
-from keras_bert_flow.stores.hub import FILES, explain_refusal, split_address
+from keras_bert_flow.stores.hub import FILES, ask_hub, explain_refusal, split_address
 
 MAIN = "main"
 CARD = "README.md"
+# An upload is given up below this speed, since `huggingface_hub` would wait for an answer for ever.
+COMMIT_SECONDS, LEAST_BYTES_PER_SECOND = 120.0, 50_000
 # Front matter: the text between the first two lines of three dashes.
 FRONT_MATTER = re.compile(rb"\A---\r?\n(.*?)^---\r?$", re.DOTALL | re.MULTILINE)
 LICENSE = re.compile(rb"^license:[^\r\n]*", re.MULTILINE)
@@ -109,14 +112,21 @@ def push_to_hub(
     contents[CARD] = card
     api = HfApi()
     with _explaining(address):
-        api.create_repo(name, private=private or None, exist_ok=True)
+        ask_hub(lambda: api.create_repo(name, private=private or None, exist_ok=True), name)
         if branch != MAIN:
-            api.create_branch(name, branch=branch, exist_ok=True)
-        there = api.list_repo_files(name, revision=branch)
+            ask_hub(lambda: api.create_branch(name, branch=branch, exist_ok=True), name)
+        there = ask_hub(lambda: api.list_repo_files(name, revision=branch), name)
         operations = [CommitOperationAdd(path, content) for path, content in contents.items()]
         operations += [CommitOperationDelete(path) for path in there if _is_of_model(path) and path not in contents]
         text = message or "Add a model made with keras-bert-flow"
-        commit = api.create_commit(name, operations, commit_message=text, revision=branch)
+        size = sum(
+            len(content) if isinstance(content, bytes) else content.stat().st_size for content in contents.values()
+        )
+        commit = ask_hub(
+            lambda: api.create_commit(name, operations, commit_message=text, revision=branch),
+            name,
+            COMMIT_SECONDS + size / LEAST_BYTES_PER_SECOND,
+        )
     return f"hf://{name}@{commit.oid}"
 
 
@@ -131,6 +141,8 @@ def _explaining(address: str) -> Iterator[None]:
 
     try:
         yield
+    except NoAnswerError:
+        raise
     except errors.RepositoryNotFoundError:
         raise PermissionError(
             f"The Hub must let the token write. Received: {address}, which it may not. Check the name, and HF_TOKEN."

@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from keras_bert_flow.deadlines import NoAnswerError, answer_within
 from keras_bert_flow.extras import check_installed
-from keras_bert_flow.local_paths import find_scheme
+from keras_bert_flow.local_paths import find_scheme, hide_credentials
 from keras_bert_flow.terminal import abridge, escape_controls
 
 HDFS = "hdfs"
@@ -29,6 +30,7 @@ _UNREACHED = (
     "ClientConnectorDNSError",
     "ConnectionError",
 )
+_REMEDY = "Check the address, the credentials in the environment, and the network"
 _answered: set[str] = set()  # services that have answered this process: they exist, so errors may be transient
 
 _logger = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Store:
                 "Copy the files to a local disk."
             )
         self._is_atomic = scheme in UPLOADS_ARE_ATOMIC
+        self._spent_seconds = 0.0  # waiting for the first answer of the service
         if scheme == HDFS:
             from keras_bert_flow.stores.hdfs import connect  # needs requests
 
@@ -67,7 +70,8 @@ class Store:
             self._service = self._files.url
         else:
             options = {"use_listings_cache": False, "skip_instance_cache": True}
-            self._files, self._root = fsspec.core.url_to_fs(self.address, **options)
+            # Some packages look for credentials at once, and ask Google's metadata server for them.
+            self._files, self._root = self._within(lambda: fsspec.core.url_to_fs(self.address, **options))
 
     def list(self) -> dict[str, tuple[int, str]]:
         """Return the size of each file, and a version that changes with its content, such as an ETag or a time.
@@ -170,26 +174,56 @@ class Store:
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
+    def _within(self, ask: Callable[[], Any]) -> Any:
+        """Wait for what is asked before the service has answered, for `deadlines.ANSWER_SECONDS` in all."""
+        if self._service in _answered:
+            return ask()
+        started_at = time.monotonic()
+        try:
+            return answer_within(ask, "A remote address", self.address, _REMEDY, spent_seconds=self._spent_seconds)
+        finally:
+            self._spent_seconds += time.monotonic() - started_at
+
+    def _knock(self) -> None:
+        """Ask the service anything, so that it has answered before there is an operation that may take long.
+
+        Raises:
+            NoAnswerError: it does not answer.
+            Exception: it cannot be reached, or there are no credentials.
+        """
+        try:
+            self._files.info(self._root)
+        except Exception as error:
+            if is_unreached(error):
+                raise
+
     def _attempt(self, name: str, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call an operation with retries, at most `ATTEMPTS` times; once if the service has not answered yet."""
         place = f"{self.address}/{name}".rstrip("/")
         for attempt in range(ATTEMPTS):
             try:
+                if self._service not in _answered:
+                    self._within(self._knock)
                 result = operation(*arguments, **options)
                 _answered.add(self._service)
                 return result
             except FileNotFoundError:
                 _answered.add(self._service)
                 raise FileNotFoundError(f"A path must exist. Received: {place}, missing. Check it.") from None
+            except NoAnswerError:
+                raise
             except Exception as error:  # each store's library raises its own errors
-                reason = abridge(escape_controls(" ".join(f"{type(error).__name__}: {error}".split())))
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                reason = abridge(escape_controls(hide_credentials(reason)))
                 is_final = isinstance(error, _FINAL) or "Credential" in type(error).__name__
-                is_final |= self._service not in _answered and type(error).__name__ in _UNREACHED
+                is_final |= self._service not in _answered and is_unreached(error)
                 if is_final or attempt == ATTEMPTS - 1:
                     kind = PermissionError if isinstance(error, PermissionError) else OSError
-                    raise kind(
-                        f"A remote address must be reachable. Received: {place}: {reason}. "
-                        "Check the address, the credentials in the environment, and the network."
-                    ) from None
+                    raise kind(f"A remote address must be reachable. Received: {place}: {reason}. {_REMEDY}.") from None
                 _logger.warning("%s: %s. Trying again.", place, reason)
                 time.sleep(FIRST_WAIT_SECONDS * 2**attempt)
+
+
+def is_unreached(error: Exception) -> bool:
+    """Return whether an error says that no request reached the service, rather than what it answered."""
+    return type(error).__name__ in _UNREACHED or "Credential" in type(error).__name__
