@@ -3,8 +3,6 @@
 This creates a work pool, a deployment for each flow and configuration, and an automation that ends dead runs.
 """
 
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,13 +11,12 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.exceptions import ObjectNotFound
 
-from flows.child import GUARD
 from flows.dead_runs import end_silent_runs
 from flows.evaluate import evaluate
 from flows.finetune import finetune
 from flows.form import describe_form
-from flows.guard import ANY_PARENT
 from flows.matrix import bert_matrix
+from flows.own_server import POOL_TEMPLATE, WORKING_DIRECTORY
 from flows.pipeline import bert_pipeline
 from flows.preprocess import preprocess
 from flows.pretrain import pretrain
@@ -34,8 +31,6 @@ FLOWS: dict[Flow, str] = {
     finetune: "flows.finetune.finetune",
     evaluate: "flows.evaluate.evaluate",
 }
-# The command by which a worker of this machine starts a run: Prefect's own, made to end with the worker.
-ENGINE = (*GUARD, ANY_PARENT, sys.executable, "-m", "prefect.engine")
 
 
 def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -> list[str]:
@@ -44,7 +39,7 @@ def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -
     Args:
         configs: configuration files; a deployment has the name of its file, without the suffix. A configuration with
             the section `matrix` gets only the flow `bert-matrix`.
-        pool: name of the work pool, of the type `process`.
+        pool: name of the work pool, of the type `process`, whose command is fixed.
         folder: working directory of the runs, so that relative paths mean the same there as here.
         parallel: maximum number of concurrent runs; the default of 1 is for a single device, since each run trains.
     Returns:
@@ -65,11 +60,8 @@ def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -
                 parameters=values,
                 parameter_openapi_schema=schema,
                 enforce_parameter_schema=True,
-                pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(folder)}}],
-                job_variables={
-                    "command": shlex.join(ENGINE),
-                    "env": {"PYTHONSAFEPATH": "1"},  # modules in the folder must not shadow installed ones
-                },
+                pull_steps=[{WORKING_DIRECTORY: {"directory": str(folder)}}],
+                job_variables={},  # replaces those of an earlier release: the pool fixes the command
                 tags=["keras-bert-flow"],
             )
         end_silent_runs(client)
@@ -96,11 +88,13 @@ def _settle_pool(client: SyncPrefectClient, name: str, parallel: int) -> None:
     try:
         found = client.read_work_pool(name)
     except ObjectNotFound:
-        client.create_work_pool(WorkPoolCreate(name=name, type="process", concurrency_limit=parallel))
+        client.create_work_pool(
+            WorkPoolCreate(name=name, type="process", concurrency_limit=parallel, base_job_template=POOL_TEMPLATE)
+        )
         return
     if found.type != "process":
         raise ValueError(
             f"The work pool must be of the type process. Received: {name}, {found.type}. Delete it: "
             f"prefect work-pool delete {name}"
         )
-    client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=parallel))
+    client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=parallel, base_job_template=POOL_TEMPLATE))

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import logging
 import os
+import secrets
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ from typing import Any
 from flows.child import GRACE_SECONDS, run_child
 from flows.finished import find_all
 from flows.logs import RUN_LOGGERS
+from flows.own_server import CLIENT_PASSWORD, SERVER_PASSWORD
 from flows.plan import is_soon_digested
 from flows.report_pages import REPORT
 from flows.server import POLL_SECONDS, answers, check_chosen_server, find_chosen_server, running_server
@@ -80,8 +82,9 @@ def run_locally(
         with working("Reaching Prefect's server"):
             check_chosen_server(chosen)
         return run_flow(parameters, {"PREFECT_API_URL": chosen}, on_line, flow)
-    with running_server(home / SERVER_LOG) as server:
-        environment = {"PREFECT_API_URL": server.address, AWAITED: server.address}
+    password = secrets.token_urlsafe()  # other users of this machine reach the server too
+    with running_server(home / SERVER_LOG, {SERVER_PASSWORD: password, CLIENT_PASSWORD: password}) as server:
+        environment = {"PREFECT_API_URL": server.address, AWAITED: server.address, CLIENT_PASSWORD: password}
         return run_flow(parameters, environment, on_line, flow, server.watch)
 
 

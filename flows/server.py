@@ -3,22 +3,26 @@
 Prefect's own temporary server outlives a run that is killed with SIGKILL; a child of ours does not (see `guard.py`).
 """
 
+import base64
 import os
 import re
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 from flows.child import ended_on_leaving, start_child, stop_child
+from flows.own_server import HOST
 from flows.stages import StageError
+from keras_bert_flow.deadlines import NoAnswerError, answer_within
+from keras_bert_flow.local_paths import hide_credentials
 
-START_SECONDS = 120.0  # an idle machine takes 4 s; the first start also creates the database
+START_SECONDS = 300.0  # an idle machine takes 4 s, a busy one minutes; the first start also creates the database
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.05
 ANSWER_SECONDS = 10.0
@@ -28,7 +32,10 @@ SERVER_SETTINGS = {
     "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
 }
 # Blocks are for the UI, which a run's own server lacks; registering them would take seconds at the first start.
-RUN_SETTINGS = SERVER_SETTINGS | {"PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false"}
+RUN_SETTINGS = SERVER_SETTINGS | {
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+    "PREFECT_SERVER_UI_ENABLED": "false",
+}
 _ERROR = re.compile(r"[\w.]+(Error|Exception|Exit): ")
 
 
@@ -66,7 +73,12 @@ class StartingServer:
 
 @contextmanager
 def running_server(log_path: Path, environment: dict[str, str] | None = None) -> Iterator[StartingServer]:
-    """Start a server on a free localhost port, yield it before it answers, and stop it at the end of the block."""
+    """Start a server on a free localhost port, yield it before it answers, and stop it at the end of the block.
+
+    Args:
+        log_path: the server's log, which is emptied.
+        environment: variables to add to ours.
+    """
     port = find_free_port()
     log_path.parent.mkdir(parents=True, exist_ok=True)
     log_path.write_bytes(b"")  # then appended to, as another server with the same home may do too
@@ -74,23 +86,30 @@ def running_server(log_path: Path, environment: dict[str, str] | None = None) ->
         server = start_child(server_command(port), RUN_SETTINGS | (environment or {}), log)
     try:
         with ended_on_leaving(lambda: server, STOP_SECONDS):
-            yield StartingServer(f"http://127.0.0.1:{port}/api", server, log_path)
+            yield StartingServer(f"http://{HOST}:{port}/api", server, log_path)
     finally:
         stop_child(server, STOP_SECONDS)
 
 
 def server_command(port: int, ui: bool = False) -> tuple[str, ...]:
-    """Return the command of a server that only this machine can reach."""
-    command = (sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port))
-    return command if ui else (*command, "--no-ui")
+    """Return the command of a server that only this machine can reach.
+
+    Args:
+        port: a free port.
+        ui: whether it has a UI, and runs only our flows, as in `kbf serve`.
+    """
+    command = (sys.executable, "-m", "flows.own_server", str(port))
+    return (*command, "--served") if ui else command
 
 
-def server_settings(address: str) -> dict[str, str]:
+def server_settings(port: int) -> dict[str, str]:
     """Return the settings of a server with a UI, which would otherwise look for the API at port 4200.
 
     Promotional content is switched off, as it covers the button that submits a form.
     """
+    address = f"http://{HOST}:{port}/api"
     page = {"PREFECT_SERVER_UI_API_URL": address, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
+    page |= {"PREFECT_SERVER_UI_ENABLED": "true"}
     return SERVER_SETTINGS | page | {"PREFECT_API_URL": address}
 
 
@@ -142,26 +161,51 @@ def _is_something_set(home: Path) -> bool:
 
 
 def check_chosen_server(address: str) -> None:
-    """Check that something answers at the address of the server configured in Prefect.
+    """Check that a server answers at the address configured in Prefect, and takes the password configured there.
 
     Raises:
-        ValueError: nothing answers.
+        ValueError: nothing answers in time, or it refuses the password.
     """
+    source, unset = _find_setting()
+    shown, remedy = (
+        hide_credentials(address),
+        f"Start the server with `prefect server start`, or {unset} to run without one",
+    )
     try:
-        urllib.request.urlopen(f"{address}/health", timeout=ANSWER_SECONDS).close()
-    except urllib.error.HTTPError:
-        pass  # an answer, though not that of a self-hosted server
-    except (OSError, ValueError):
-        source, unset = _find_setting()
+        status = answer_within(lambda: _ask_version(address), "The server of `PREFECT_API_URL`", shown, remedy)
+    except NoAnswerError as error:
+        raise ValueError(str(error)) from None
+    except Exception:  # of httpx, of TLS, of an address that is none
         raise ValueError(
-            f"`PREFECT_API_URL` must be the address of a running server. Received: {address}, set {source}; nothing "
-            f"answers there. Start the server with `prefect server start`, or {unset} to run without one."
+            f"`PREFECT_API_URL` must be the address of a running server. Received: {shown}, set {source}; nothing "
+            f"answers there. {remedy}."
         ) from None
+    if status == HTTPStatus.UNAUTHORIZED:
+        raise ValueError(
+            f"`PREFECT_API_AUTH_STRING` must be the password of the server at {shown}. Received: another, or none. For "
+            f"`kbf serve` it is in the file that it names; or {unset} to run without this server."
+        )
+
+
+def _ask_version(address: str) -> int:
+    """Return the status of an answer to a request that needs a password if the server has one."""
+    import httpx
+    from prefect.settings import get_current_settings
+
+    chosen, headers = get_current_settings().api, {}
+    if chosen.auth_string is not None:
+        encoded = base64.b64encode(chosen.auth_string.get_secret_value().encode()).decode()
+        headers = {"Authorization": f"Basic {encoded}"}
+    elif chosen.key is not None:
+        headers = {"Authorization": f"Bearer {chosen.key.get_secret_value()}"}
+    return httpx.get(
+        f"{address}/admin/version", headers=headers, timeout=ANSWER_SECONDS, verify=not chosen.tls_insecure_skip_verify
+    ).status_code
 
 
 def find_free_port() -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((HOST, 0))
         return probe.getsockname()[1]
 
 
@@ -174,7 +218,7 @@ def check_port(port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a process that has just ended does not block it
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((HOST, port))
         except OSError as error:
             raise ValueError(
                 f"The port must be free. Received: {port}: {error.strerror}. Choose another: --port {port + 100}."

@@ -1,9 +1,14 @@
 """Run a Prefect server with its UI, a worker and the reports on this machine until a signal: `kbf serve`.
 
 A server or worker that ends is restarted; the runs are in the server's database, and the stages in their folders.
+Without a password of the user's own, the server has one that is made once per home.
 """
 
 import os
+import re
+import secrets
+import shlex
+import stat
 import subprocess
 import sys
 import time
@@ -11,19 +16,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from flows.child import ended_on_leaving, start_child, stop_child
-from flows.report_pages import HOST, REPORTS_FOLDERS, REPORTS_URL, serving_reports
+from flows.own_server import CLIENT_PASSWORD, HOST, LOGIN, SERVER_PASSWORD
+from flows.report_pages import REPORTS_FOLDERS, REPORTS_URL, serving_reports
 from flows.server import StartingServer, check_port, server_command, server_settings
 from flows.stages import StageError
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.locks import locked
 
 POOL = "local"
 POLL_SECONDS = 1.0
 STOP_SECONDS = 35.0  # Prefect's worker gives a run 30 s to write its checkpoint
 MOST_STARTS, WITHIN_SECONDS = 5, 120.0
-AUTHENTICATION = "PREFECT_SERVER_API_AUTH_STRING"
+PASSWORD_FILE = "kbf-serve.password"
+USER = "admin"  # Prefect takes any; tools such as curl want one
 
 
 class Kept:
@@ -68,7 +77,7 @@ def serve(
 
     Args:
         configs: configuration files.
-        home: folder of Prefect's database and of the logs of server and worker.
+        home: folder of Prefect's database, of the password, and of the logs of server and worker.
         port: port of the server and its UI; the reports use the next one.
         parallel: maximum number of concurrent runs.
     Raises:
@@ -79,15 +88,14 @@ def serve(
     folders = sorted({Path(folder).resolve() for folder in runs if not find_address(folder)})
     for number in (port, port + 1):
         check_port(number)
-    address = f"http://{HOST}:{port}/api"
-    os.environ["PREFECT_API_URL"] = address  # Prefect reads it when it is imported
-    os.environ |= {REPORTS_URL: f"http://{HOST}:{port + 1}", REPORTS_FOLDERS: os.pathsep.join(map(str, folders))}
-    if secret := os.environ.get(AUTHENTICATION):
-        os.environ.setdefault("PREFECT_API_AUTH_STRING", secret)
     home.mkdir(parents=True, exist_ok=True)
+    address = f"http://{HOST}:{port}/api"
+    os.environ["PREFECT_API_URL"] = address
+    login, variable = _choose_password(home, port)
+    os.environ |= {REPORTS_URL: f"http://{HOST}:{port + 1}", REPORTS_FOLDERS: os.pathsep.join(map(str, folders))}
     with ExitStack() as stack:
         stack.enter_context(serving_reports(port + 1, folders))
-        settings = server_settings(address)
+        settings = server_settings(port)
         log = home / "server.log"
         server = Kept("server", partial(start, server_command(port, ui=True), settings, log), log)
         stack.enter_context(server.kept())
@@ -109,7 +117,9 @@ def serve(
         worker = Kept("worker", start_worker, log)
         stack.enter_context(worker.kept())
         on_line(f"Prefect's UI: http://{HOST}:{port}, with {len(names)} deployments: {', '.join(names)}")
-        on_line(f"A run from a terminal: PREFECT_API_URL={address} prefect deployment run '{names[0]}' --watch")
+        on_line(f"Log in: {login}. Who has the password can run commands as you.")
+        variables = f"PREFECT_API_URL={address} {variable}"
+        on_line(f"A run from a terminal: {variables} prefect deployment run '{names[0]}' --watch")
         on_line(f"Reports: http://{HOST}:{port + 1}. Logs: {home}. Ctrl-C ends them all; runs go on from there.")
         while True:
             time.sleep(POLL_SECONDS)
@@ -120,3 +130,51 @@ def serve(
 def start(command: Sequence[str], settings: dict[str, str], log: Path) -> subprocess.Popen:
     with open(log, "ab") as file:
         return start_child(command, settings, file)
+
+
+def read_password(path: Path) -> str:
+    """Return the password in a file that only this user may read; the file is made if it does not exist.
+
+    Raises:
+        ValueError: others may read it, it is somebody else's or a link, or it holds no password.
+    """
+    with locked(path.with_name(f".{path.name}.lock")):  # several `kbf serve` may begin with one home
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            pass
+        else:
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(f"{USER}:{secrets.token_urlsafe()}\n")
+        found = path.lstat()
+        password = path.read_text("ascii", "replace").strip() if stat.S_ISREG(found.st_mode) else ""
+    if found.st_mode & 0o077 or found.st_uid != os.geteuid() or not re.fullmatch(r"[!-~]{16,}", password):
+        raise ValueError(
+            "The file of the password must be yours, of mode 0600, and hold at least 16 characters. Received: "
+            f"{path}, {stat.filemode(found.st_mode)}, {len(password)} characters. Delete it, and `kbf serve` makes "
+            f"another; or set {SERVER_PASSWORD}."
+        )
+    return password
+
+
+def _choose_password(home: Path, port: int) -> tuple[str, str]:
+    """Set the password of server and clients in the environment: the one that Prefect's settings name, or our own.
+
+    Returns:
+        Where to log in, and the variable to set for Prefect's commands.
+    """
+    from prefect.context import refresh_global_settings_context
+    from prefect.settings import get_current_settings
+
+    page = f"http://{HOST}:{port}{LOGIN}"
+    chosen = get_current_settings().server.api.auth_string
+    if chosen is not None and (password := chosen.get_secret_value()):
+        login, source = f"{page}, with the password of {SERVER_PASSWORD}", f'"${SERVER_PASSWORD}"'
+    else:
+        file = home.absolute() / PASSWORD_FILE
+        password = read_password(file)
+        login = f"{page}#{quote(password, safe=':')} (the password is in {file})"
+        source = f'"$(cat {shlex.quote(str(file))})"'
+    os.environ |= {SERVER_PASSWORD: password, CLIENT_PASSWORD: password}
+    refresh_global_settings_context()  # settings were read when Prefect was imported
+    return login, f"{CLIENT_PASSWORD}={source}"

@@ -59,7 +59,7 @@ def flow_runs(monkeypatch) -> list[str]:
     monkeypatch.setattr(local, "run_flow", note)
     ours = SimpleNamespace(address="http://127.0.0.1/ours", watch=None)
     monkeypatch.setattr(local, "check_chosen_server", lambda address: None)
-    monkeypatch.setattr(local, "running_server", lambda log: nullcontext(ours))
+    monkeypatch.setattr(local, "running_server", lambda log, environment: nullcontext(ours))
     return addresses
 
 

@@ -1,29 +1,34 @@
 """`kbf serve`, used from a real browser; its server and worker, killed."""
 
+import base64
+import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from flows.child import start_child
 from flows.dead_runs import DEAD_RUNS, end_silent_runs
 from flows.server import check_port, find_free_port
-from flows.serving import Kept
+from flows.serving import PASSWORD_FILE, Kept
 from flows.stages import StageError
 from keras_bert_flow.records.costs import read_costs
 from tests.flows.conftest import ROOT
@@ -48,6 +53,11 @@ class Served:
     def find_child(self, words: str) -> psutil.Process:
         children = psutil.Process(self.process.pid).children()
         return next(child for child in children if words in " ".join(child.cmdline()))
+
+    @property
+    def login(self) -> str:
+        (link,) = re.findall(r"http://\S+/kbf/login#\S+", (self.folder / "serve.log").read_text())
+        return link
 
     def run_states(self) -> dict[str, str]:
         return {run.name: run.state_name for run in self.client.read_flow_runs()}
@@ -74,8 +84,9 @@ def serving(folder: Path) -> Iterator[Served]:
     try:
         wait_for(lambda: "Ctrl-C" in (folder / "serve.log").read_text() or process.poll() is not None)
         assert process.poll() is None, (folder / "serve.log").read_text()
+        password = (folder / "prefect" / PASSWORD_FILE).read_text().strip()
         with (
-            temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}),
+            temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}),
             get_client(sync_client=True) as client,
         ):
             yield Served(process, port, folder, client)
@@ -131,6 +142,11 @@ def text_of(browser) -> str:
     return browser.find_element("tag name", "body").text
 
 
+def log_in(browser, served: Served) -> None:
+    browser.get(served.login)
+    wait_for(lambda: "/kbf/login" not in browser.current_url)
+
+
 def open_form(browser, served: Served, deployment: str) -> None:
     found = served.client.read_deployment_by_name(deployment)
     browser.get(f"{served.url}/deployments/deployment/{found.id}/run")
@@ -161,6 +177,7 @@ def submit(browser, served: Served) -> None:
 
 @pytest.mark.slow
 def test_run_is_started_watched_and_read_in_a_browser(served: Served, browser):
+    log_in(browser, served)
     open_form(browser, served, "bert-pipeline/tiny")
     page = text_of(browser)
     assert all(title in page for title in ("Text: files, folders and globs", "Kind of task", "Keras backend"))
@@ -193,6 +210,7 @@ def test_run_is_cancelled_in_a_browser_at_a_checkpoint(served: Served, browser):
     found = served.client.read_deployment_by_name("bert-pipeline/tiny")
     run = served.client.create_flow_run_from_deployment(found.id, parameters={"backend": "torch", "steps": 1_000_000})
     (log,) = wait_for(lambda: list(served.folder.glob("runs/pretraining/.*.work/log.jsonl")), 2 * PATIENCE_SECONDS)
+    log_in(browser, served)
     browser.get(f"{served.url}/runs/flow-run/{run.id}")
     wait_for(lambda: run.name in text_of(browser))
     click(browser, "Cancel")
@@ -206,7 +224,7 @@ def test_run_is_cancelled_in_a_browser_at_a_checkpoint(served: Served, browser):
 @pytest.mark.slow
 def test_what_is_killed_is_started_again_and_the_run_ends(served: Served):
     found = served.client.read_deployment_by_name("bert-pipeline/tiny")
-    served.find_child("server start").kill()
+    served.find_child("own_server").kill()
     log = served.folder / "serve.log"
     wait_for(lambda: "The server ended" in log.read_text())
     wait_for(lambda: _answers(served.client))
@@ -214,6 +232,50 @@ def test_what_is_killed_is_started_again_and_the_run_ends(served: Served):
     wait_for(lambda: "The worker ended" in log.read_text())
     served.client.create_flow_run_from_deployment(found.id, parameters={"backend": "torch"})
     wait_for(lambda: list(served.run_states().values()) == ["Completed"], 2 * PATIENCE_SECONDS)
+
+
+@contextmanager
+def foreign_page(script: str) -> Iterator[str]:
+    """Serve a page with a script from another port, which is another origin."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(f"<script>{script}</script>".encode())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_page_of_another_origin_starts_nothing(served: Served, browser):
+    found = served.client.read_deployment_by_name("bert-pipeline/tiny")
+    path = f"/api/deployments/{found.id}/create_flow_run"
+    log_in(browser, served)  # whoever reads the foreign page may have logged in here
+    request = """{method: "POST", mode: MODE, headers: {"Content-Type": TYPE}, body: '{"job_variables": {}}'}"""
+    for mode, kind in (("cors", "application/json"), ("no-cors", "text/plain")):
+        sent = request.replace("MODE", f'"{mode}"').replace("TYPE", f'"{kind}"')
+        script = f'fetch("{served.url}{path}", {sent}).finally(() => {{ document.title = "sent"; }}).catch(() => 0);'
+        with foreign_page(script) as address:
+            browser.get(address)
+            wait_for(lambda: browser.title == "sent")
+    password = base64.b64encode((served.folder / "prefect" / PASSWORD_FILE).read_bytes().strip()).decode()
+    headers = {"Authorization": f"Basic {password}", "Content-Type": "application/json"}
+    command = {"command": f"touch {served.folder / 'made'}"}
+    for body, other, status in (
+        ({}, {"Host": f"rebound.example:{served.port}"}, 400),
+        ({}, {"Origin": "http://evil.example"}, 403),
+        ({}, {"Authorization": "Basic YWRtaW46YWRtaW4="}, 401),
+        ({"job_variables": command}, {}, 403),
+    ):
+        asked = Request(f"{served.url}{path}", json.dumps(body).encode(), headers | other, method="POST")
+        with pytest.raises(HTTPError, match=str(status)):
+            urlopen(asked, timeout=PATIENCE_SECONDS)
+    assert served.run_states() == {}
 
 
 def end_silent_runs_soon(served: Served) -> None:
