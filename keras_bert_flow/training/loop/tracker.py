@@ -1,12 +1,15 @@
 """Experiment tracking: start the loggers of a run, each a process that reads `log.jsonl`, and report how it ended.
 
-A logger can neither stop nor stall training: it is sent two lines, and waited for a limited time at the end.
+A logger can neither stop nor stall training: it is sent two lines, and waited for a limited time at the end. One that
+ends by itself is reported at once, and started again at the end of the training, to send what is missing.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.exit_status import REPORTED
 from keras_bert_flow.own_packages import child_environment
 from keras_bert_flow.training.loop.train import Interrupted
 from keras_bert_flow.training.state.logs import LOG_FILE
 
 ID_FILE = "tracking-id"
+SAFE = "The training is not affected; log.jsonl has every number."
 WAIT_SECONDS = 90.0  # once its package is imported, a logger gives up much earlier by itself
 COMMAND = (sys.executable, "-m", "keras_bert_flow.tracking")
 
@@ -45,7 +50,10 @@ class Tracker:
     ):
         self._names, self._folder, self._state = loggers, folder, state
         self._facts = {"name": name, "stage": stage, "key": key, "parameters": _flatten(parameters)}
-        self._processes: list[subprocess.Popen] = []
+        self._processes: dict[str, subprocess.Popen] = {}
+        self._watchers: dict[str, threading.Thread] = {}
+        self._first_line = b""
+        self._is_ending = False
         self._metrics: Mapping[str, Any] | None = None
 
     def start(self) -> None:
@@ -53,10 +61,11 @@ class Tracker:
         if not self._names or self._processes:
             return
         paths = {"log": str((self._folder / LOG_FILE).absolute()), "state": str(self._state.absolute())}
-        facts = json.dumps(self._facts | paths | {"id": self._take_id()}).encode() + b"\n"
+        self._first_line = json.dumps(self._facts | paths | {"id": self._take_id()}).encode() + b"\n"
         for name in self._names:
-            self._processes.append(_start_process((*COMMAND, name)))
-            _write(self._processes[-1], facts)
+            self._start_logger(name)
+            self._watchers[name] = threading.Thread(target=self._watch, args=(name, self._processes[name]), daemon=True)
+            self._watchers[name].start()
 
     def finish(self, metrics: Mapping[str, Any]) -> None:
         """Record that the run has finished, with the metrics of its result."""
@@ -68,14 +77,49 @@ class Tracker:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         status = "finished" if error is None else "stopped" if isinstance(error, Interrupted) else "failed"
         line = json.dumps({"status": status, "metrics": self._metrics or {}}).encode() + b"\n"
-        for process in self._processes:
+        lost = [name for name, process in self._processes.items() if process.poll() not in (None, 0, REPORTED)]
+        for name in lost:
+            self._watchers[name].join()  # until it has reported
+        self._is_ending = True
+        if status == "finished":  # otherwise what is missing is sent when the training is resumed
+            for name in lost:
+                self._start_logger(name)
+        for process in self._processes.values():
             _write(process, line, is_last=True)
-        for process in self._processes:
-            try:
-                process.wait(WAIT_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for name, process in self._processes.items():
+            self._end(name, process)
+            if name in lost and process.returncode == 0:
+                self._say(name, "was started again and has sent everything")
+
+    def _start_logger(self, name: str) -> None:
+        self._processes[name] = _start_process((*COMMAND, name))
+        _write(self._processes[name], self._first_line)
+
+    def _watch(self, name: str, process: subprocess.Popen) -> None:
+        """Report a logger that ends while the training goes on, unless it has said why."""
+        process.wait()
+        if not self._is_ending and process.returncode not in (0, REPORTED):
+            self._say(
+                name,
+                f"{_describe(process.returncode)} and sends nothing until the end of the training, when it is started "
+                f"again. {SAFE}",
+            )
+
+    def _end(self, name: str, process: subprocess.Popen) -> None:
+        """Wait for a logger that has been told the end, and report one that has not sent everything."""
+        try:
+            process.wait(WAIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            self._say(name, f"did not end within {WAIT_SECONDS:.0f} s, so the last lines may be missing. {SAFE}")
+        else:
+            if process.returncode not in (0, REPORTED):
+                self._say(name, f"{_describe(process.returncode)}, so the last lines are missing. {SAFE}")
+
+    def _say(self, name: str, what: str) -> None:
+        sys.stderr.write(f"The `{name}` logger of {self._facts['name']} {what.rstrip('.')}.\n")
+        sys.stderr.flush()
 
     def _take_id(self) -> str:
         """Return the id of the run, created at its start."""
@@ -84,6 +128,11 @@ class Tracker:
             self._state.mkdir(parents=True, exist_ok=True)
             write_atomically(path, uuid.uuid4().hex.encode())
         return path.read_text()
+
+
+def _describe(status: int) -> str:
+    """Say how a logger ended."""
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
 def _start_process(command: Sequence[str]) -> subprocess.Popen:
