@@ -4,6 +4,7 @@ import importlib.util
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import BinaryIO
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -14,6 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_jobs.remote_files import exists, find_file, make_s3_client, match_files, open_remote
 from keras_bert_flow.artifacts import SETTLED_SECONDS
+from keras_bert_flow.deadlines import answer_within
 from keras_bert_flow.local_paths import find_scheme
 from keras_bert_flow.outputs import MANIFEST, WORK_SUFFIX, is_manifest
 from keras_bert_flow.stores.store import HDFS
@@ -27,6 +29,8 @@ _EXTRAS = {
 }
 _PORTS = {"http": 80, "https": 443}
 _SECONDS_TO_ANSWER = 10.0
+_REMEDY = "Check the network, the credentials in the environment, and the endpoint"
+_answered: set[str] = set()  # stores that have answered this process
 
 
 class BeamStorage:
@@ -88,7 +92,12 @@ def _find(path: str) -> FileMetadata | None:
 
 
 def check_reachable(path: str) -> None:
-    """Raise ValueError if Beam has no filesystem for a path, lacks the library for it, or no server answers."""
+    """Check that Beam has a filesystem for a path and the library for it, and that a server answers.
+
+    Raises:
+        ValueError: one is missing, or no connection is made.
+        NoAnswerError: the server does not answer in time, or credentials are looked for in vain.
+    """
     scheme = find_scheme(path)
     if scheme == HDFS:
         exists(path)
@@ -107,6 +116,14 @@ def check_reachable(path: str) -> None:
         ) from None
     if scheme == "s3":
         _check_answering(path)
+    if (place := f"{scheme}://{urlsplit(path).netloc}") not in _answered:
+        answer_within(lambda: _knock(path), "An object store", path, _REMEDY)
+        _answered.add(place)
+
+
+def _knock(path: str) -> None:
+    with suppress(Exception):  # an answer that is an error is reported where the path is read or written
+        FileSystems.exists(path)
 
 
 def _check_answering(path: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from flows.child import ended_on_leaving, start_child, stop_child
 from flows.own_server import HOST
@@ -166,13 +167,17 @@ def check_chosen_server(address: str) -> None:
     Raises:
         ValueError: nothing answers in time, or it refuses the password.
     """
-    source, unset = _find_setting()
-    shown, remedy = (
-        hide_credentials(address),
-        f"Start the server with `prefect server start`, or {unset} to run without one",
-    )
+    import httpx
+
+    (source, unset), shown = _find_setting(), hide_credentials(address)
+    remedy = f"Start the server with `prefect server start`, or {unset} to run without one"
+    options = _find_credentials()
+
+    def ask() -> int:  # what needs a password, if the server has one
+        return httpx.get(f"{address}/admin/version", timeout=None, **options).status_code
+
     try:
-        status = answer_within(lambda: _ask_version(address), "The server of `PREFECT_API_URL`", shown, remedy)
+        status = answer_within(ask, "The server of `PREFECT_API_URL`", shown, remedy)
     except NoAnswerError as error:
         raise ValueError(str(error)) from None
     except Exception:  # of httpx, of TLS, of an address that is none
@@ -187,9 +192,8 @@ def check_chosen_server(address: str) -> None:
         )
 
 
-def _ask_version(address: str) -> int:
-    """Return the status of an answer to a request that needs a password if the server has one."""
-    import httpx
+def _find_credentials() -> dict[str, Any]:
+    """Return the options of a request that Prefect's settings ask for."""
     from prefect.settings import get_current_settings
 
     chosen, headers = get_current_settings().api, {}
@@ -198,9 +202,7 @@ def _ask_version(address: str) -> int:
         headers = {"Authorization": f"Basic {encoded}"}
     elif chosen.key is not None:
         headers = {"Authorization": f"Bearer {chosen.key.get_secret_value()}"}
-    return httpx.get(
-        f"{address}/admin/version", headers=headers, timeout=ANSWER_SECONDS, verify=not chosen.tls_insecure_skip_verify
-    ).status_code
+    return {"headers": headers, "verify": not chosen.tls_insecure_skip_verify}
 
 
 def find_free_port() -> int:

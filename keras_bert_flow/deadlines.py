@@ -22,7 +22,7 @@ def answer_within(
     service: str,
     address: str,
     remedy: str,
-    seconds: float = ANSWER_SECONDS,
+    seconds: float | None = None,
     spent_seconds: float = 0.0,
 ) -> _Answer:
     """Call a function in another thread, and return what it returns or raise what it raises.
@@ -34,7 +34,7 @@ def answer_within(
         service: what is asked, to begin the error message with.
         address: of the service, without credentials.
         remedy: what to check, without a full stop.
-        seconds: for the whole answer.
+        seconds: for the whole answer; `ANSWER_SECONDS` by default.
         spent_seconds: of these, on an earlier question.
     Raises:
         NoAnswerError: there is no answer in time.
@@ -42,6 +42,7 @@ def answer_within(
     >>> answer_within(lambda: 200, "A server", "http://localhost", "Start it")
     200
     """
+    seconds = ANSWER_SECONDS if seconds is None else seconds
     outcome: list[tuple[_Answer | None, BaseException | None]] = []
 
     def run() -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.deadlines import ANSWER_SECONDS, NoAnswerError, answer_within
+from keras_bert_flow.deadlines import NoAnswerError, answer_within
 from keras_bert_flow.extras import check_installed
 from keras_bert_flow.local_paths import hide_credentials
 from keras_bert_flow.terminal import abridge
@@ -95,7 +95,7 @@ def _is_answering(name: str, revision: str | None) -> bool:
     return True
 
 
-def ask_hub(ask: Callable[[], Any], name: str, seconds: float = ANSWER_SECONDS) -> Any:
+def ask_hub(ask: Callable[[], Any], name: str, seconds: float | None = None) -> Any:
     """Return an answer of the Hub about a model.
 
     Raises:

@@ -70,6 +70,7 @@ class Store:
             self._service = self._files.url
         else:
             options = {"use_listings_cache": False, "skip_instance_cache": True}
+            fsspec.get_filesystem_class(scheme)  # imports its package, which is not to be counted as waiting
             # Some packages look for credentials at once, and ask Google's metadata server for them.
             self._files, self._root = self._within(lambda: fsspec.core.url_to_fs(self.address, **options))
 
