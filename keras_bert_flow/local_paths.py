@@ -52,6 +52,19 @@ def find_address(path: str | Path) -> str | None:
     return f"{scheme}//{rest}"
 
 
+def check_public(text: str) -> None:
+    """Check a setting, such as an option of Beam's that holds an address, which is stored with the results.
+
+    Raises:
+        ValueError: an address in it holds credentials.
+    """
+    if (hidden := _hide_in_addresses(text)) != text:
+        raise ValueError(
+            f"An address in a setting must not hold a password. Received: {hidden}. Leave it out, and give credentials "
+            "in the environment."
+        )
+
+
 def hide_credentials(text: str) -> str:
     """Return a text, such as a message of a library, without the credentials in the addresses that it quotes.
 
@@ -61,10 +74,14 @@ def hide_credentials(text: str) -> str:
     >>> hide_credentials("No answer from http://me:secret@host/api?token=abc&x=1")
     'No answer from http://***@host/api?token=***&x=1'
     """
-    text = _QUERY_SECRET.sub(rf"\1{HIDDEN}", _USER_IN_TEXT.sub(rf"\1{HIDDEN}@", text))
+    text = _hide_in_addresses(text)
     for secret in _list_secrets():
         text = text.replace(secret, HIDDEN)
     return text
+
+
+def _hide_in_addresses(text: str) -> str:
+    return _QUERY_SECRET.sub(rf"\1{HIDDEN}", _USER_IN_TEXT.sub(rf"\1{HIDDEN}@", text))
 
 
 def _list_secrets() -> list[str]:

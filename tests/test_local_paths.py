@@ -314,5 +314,7 @@ def test_address_with_a_signature_is_refused(address):
     with pytest.raises(ValueError, match="must not hold a token or a signature") as caught:
         find_address(address)
     assert "SECRET" not in str(caught.value)
-    with pytest.raises(ValueError, match="must not hold"):
-        load_config(None, [f"task.train={address}"])
+    for setting in (f"task.train={address}", "beam=[--flink_master=http://me:SECRET@h:8081]"):
+        with pytest.raises(ValueError, match="must not hold") as caught:
+            load_config(None, [setting])
+        assert "SECRET" not in str(caught.value)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import Settings
 from keras_bert_flow.config.tasks import TASKS, kind_of
-from keras_bert_flow.local_paths import find_address
+from keras_bert_flow.local_paths import check_public, find_address
 from keras_bert_flow.terminal import abridge
 from keras_bert_flow.yaml_documents import MAX_BYTES, parse_yaml
 
@@ -50,6 +50,7 @@ def make_config(kind: type[_Kind], values: dict, source: str) -> _Kind:
     """Build a configuration, turning what pydantic says into one line a person can act on."""
     for text in _find_texts(values):  # before pydantic, which may show a password with another error
         find_address(text)
+        check_public(text)
     try:
         return kind.model_validate(values)
     except ValidationError as error:

@@ -1,6 +1,7 @@
 """Download the files of a folder in the background; each gets its name once its digest has been checked."""
 
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from keras_bert_flow.stores.store import Store
 
 STREAMS = 4  # concurrent downloads: one connection does not saturate a network
 CHUNK_BYTES = 8 << 20
+_logger = logging.getLogger(__name__)
 PART_SUFFIX = ".part"  # of an incomplete file, which a later process resumes
 
 
@@ -33,6 +35,7 @@ class Download:
         self._files = {folder / file.name: file for file in files}
         self._coming: dict[Path, Future] = {path: Future() for path in self._files}
         self._next = iter(self._files)
+        self._has_told = False
         self._taking, self._stopped = threading.Lock(), threading.Event()
         # Daemons, which end with the process at any point: incomplete files are resumed later.
         self._threads = [threading.Thread(target=self._bring_all, daemon=True) for _ in range(STREAMS)]
@@ -86,7 +89,7 @@ class Download:
         """Download a file unless another process did, resuming a partial one; return whether it has arrived."""
         file, part = self._files[path], path.with_name(f".{path.name}{PART_SUFFIX}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.with_name(f".{path.name}.lock"), tell=lambda line: None):
+        with locked(path.with_name(f".{path.name}.lock"), tell=self._tell):
             if not is_here(path, file):
                 self._fetch(file, part)
                 if self._stopped.is_set():
@@ -96,6 +99,13 @@ class Download:
             remember_digest(path, file.sha256)
         arrive(path)
         return True
+
+    def _tell(self, line: str) -> None:
+        """Say once, not for each file, that another process is downloading the same folder."""
+        with self._taking:
+            is_first, self._has_told = not self._has_told, True
+        if is_first:
+            _logger.warning("%s It is downloading %s.", line, self._store.address)
 
     def _fetch(self, file: FileSummary, part: Path) -> None:
         """Download the rest of a file, or all of it again if the resumed file has the wrong digest."""

@@ -154,3 +154,10 @@ def test_what_is_raised_while_a_child_runs_stops_it_with_a_grace(tmp_path):
     with pytest.raises(LookupError, match="enough"):
         run_child([sys.executable, "-c", code], {}, lines.append, follow=follow)
     assert lines == ["begun", "saved"]
+
+
+def test_output_of_a_child_holds_no_password():
+    lines = []
+    code = "print('No answer from http://me:SECRET@host/x')"
+    assert run_child((sys.executable, "-c", code), {}, lines.append) == 0
+    assert lines == ["No answer from http://***@host/x"]

@@ -27,6 +27,18 @@ def test_run_logs_are_escaped(name):
     assert text.count("RuntimeError: \\x1b]0;pwned\\x07") == 1
 
 
+@pytest.mark.parametrize("name", RUN_LOGGERS)
+def test_run_logs_hold_no_password(name):
+    logger, address = logging.getLogger(name), "http://me:SECRET@host/api?token=SECRET"
+    try:
+        raise RuntimeError(f"refused: {address}")
+    except RuntimeError:
+        record = logger.makeRecord(name, logging.ERROR, "", 0, "No answer from %s", (address,), sys.exc_info())
+    assert logger.filter(record)
+    text = logging.Formatter().format(record)
+    assert "SECRET" not in text and text.count("http://***@host/api?token=***") == 2
+
+
 def test_paths_in_artifacts_are_text(tmp_path, monkeypatch):
     """Prefect's UI renders the cells of tables, descriptions and documents as Markdown."""
     shown = []

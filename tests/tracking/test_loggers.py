@@ -85,7 +85,7 @@ def test_server_that_does_not_answer_is_one_warning(place, monkeypatch, capfd, l
         if is_silent:
             server.listen(64)  # connections are made, and nobody reads
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address.replace("127", "me:SECRET@127"))
         monkeypatch.setenv("WANDB_MODE", "online")
         monkeypatch.setenv("WANDB_BASE_URL", address)
         monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
@@ -100,4 +100,5 @@ def test_server_that_does_not_answer_is_one_warning(place, monkeypatch, capfd, l
     title = {"mlflow": "MLflow", "wandb": "Weights & Biases"}[logger]
     (warning,) = capfd.readouterr().err.splitlines()
     assert warning.startswith(f"{title} must be reached for its log of bert/pretraining. Received: ")
+    assert "SECRET" not in warning
     assert warning.endswith("The training goes on; log.jsonl has every number.")
