@@ -22,7 +22,7 @@ def write_rows(path, texts):
 @pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl"])
 def test_rows_of_one_text_stay_together(tmp_path, ending):
     table, parts = tmp_path / f"t{ending}", [tmp_path / f"{part}{ending}" for part in ("train", "dev")]
-    texts = [(f"{'Text' if n % 3 else 'text'} {n * 7 % 60}", "ab"[n % 2]) for n in range(1000)]
+    texts = [(f"{'Text' if n % 3 else 'text'} {n * 7 % 61}", "ab"[n % 2]) for n in range(1000)]
     write_rows(table, texts)
     task = make_task("classification")
     counts = split_table(table, parts, header=ending != ".jsonl", examples=task.read(table))
