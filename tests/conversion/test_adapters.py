@@ -119,7 +119,7 @@ def test_adapters_of_peft_that_change_the_base_are_refused(tmp_path, options):
 @pytest.mark.any_backend
 def test_adapter_of_peft_is_asked_with_the_tokenizer_of_its_base(tmp_path):
     base = write_tiny_model(tmp_path / "base", labels=("x", "y", "z"))
-    model = transformers.BertForSequenceClassification.from_pretrained(base)
+    model = transformers.BertForSequenceClassification.from_pretrained(base, num_labels=3)
     settings = peft.LoraConfig("SEQ_CLS", r=2, target_modules=["query"], init_lora_weights=False)
     peft.get_peft_model(model, settings).save_pretrained(tmp_path / "adapter")
     convert(tmp_path / "adapter", tmp_path / "merged")
