@@ -140,6 +140,8 @@ def _wait(child: subprocess.Popen, follow: Callable[[], object]) -> int:
 
 def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:
     """Pass on output line by line, without credentials; each redraw of a progress bar, by a carriage return, is one."""
+    # A signal that the system hands to this thread would not wake the main one, which waits for the child.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     with stream:
         for chunk in stream:
             for line in re.split(r"[\r\n]", _COLOURS.sub("", chunk.decode("utf-8", "replace"))):

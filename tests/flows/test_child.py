@@ -124,7 +124,7 @@ def test_ctrl_z_that_no_shell_could_undo_stops_nothing(tmp_path: Path):
     )
     child = int(parent.stdout.readline().split()[1])
     os.kill(parent.pid, signal.SIGTSTP)
-    os.kill(parent.pid, signal.SIGTERM)
+    os.kill(parent.pid, signal.SIGTERM)  # at once: the system hands it to another thread, if there is one that takes it
     assert parent.wait(PATIENCE_SECONDS) == TERMINATED
     assert (tmp_path / "caught").exists()
     assert not is_alive(child)
