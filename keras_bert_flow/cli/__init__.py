@@ -15,7 +15,7 @@ import typer
 
 from keras_bert_flow import exit_status
 from keras_bert_flow.cli.mistakes import explain
-from keras_bert_flow.interrupts import handling_signals, leave
+from keras_bert_flow.interrupts import handling_signals, leave, leave_at_once
 from keras_bert_flow.own_packages import check_packages, child_environment
 
 # file of this room → its commands, in the order in which the help lists them
@@ -86,5 +86,7 @@ def _run() -> None:
         status = explain(error)
     if status == exit_status.INTERRUPTED:  # by KeyboardInterrupt, where a library has put back Python's own handler
         leave(signal.SIGINT, None)
+    if status == exit_status.PROCESS_LOST:
+        leave_at_once(status)
     if status:
         sys.exit(status)

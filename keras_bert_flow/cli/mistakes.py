@@ -14,6 +14,8 @@ def explain(error: Exception) -> int:
     message = " ".join(str(error).split())
     if type(error).__name__ == "Interrupted":  # its module would import Keras
         status = exit_status.CHECKPOINTED
+    elif type(error).__name__ == "LostProcess":
+        status = exit_status.PROCESS_LOST
     elif isinstance(error, ModuleNotFoundError):
         status, package = exit_status.USER_ERROR, (error.name or "").partition(".")[0]
         if package not in EXTRAS:

@@ -4,6 +4,7 @@ The shards of a batch have different numbers of masked tokens, so the mean of th
 file of each backend explains how it computes the loss of the whole batch.
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 SEED_STATE = "seed_generator_state"  # suffix of the path of Keras' seed variables (seed, count)
 STEPS_BETWEEN_ASKS = 8
+JOIN_SECONDS = 300  # for which a process waits for the others at the start; that of jax.distributed.initialize
 SEED_DISTANCE = 1_000_003  # between the seeds of two replicas; a prime
 
 
@@ -27,6 +29,7 @@ class Cluster:
         devices: number of devices that a batch is sharded over, in all processes.
         computes_apart: whether each process computes losses and metrics of its own rows only; `feed` then splits
             batches.
+        aborts: whether the backend may abort this process when another one is lost.
         ask_every_steps: steps between the checks of all processes whether to stop; a check may wait for the device.
     """
 
@@ -34,6 +37,8 @@ class Cluster:
     rank = 0
     devices = 1
     computes_apart = False
+    aborts = False
+    liveness: Any = None  # of several processes: a `liveness.Liveness`
     ask_every_steps = 1
 
     @property
@@ -100,11 +105,30 @@ class Cluster:
         """Wait until every process has called this (a barrier)."""
         self.is_any(False)
 
+    def find_loss(self, error: Exception) -> str | None:
+        """Return the reason in an error which means that another process ended or cannot be reached; None in others."""
+        return None
+
+    def leave(self, failed: bool = False) -> None:
+        """Leave the process group; say to the others whether by an error."""
+        if self.liveness is not None:
+            self.liveness.leave(failed)
+        self.close()
+
     def close(self) -> None:
-        """Leave the process group."""
+        """Release the process group of the backend."""
 
 
 SINGLE = Cluster()
+
+
+_REASON = re.compile(r"connection (?:closed|reset|refused)(?: by peer)?|broken pipe|timed out|timeout", re.IGNORECASE)
+
+
+def find_reason(error: Exception) -> str:
+    """Return why a connection ended, out of the long messages of the libraries for collective operations."""
+    found = _REASON.search(str(error))
+    return found[0] if found else f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
 
 
 def replica_seed(state: np.ndarray, replica: int) -> np.ndarray:

@@ -5,6 +5,7 @@ single device. Nothing has to be reweighted.
 """
 
 import os
+import re
 from typing import Any
 
 import jax
@@ -12,9 +13,10 @@ import keras
 import numpy as np
 from jax.experimental import multihost_utils
 
-from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster
+from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, find_reason
 from keras_bert_flow.distribution.layouts import BATCH, MODEL
 
+_LOSS = re.compile(r"gloo|nccl|UNAVAILABLE|DEADLINE_EXCEEDED|coordination|connection", re.IGNORECASE)
 ADDRESSES, PROCESSES, PROCESS_ID = (
     f"KERAS_DISTRIBUTION_{name}" for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
 )
@@ -35,6 +37,8 @@ class JaxCluster(Cluster):
         layout: see `layouts.make_layout`; None if each device has its own copy of the model.
         model_parallel: number of devices of one copy.
     """
+
+    aborts = True
 
     def __init__(self, devices: int, layout=None, model_parallel: int = 1):
         self.processes, self.rank = jax.process_count(), jax.process_index()
@@ -70,6 +74,10 @@ class JaxCluster(Cluster):
         # As bytes: JAX would convert float64 to float32.
         parts = multihost_utils.process_allgather(np.ascontiguousarray(values).view(np.uint8))
         return np.sum(np.asarray(parts).view(np.float64).reshape(self.processes, *values.shape), axis=0)
+
+    def find_loss(self, error):
+        is_loss = isinstance(error, jax.errors.JaxRuntimeError) and _LOSS.search(str(error))
+        return find_reason(error) if is_loss else None
 
     def _compile_prediction(self, model):
         """Compile prediction for sharded inputs, which Keras supports only on one device of one process."""

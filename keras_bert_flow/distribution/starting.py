@@ -1,7 +1,9 @@
 """Set up the devices and processes that a configuration asks for, or fail with one line before any training."""
 
+import json
 import logging
 import os
+from typing import NamedTuple
 
 import keras
 
@@ -40,6 +42,34 @@ def start_cluster(config: PipelineConfig, shape: EncoderShape) -> Cluster:
     check_kind(settings.kind, backend)
     starts = {"jax": _start_jax, "tensorflow": _start_tensorflow, "torch": _start_torch}
     return starts[backend](config, settings, shape)
+
+
+class Meeting(NamedTuple):
+    """Where the processes of a run meet: the number of this one, how many there are, and the address of the first."""
+
+    rank: int
+    processes: int
+    address: str
+
+
+def find_meeting() -> Meeting | None:
+    """Return what the environment says of several processes; None if this is the only one."""
+    environment, backend = os.environ, keras.backend.backend()
+    if backend == "torch" and int(environment.get("WORLD_SIZE", 1)) > 1:
+        address = f"{environment.get('MASTER_ADDR', '?')}:{environment.get('MASTER_PORT', '?')}"
+        return Meeting(int(environment.get("RANK", 0)), int(environment["WORLD_SIZE"]), address)
+    if backend == "jax" and (addresses := environment.get("KERAS_DISTRIBUTION_JOB_ADDRESSES")):
+        rank, processes = (
+            int(environment.get(f"KERAS_DISTRIBUTION_{name}", 0)) for name in ("PROCESS_ID", "NUM_PROCESSES")
+        )
+        return Meeting(rank, processes, addresses.partition(",")[0]) if processes > 1 else None
+    if backend == "tensorflow":
+        described = json.loads(environment.get("TF_CONFIG") or "{}")
+        workers = [address for role in ("chief", "worker") for address in described.get("cluster", {}).get(role, ())]
+        task, chiefs = described.get("task", {}), described.get("cluster", {}).get("chief", ())
+        rank = task.get("index", 0) + (len(chiefs) if task.get("type") == "worker" else 0)
+        return Meeting(rank, len(workers), workers[0]) if len(workers) > 1 else None
+    return None
 
 
 def check_count(wanted: int | None, found: int, processes: int = 1) -> int:

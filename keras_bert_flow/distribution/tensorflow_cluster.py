@@ -16,8 +16,15 @@ from keras_bert_flow.backends.adamw import dense_gradients
 from keras_bert_flow.backends.batches import without_autotuning
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.accumulation import take_part
-from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, replica_seed, seed_variables
+from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, find_reason, replica_seed, seed_variables
 from keras_bert_flow.models.defaults import TokenLoss
+
+_LOSSES = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
 
 
 def count_processes() -> int:
@@ -119,6 +126,9 @@ class TensorFlowCluster(Cluster):
             self._predict = model, tf.function(lambda x: model(x, training=False))
         outputs = self._predict[1]({name: tf.convert_to_tensor(values) for name, values in x.items()})
         return {name: output.numpy() for name, output in outputs.items()}
+
+    def find_loss(self, error):
+        return find_reason(error) if self.processes > 1 and isinstance(error, _LOSSES) else None
 
     def sum(self, values):
         return values if self.processes == 1 else self._add_up(tf.constant(values)).numpy()

@@ -5,15 +5,21 @@ gradients are averaged before they reach the optimizer.
 """
 
 import os
+import re
+from datetime import timedelta
 
 import numpy as np
 import torch
 import torch.distributed as group
+from torch.distributed.rendezvous import rendezvous
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.accumulation import split_batches
-from keras_bert_flow.distribution.cluster import Cluster, replica_seed, seed_variables
+from keras_bert_flow.distribution.cluster import JOIN_SECONDS, Cluster, find_reason, replica_seed, seed_variables
 from keras_bert_flow.models.defaults import token_loss
+
+# What the collective operations of gloo and NCCL raise, as RuntimeError
+_LOSS = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|timed? ?out", re.IGNORECASE)
 
 
 def count_processes() -> int:
@@ -36,13 +42,18 @@ class TorchCluster(Cluster):
     computes_apart = True
 
     def __init__(self, accumulate_batches: int = 1):
+        kind = "gloo"
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-            group.init_process_group("cpu:gloo,cuda:nccl")
-        else:
-            group.init_process_group("gloo")
-        self.processes = self.devices = group.get_world_size()
-        self.rank = group.get_rank()
+            kind = "cpu:gloo,cuda:nccl"
+        store, self.rank, self.processes = next(rendezvous("env://", timeout=timedelta(seconds=JOIN_SECONDS)))
+        if store.add(f"keras_bert_flow/rank/{self.rank}", 1) > 1:
+            raise ValueError(
+                f"Each process of a run must have a rank of its own. Received: RANK={self.rank} in two processes. "
+                f"Start one for each of 0 to {self.processes - 1}."
+            )
+        group.init_process_group(kind, store=store, rank=self.rank, world_size=self.processes)
+        self.devices = self.processes
         self._parts = accumulate_batches
 
     def losses(self, names):
@@ -71,6 +82,10 @@ class TorchCluster(Cluster):
         parts = [torch.empty(values.shape, dtype=torch.float64) for _ in range(self.processes)]
         group.all_gather(parts, torch.from_numpy(np.ascontiguousarray(values)))
         return np.sum([part.numpy() for part in parts], axis=0)
+
+    def find_loss(self, error):
+        is_loss = isinstance(error, group.DistError) or (isinstance(error, RuntimeError) and _LOSS.search(str(error)))
+        return find_reason(error) if is_loss else None
 
     def close(self):
         group.destroy_process_group()

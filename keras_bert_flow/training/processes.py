@@ -1,8 +1,14 @@
 """Multi-process training: join the processes, check that they run the same, and publish from the first only."""
 
 import hashlib
+import logging
+import re
+import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +16,87 @@ import numpy as np
 
 from keras_bert_flow.artifacts import canonical_json, removed_on_leaving
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.distribution.cluster import Cluster
-from keras_bert_flow.distribution.starting import start_cluster
+from keras_bert_flow.distribution.cluster import JOIN_SECONDS, Cluster, find_reason
+from keras_bert_flow.distribution.liveness import Liveness
+from keras_bert_flow.distribution.starting import find_meeting, start_cluster
+from keras_bert_flow.exit_status import PROCESS_LOST
+from keras_bert_flow.interrupts import leave_at_once
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.outputs import work_folder
 from keras_bert_flow.records.publish import Contents
+from keras_bert_flow.terminal import show
+from keras_bert_flow.training.loop.train import Interrupted
+
+GRACE_SECONDS = 5.0  # for an operation that waits for a lost process to raise an error
+TELL_SECONDS = 5.0  # of waiting, after which the process says for whom
+_IN_USE = re.compile(r"EADDRINUSE|address (?:is )?already in use", re.IGNORECASE)
+_logger = logging.getLogger(__name__)
+
+
+class LostProcess(Exception):
+    """Another process of a run ended, cannot be reached, or never came; the run resumes from its newest checkpoint."""
 
 
 def join_cluster(config: PipelineConfig, vocabulary_size: int, callbacks: Sequence = ()) -> Cluster:
     """Set up and return the devices and processes of pre-training.
 
     Raises:
+        LostProcess: the other processes did not come.
         ValueError: they do not support the configuration; see `start_cluster`.
     """
-    cluster = start_cluster(config, resolve_shape(config.model, vocabulary_size))
+    with _waiting_for_others():
+        cluster = start_cluster(config, resolve_shape(config.model, vocabulary_size))
     if callbacks and cluster.processes > 1:
         raise ValueError(
             f"Callbacks need a single process. Received: {len(callbacks)} in {cluster.processes} processes. "
             "Leave them out."
         )
+    if cluster.processes > 1 and (meeting := find_meeting()):
+        host = meeting.address.rpartition(":")[0]
+        cluster.liveness = Liveness(cluster, host, partial(_end, cluster), 0.0 if cluster.aborts else GRACE_SECONDS)
     return cluster
+
+
+def _end(cluster: Cluster, loss: str) -> None:
+    """End this process from the thread that watches the others: its own waits for one of them in a C++ call."""
+    show(f"kbf: {_describe_loss(cluster, loss)}", sys.stderr)
+    leave_at_once(PROCESS_LOST)
+
+
+def _describe_loss(cluster: Cluster, reason: str) -> str:
+    return (
+        f"Another of the {cluster.processes} processes of this run ended or cannot be reached. Received: {reason}. "
+        "Run the same command again in each process to resume from the newest checkpoint."
+    )
+
+
+@contextmanager
+def _waiting_for_others() -> Iterator[None]:
+    """Say for whom this process waits, and turn the errors of a meeting that fails into one line."""
+    meeting = find_meeting()
+    if meeting is None:
+        yield
+        return
+    place = f"{meeting.processes} processes at {meeting.address}, of which this is number {meeting.rank}"
+    patience = threading.Timer(
+        TELL_SECONDS, lambda: _logger.warning("Waiting for the other processes: %s. Start them all.", place)
+    )
+    patience.daemon = True
+    patience.start()
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        if _IN_USE.search(str(error)):
+            raise ValueError(
+                f"The first process of a run must be able to listen at its address. Received: {meeting.address}, which "
+                "is in use. Start each process once, or choose another port."
+            ) from error
+        raise LostProcess(
+            f"All processes of a run must meet within {JOIN_SECONDS} s. Received: {find_reason(error)}, for {place}. "
+            "Start them all with the same command."
+        ) from error
+    finally:
+        patience.cancel()
 
 
 def check_same_run(cluster: Cluster, facts: Mapping[str, Any]) -> None:
@@ -69,17 +136,26 @@ def publish_together(
     Args:
         build: called in each process with the work folder, and a folder for files that only the first process keeps.
         publish_result: publishes the result of a function that builds it in a work folder.
+    Raises:
+        LostProcess: another process ended.
     """
     try:
-        if cluster.is_first:
-            return _lead(cluster, build, publish_result)
-        if cluster.is_any(False):
-            with tempfile.TemporaryDirectory(prefix="kbf-") as folder, removed_on_leaving(folder):
-                build(work_folder(output), Path(folder))
-            cluster.wait()
-        return Path(output)
-    finally:
-        cluster.close()
+        path = _lead(cluster, build, publish_result) if cluster.is_first else _follow(cluster, output, build)
+    except BaseException as error:
+        cluster.leave(failed=not isinstance(error, Interrupted))  # all stop together, and the first may save for long
+        if isinstance(error, Exception) and (reason := cluster.find_loss(error)):
+            raise LostProcess(_describe_loss(cluster, reason)) from error
+        raise
+    cluster.leave()
+    return path
+
+
+def _follow(cluster: Cluster, output: str | Path, build: Callable[[Path, Path], Contents]) -> Path:
+    if cluster.is_any(False):
+        with tempfile.TemporaryDirectory(prefix="kbf-") as folder, removed_on_leaving(folder):
+            build(work_folder(output), Path(folder))
+        cluster.wait()
+    return Path(output)
 
 
 def _lead(cluster: Cluster, build, publish_result) -> Path:

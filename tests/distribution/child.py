@@ -1,9 +1,9 @@
 """Pre-train in a process that is one of several or has several devices, and leave what it saw as a file.
 
 What it is told is one JSON argument: `records`, `output`, `settings` (of `pretraining`), `dropout_rate`, `model`,
-`distribution`, `devices` (virtual ones of this process), `stop_at` (a step at which the last of `processes` gets
-`signal`, or SIGTERM), `last` (settings of the last process only), `initial_model`, `damaged` (the tokens of a record
-whose weights are to be infinite) and `seen`, the folder for what each process saw.
+`distribution`, `devices` (virtual ones of this process), `stop_at` (a step at which the last of `processes`, or the one
+that `victim` names, gets `signal`, or SIGTERM), `last` (settings of the last process only), `initial_model`, `damaged`
+(the tokens of a record whose weights are to be infinite) and `seen`, the folder for what each process saw.
 """
 
 import json
@@ -18,6 +18,8 @@ import numpy as np
 
 from keras_bert_flow.cli import explain
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.exit_status import PROCESS_LOST
+from keras_bert_flow.interrupts import leave_at_once
 from keras_bert_flow.training.loop.steps import StepFollower
 from keras_bert_flow.training.pretraining import run as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain
@@ -31,7 +33,8 @@ def main(told):
     make_devices(told.get("devices", 1))
     seen = {"records": set(), "rows": set(), "weights": {}, "seeds": {}, "steps": []}
     is_last = find_rank() == told.get("processes", 1) - 1
-    follow(seen, told.get("stop_at") if is_last else None, signal.Signals[told.get("signal", "SIGTERM")])
+    is_stopped = find_rank() == told["victim"] if "victim" in told else is_last
+    follow(seen, told.get("stop_at") if is_stopped else None, signal.Signals[told.get("signal", "SIGTERM")])
     if "damaged" in told:
         PretrainingRecords.__getitem__ = damage(PretrainingRecords.__getitem__, told["damaged"])
     settings = told["settings"] | (told.get("last", {}) if is_last else {})
@@ -47,6 +50,8 @@ def main(told):
         seen["message"], status = str(error), explain(error)
     seen = seen | {"records": sorted(seen["records"]), "rows": sorted(seen["rows"]), "status": status}
     (Path(told["seen"]) / f"{find_rank()}.json").write_text(json.dumps(seen), encoding="utf-8")
+    if status == PROCESS_LOST:
+        leave_at_once(status)  # as the command does
     sys.exit(status)
 
 

@@ -12,18 +12,19 @@ from tests.patience import PATIENCE_SECONDS
 CHILD = ("-m", "tests.distribution.child")
 
 
-def start_children(backend, folder, processes=1, devices=1, **told):
+def start_children(backend, folder, processes=1, devices=1, lost=(), **told):
     """Train in child processes, and return what each saw, the first one's first.
 
     Args:
-        folder: for what they see; made.
+        folder: for what they see, and what each printed in `NUMBER.log`; made.
         devices: virtual ones of each process.
+        lost: numbers of those that will be killed, and see nothing.
         told: see `child`.
     """
     folder.mkdir(parents=True)
     told |= {"devices": devices, "processes": processes, "seen": str(folder)}
     python = (sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", *torch_address())
-    if backend == "torch" and processes > 1:
+    if backend == "torch" and processes > 1 and not lost:
         commands, environments = [(*python, *CHILD)], [{}]
     else:
         commands = [(sys.executable, *CHILD)] * processes
@@ -52,7 +53,7 @@ def start_children(backend, folder, processes=1, devices=1, **told):
             child.kill()  # itself only; torchrun's children end with it
             child.wait()
     logs = "\n".join(path.read_text(errors="replace")[-3000:] for path in sorted(folder.glob("*.log")))
-    seen = [folder / f"{number}.json" for number in range(processes)]
+    seen = [folder / f"{number}.json" for number in range(processes) if number not in lost]
     assert all(path.is_file() for path in seen), logs
     seen = [json.loads(path.read_text()) for path in seen]
     assert len({part["status"] for part in seen}) == 1, logs
@@ -66,7 +67,10 @@ def name_processes(backend, processes):
         return
     ports = free_ports(processes)
     for number in range(processes):
-        if backend == "tensorflow":
+        if backend == "torch":
+            address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0])}
+            yield address | {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(processes)}
+        elif backend == "tensorflow":
             cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
             yield {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": number}})}
         else:
