@@ -35,7 +35,7 @@ def main() -> None:
     sys.exit(_tell_lost(None))
 
 
-def _tell_lost(status: object) -> object:
+def _tell_lost(status: str | int | None) -> str | int | None:
     """Return the status of the command, of a user's error if what it printed is lost, and say so."""
     if status or not is_output_lost():
         return status
