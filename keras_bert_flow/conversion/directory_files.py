@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ def check_vocabulary(path: Path, vocabulary_size: int, num_pieces: int | None = 
             count, last = count + piece.count(b"\n"), piece[-1:]
     count += last != b"\n"
     if count < vocabulary_size and len(list_tokenizer_files(path)) > 1:
-        count = max(count, len(read_tokenizer_file(path).pieces))  # with added tokens
+        with suppress(ValueError):  # of a damaged file; whoever reads the tokenizer says so
+            count = max(count, len(read_tokenizer_file(path).pieces))  # with added tokens
     if num_pieces not in (None, count):
         raise ValueError(
             f"{path}: must have as many lines as the model has pieces. Received: {count} lines, {num_pieces} pieces. "
