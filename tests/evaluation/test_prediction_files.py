@@ -102,6 +102,19 @@ def test_other_predictions_are_refused_in_a_line(tmp_path, name, content, messag
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "golds"), [("classification", [0, 1, True, 2.5]), ("multi_label", [[0], [1, 0], [], [True, 2.5]])]
+)
+def test_labels_that_are_numbers_are_spelt_as_in_tables(tmp_path, kind, golds):
+    """The lines of a table are perfect predictions of it."""
+    name = {"classification": "label", "multi_label": "labels"}[kind]
+    lines = [json.dumps({"text": f"w{number}", name: gold}) for number, gold in enumerate(golds)]
+    (tmp_path / "dev.jsonl").write_text("\n".join(lines))
+    config = configure(tmp_path, tmp_path / "dev.jsonl", kind=kind, label=name)
+    scores = score_predictions(config, tmp_path / "dev.jsonl")
+    assert set(scores.values()) == {1.0}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_lines_are_matched_to_their_examples_in_any_order(tmp_path, name):
     """What `kbf predict --input` writes scores the same when it is shuffled; with a line less or more it is refused."""

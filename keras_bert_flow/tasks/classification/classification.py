@@ -30,6 +30,7 @@ from keras_bert_flow.tasks.core.texts import (
     read_examples,
 )
 from keras_bert_flow.tasks.formats.glue_table import read_glue_table, write_glue_table
+from keras_bert_flow.tasks.formats.rows import spell_label
 from keras_bert_flow.tasks.formats.tables import class_names, number_labels, require_text
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -145,7 +146,8 @@ class Classification(ClassificationSettings, Task):
         """Return the class ids of the labels and of the predictions."""
         labels_of(examples)
         places = [f"prediction {number}" for number in range(1, len(predictions) + 1)]
-        answers = number_labels([prediction["label"] for prediction in predictions], places, self.labels)
+        names = [spell_label(prediction["label"]) for prediction in predictions]  # other programs write numbers
+        answers = number_labels(names, places, self.labels)
         return self._label_ids(examples), answers
 
     def _predict(self, probabilities: np.ndarray, chosen: int) -> Prediction:

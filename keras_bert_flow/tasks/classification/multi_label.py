@@ -156,7 +156,7 @@ class MultiLabel(MultiLabelSettings, Task):
         """Return the labels of the examples and the predicted ones, bool, (examples, labels) each."""
         labels_of(examples)
         answers = [
-            TextExample("", label=tuple(prediction["labels"]), place=f"prediction {number}")
+            TextExample("", label=tuple(map(spell_label, prediction["labels"])), place=f"prediction {number}")
             for number, prediction in enumerate(predictions, 1)
         ]
         return self._mark(examples), self._mark(answers)
