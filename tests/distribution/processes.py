@@ -13,12 +13,12 @@ CHILD = ("-m", "tests.distribution.child")
 
 
 def start_children(backend, folder, processes=1, devices=1, lost=(), **told):
-    """Train in child processes, and return what each saw, the first one's first.
+    """Train in child processes, and return what each saw, the first one's first; with `lost`, the others' statuses.
 
     Args:
         folder: for what they see, and what each printed in `NUMBER.log`; made.
         devices: virtual ones of each process.
-        lost: numbers of those that will be killed, and see nothing.
+        lost: numbers of those that will be killed.
         told: see `child`.
     """
     folder.mkdir(parents=True)
@@ -52,8 +52,10 @@ def start_children(backend, folder, processes=1, devices=1, lost=(), **told):
         for child in children:
             child.kill()  # itself only; torchrun's children end with it
             child.wait()
+    if lost:
+        return [child.returncode for number, child in enumerate(children) if number not in lost]
     logs = "\n".join(path.read_text(errors="replace")[-3000:] for path in sorted(folder.glob("*.log")))
-    seen = [folder / f"{number}.json" for number in range(processes) if number not in lost]
+    seen = [folder / f"{number}.json" for number in range(processes)]
     assert all(path.is_file() for path in seen), logs
     seen = [json.loads(path.read_text()) for path in seen]
     assert len({part["status"] for part in seen}) == 1, logs
