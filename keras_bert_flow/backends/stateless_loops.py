@@ -8,6 +8,7 @@ without weights, whose steps read the weights of the model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -166,6 +167,18 @@ def make_test_function(model: keras.Model) -> Callable:
         return logs, state
 
     return run
+
+
+def keeping_grad_mode() -> AbstractContextManager:
+    """Return a context that leaves PyTorch's recording of gradients as it was.
+
+    Keras predicts under `torch.no_grad()`. An interrupt while that is left would keep gradients off in this thread.
+    """
+    if keras.backend.backend() != "torch":
+        return nullcontext()
+    import torch
+
+    return torch.set_grad_enabled(torch.is_grad_enabled())
 
 
 def compile_step(model: keras.Model, step: Callable) -> Callable:

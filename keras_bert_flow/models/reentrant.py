@@ -4,7 +4,7 @@ import threading
 
 import keras
 
-from keras_bert_flow.backends.stateless_loops import StatelessLoops, make_test_function
+from keras_bert_flow.backends.stateless_loops import StatelessLoops, keeping_grad_mode, make_test_function
 
 
 class ReentrantModel(keras.Model):
@@ -28,22 +28,24 @@ class ReentrantModel(keras.Model):
             self._loops = StatelessLoops(self)
 
     def predict_on_batch(self, x):
-        return super().predict_on_batch(x) if self._loops is None else self._loops.predict_on_batch(x)
+        with keeping_grad_mode():
+            return super().predict_on_batch(x) if self._loops is None else self._loops.predict_on_batch(x)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         options = {"batch_size": batch_size, "verbose": verbose, "steps": steps, "callbacks": callbacks}
-        return super().predict(x, **options) if self._loops is None else self._loops.predict(x, **options)
+        with keeping_grad_mode():
+            return super().predict(x, **options) if self._loops is None else self._loops.predict(x, **options)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         # Inside `fit` Keras passes its own argument, and the state of the training is not in the variables.
         is_inner = any(name.startswith("_") for name in kwargs)
-        with self._evaluating:
+        with self._evaluating, keeping_grad_mode():
             if self._loops is None or is_inner or not self.compiled:
                 return super().evaluate(x, y, *args, **kwargs)
             return self._loops.evaluate(x, y, *args, **kwargs)
 
     def test_on_batch(self, *args, **kwargs):
-        with self._evaluating:
+        with self._evaluating, keeping_grad_mode():
             if self._loops is None or not self.compiled:
                 return super().test_on_batch(*args, **kwargs)
             return self._loops.test_on_batch(*args, **kwargs)
