@@ -156,8 +156,9 @@ def write_evaluation(
             results["unreachable"] = unreachable
         if read.remarks:
             results["remarks"] = list(read.remarks)
-        if texts := read_manifest(finetuned).counters:
-            results["texts"] = texts
+        counters = read_manifest(finetuned).counters
+        if texts := {name: found for name, found in counters.items() if isinstance(found, Mapping)}:
+            results["texts"] = texts  # by file; an earlier version has none
         if curve := build_label_curve(finetuned, task, training, dev, config.seed):
             results["label_curve"] = curve
         results |= pairs

@@ -44,7 +44,7 @@ def test_items_are_texts_and_pairs(folder):
     one, pair, again, other = extractor.predict(items)
     assert one["tokens"] == other["tokens"] == ["[CLS]", "w1", "w2", "[SEP]"]
     assert pair["tokens"] == again["tokens"] == ["[CLS]", "w1", "[SEP]", "w2", "[SEP]"]
-    for item in (7, ["a", "b", "c"], {"question": "q"}, " "):
+    for item in (7, ["a", "b", "c"], {"question": "q"}):
         with pytest.raises(ValueError, match="^Item 1: An item for this task must have the texts"):
             extractor.predict([item])
 
