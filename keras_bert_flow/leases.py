@@ -100,6 +100,8 @@ def holding_results(store: Path) -> Iterator[RunLease | None]:
             path = Path(given)
         else:
             path = store / f".run-{uuid.uuid4().hex}.lease"
+            if not store.is_dir():
+                held.callback(_remove_empty, store)  # of a run that was refused before its first stage
             try:
                 make_folder(store)
                 held.enter_context(locked(path))
@@ -113,6 +115,11 @@ def holding_results(store: Path) -> Iterator[RunLease | None]:
         held.callback(_runs.remove, lease)
         held.callback(lease.close)
         yield lease
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def hold_key(key: str) -> None:
