@@ -20,8 +20,10 @@ ENCODER_FILES = (
     ),
 )
 # Fields of these that are read here, or do not change vectors.
-ENCODER_FIELDS = ("max_seq_length", "do_lower_case", "transformer_task", "modality_config")
-MODEL_ARGS = {"attn_implementation", "dtype", "low_cpu_mem_usage", "torch_dtype"}
+ENCODER_FIELDS = ("max_seq_length", "do_lower_case", "transformer_task", "modality_config", "unpad_inputs")
+OUTPUT_FIELD, OUTPUT = "module_output_name", "token_embeddings"  # written by sentence-transformers 6
+ARGUMENTS = ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs", "config_kwargs")
+HARMLESS_ARGUMENTS = {"attn_implementation", "dtype", "low_cpu_mem_usage", "torch_dtype", "trust_remote_code"}
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 POOLING_FOLDER, NORMALIZE_FOLDER = "1_Pooling", "2_Normalize"
 # Source: sentence-transformers 5.2, models/Pooling.py. The first three are also poolings of ours.
@@ -118,8 +120,7 @@ def read_sentence_input(folder: Path) -> SentenceInput:
     """
     encoder, path = _read_encoder(folder)
     lowers = encoder.get("do_lower_case") or False
-    kept = {name: value for name, value in encoder.items() if name != "model_args" or {*(value or ())} - MODEL_ARGS}
-    strange = [name for name, value in kept.items() if name not in ENCODER_FIELDS and value not in (None, {}, [])]
+    strange = [name for name, value in encoder.items() if not _is_harmless(name, value)]
     if strange or type(lowers) is not bool:
         name = strange[0] if strange else "do_lower_case"
         raise ValueError(
@@ -139,6 +140,13 @@ def read_sentence_input(folder: Path) -> SentenceInput:
     pooling = folder / POOLING_FOLDER / "config.json"
     is_pooled = (read_json(pooling) if pooling.is_file() else {}).get("include_prompt", True) is not False
     return SentenceInput(read_max_tokens(folder), _find_prompt(config, whole), is_pooled, lowers, dimension, similarity)
+
+
+def _is_harmless(name: str, value: Any) -> bool:
+    """Return whether a field of the encoder is read here, or does not change vectors."""
+    if name in ENCODER_FIELDS or value in (None, {}, []) or (name, value) == (OUTPUT_FIELD, OUTPUT):
+        return True
+    return name in ARGUMENTS and isinstance(value, dict) and value.keys() <= HARMLESS_ARGUMENTS
 
 
 def read_max_tokens(folder: Path) -> int | None:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from keras_bert_flow.conversion.sentence_files import (
+    SentenceInput,
     read_max_tokens,
     read_sentence_files,
     read_sentence_input,
@@ -126,6 +127,9 @@ def test_length_is_that_of_sentence_transformers(tmp_path, files, length):
         ("sentence_bert_config", {"max_seq_length": 8, "model_args": {"num_hidden_layers": 2}}, "`model_args`"),
         ("sentence_bert_config", {"do_lower_case": "no"}, "`do_lower_case`"),
         ("sentence_bert_config", {"shuffle": 3}, "`shuffle` is not implemented"),
+        ("sentence_bert_config", {"module_output_name": "scores"}, "`module_output_name` is not implemented"),
+        ("sentence_bert_config", {"model_args": 5}, "`model_args` is not implemented"),
+        ("sentence_bert_config", {"query_length": 32}, "`query_length` is not implemented"),
         ("config_sentence_transformers", {"default_prompt_name": "x", "prompts": {}}, "must be one of `prompts`"),
         ("config_sentence_transformers", {"truncate_dim": 0}, "`truncate_dim` must be 1 or more"),
         ("config_sentence_transformers", {"similarity_fn_name": "jaccard"}, "`similarity_fn_name` must be one of"),
@@ -136,3 +140,20 @@ def test_what_changes_vectors_is_read_or_refused(tmp_path, name, content, receiv
     with pytest.raises(ValueError, match=received) as caught:
         read_sentence_input(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {  # what sentence-transformers 6 saves of a text model
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+            "module_output_name": "token_embeddings",
+        },
+        {"unpad_inputs": False, "processing_kwargs": {}, "query_length": None},
+        {"model_args": {"dtype": "float16"}, "config_args": {"trust_remote_code": True}},
+    ],
+)
+def test_what_does_not_change_vectors_is_passed_over(tmp_path, content):
+    edit(tmp_path / "sentence_bert_config.json", content)
+    assert read_sentence_input(tmp_path) == SentenceInput()
