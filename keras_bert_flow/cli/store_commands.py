@@ -127,20 +127,24 @@ def collect(
     and damaged ones. Programs that read a result without a command of `kbf` are not detected.
     """
     from keras_bert_flow.leases import find_needs
-    from keras_bert_flow.lineage.collection import Choice, choose, read_age, remove_results
-    from keras_bert_flow.lineage.results import Result, find_results
+    from keras_bert_flow.lineage import collection
+    from keras_bert_flow.lineage.results import Result
 
     if older_than is None and keep_last is None:
         raise ValueError(
             "`kbf runs gc` must have a rule for what to keep. Received: neither --older-than nor --keep-last. Try "
             "--older-than 30d --dry-run."
         )
-    age = None if older_than is None else read_age(older_than)
+    age = None if older_than is None else collection.read_age(older_than)
 
-    def choose_now(results: Sequence[Result]) -> list[Choice]:
-        return choose(results, time.time(), age, keep_last, find_needs(folder))
+    def choose_now(results: Sequence[Result]) -> list[collection.Choice]:
+        return collection.choose(
+            results, time.time(), age, keep_last, find_needs(collection.find_store(folder)), folder
+        )
 
-    choices = choose_now(find_results(folder))
+    choices = [
+        choice for choice in choose_now(collection.find_related(folder)) if collection.is_within(choice.result, folder)
+    ]
     going = [choice for choice in choices if not choice.is_kept]
     size = sum(choice.result.file_bytes for choice in going)
     if not json:
@@ -151,7 +155,7 @@ def collect(
     is_sure = not dry_run and bool(going) and _confirm(yes, len(going), size)
     # In the order of making, backwards: what is left after a kill is whole, and has what it was made from.
     chosen = [choice.result for choice in reversed(going)] if is_sure else []
-    removed, kept = remove_results(folder, chosen, choose_now)
+    removed, kept = collection.remove_results(folder, chosen, choose_now)
     if json:
         rows = [
             {"key": choice.result.key, "stage": choice.result.stage, "folder": str(choice.result.folder)}

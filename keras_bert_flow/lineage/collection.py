@@ -9,6 +9,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from keras_bert_flow.lineage.links import list_sources
 from keras_bert_flow.lineage.results import REMOVED_SUFFIX, Result, find_results
 from keras_bert_flow.locks import locked
 from keras_bert_flow.outputs import MANIFEST
+from keras_bert_flow.shared_folders import name_owner
 from keras_bert_flow.stages.registry import STAGES
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # seconds
@@ -52,12 +54,31 @@ def read_age(text: str) -> float:
     return int(match[1]) * float(UNITS[match[2]])
 
 
+def find_store(folder: Path) -> Path:
+    """Return the store that a folder is or, if it is the folder of a stage by its path or its real one, is part of."""
+    paths = (folder.absolute(), Path(os.path.realpath(folder)))
+    return next((path.parent for path in paths if path.name in STAGES), folder)
+
+
+def find_related(folder: Path) -> list[Result]:
+    """Return the results in a folder and, if it is that of a stage, those of all stages of its store."""
+    store = find_store(folder)
+    found = find_results(store)
+    return found if store == folder else [result for result in found if result.folder.parent.name in STAGES]
+
+
+def is_within(result: Result, folder: Path) -> bool:
+    """Return whether a result of `find_related` is in the folder itself."""
+    return find_store(folder) == folder or os.path.realpath(result.folder.parent) == os.path.realpath(folder)
+
+
 def choose(
     results: Sequence[Result],
     now: float,
     older_than: float | None,
     keep_last: int | None,
     needs: Sequence[Needs] = (),
+    folder: Path | None = None,
 ) -> list[Choice]:
     """Decide for each result whether it is kept or may be removed.
 
@@ -67,10 +88,13 @@ def choose(
         older_than: seconds; younger results are kept.
         keep_last: number of newest whole results to keep per stage.
         needs: what the runs that are alive need.
+        folder: the folder of a stage; results elsewhere are kept. None: all are in the folder that is tidied.
     """
     reasons: dict[Path, str] = {}
     for result in results:
-        if reason := _find_need(result, needs) or _find_reason(result, results, now, older_than, keep_last):
+        if folder is not None and not is_within(result, folder):
+            reasons[result.folder] = f"not in {folder}"
+        elif reason := _find_need(result, needs) or _find_reason(result, results, now, older_than, keep_last):
             reasons[result.folder] = reason
     for result in results:
         if result.folder in reasons and result.state != "removed" and not _tells_sources(result):
@@ -94,17 +118,17 @@ def remove_results(
     """Remove results, each only if a second check still allows it.
 
     Args:
-        folder: the store.
+        folder: the store, or the folder of a stage in it.
         chosen: the results to remove.
-        choose_again: makes the choices for a list of results.
+        choose_again: makes the choices for a list of results, that of `find_related`.
     Returns:
         The removed results, and the choices for those kept after all.
     """
     removed, kept = [], []
-    store = folder.parent if folder.name in STAGES else folder
+    store = find_store(folder)
     for result in chosen:
         # A run that started meanwhile may need the result: this check sees its lock.
-        again = {choice.result.folder: choice for choice in choose_again(find_results(folder))}
+        again = {choice.result.folder: choice for choice in choose_again(find_related(folder))}
         choice = again.get(result.folder)
         if choice is None:
             continue  # another process removed or published it
@@ -114,7 +138,7 @@ def remove_results(
         try:
             with locked(result.lock, wait=False):
                 with pausing_runs(store), _unread(result):
-                    reason = _find_need(result, find_needs(folder))  # of a run that started since the check
+                    reason = _find_need(result, find_needs(store))  # of a run that started since the check
                     aside = None if reason else _set_aside(result)
                 if aside:
                     shutil.rmtree(aside)
@@ -142,6 +166,8 @@ def _find_reason(
     """Return why a result is kept for its own sake; empty if it is not."""
     if result.owner:
         return f"held by {result.owner}"
+    if _is_protected(result.folder):
+        return f"of {name_owner(result.folder.lstat().st_uid)}, and you may not remove it"
     if result.state == "removed":
         return ""
     if result.state == "damaged":
@@ -162,6 +188,16 @@ def _find_reason(
         key=lambda other: (-other.changed_at, other.key),
     )
     return f"among the last {keep_last} of {result.stage}" if result in newest[:keep_last] else ""
+
+
+def _is_protected(folder: Path) -> bool:
+    """Return whether this user may not remove a folder with what is in it."""
+    parent = folder.parent.stat()
+    owners = (0, parent.st_uid, folder.lstat().st_uid)
+    if parent.st_mode & stat.S_ISVTX and os.geteuid() not in owners:
+        return True
+    within = () if folder.is_symlink() else (place for place, _, _ in os.walk(folder))
+    return not all(os.access(place, os.W_OK | os.X_OK) for place in (folder.parent, *within))
 
 
 def _tells_sources(result: Result) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.lineage.collection import choose, read_age, remove_results
+from keras_bert_flow.lineage.collection import choose, find_related, read_age, remove_results
 from keras_bert_flow.lineage.results import find_results
 from tests.lineage.conftest import DAY, make_old
 from tests.lineage.test_results import start_maker
@@ -113,6 +113,45 @@ def test_link_that_leads_nowhere_keeps_what_may_be_behind_it(store, link):
     assert set(going(store, older_than=30 * DAY)) == set()
     reasons = {choice.reason for choice in choose(find_results(store), time.time(), 30 * DAY, None)}
     assert "damaged: a link that leads nowhere; remove it by hand" in reasons
+
+
+@pytest.mark.parametrize("name", ["vocabulary", "link"])
+def test_folder_of_a_stage_keeps_what_results_elsewhere_were_made_from(store, tmp_path, name):
+    age_all(store)
+    (tmp_path / "link").symlink_to(store / "vocabulary")
+    folder = store / name if name == "vocabulary" else tmp_path / name
+
+    def choose_now(found):
+        return choose(found, time.time(), 30 * DAY, None, (), folder)
+
+    chosen = [choice.result for choice in choose_now(find_related(folder)) if not choice.is_kept]
+    assert [result.folder.name for result in chosen] == ["v2"]  # records were made from the other one, and stay
+    removed, kept = remove_results(folder, chosen, choose_now)
+    assert removed == chosen and kept == [] and len(find_results(store)) == 5
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o1777, 0o777, 0o755])
+def test_what_others_may_not_remove_is_kept_with_what_it_was_made_from(made_once, common, mode):
+    store = shutil.copytree(made_once, common / "runs")
+    age_all(store)
+    for folder in (store, *store.iterdir()):
+        folder.chmod(mode)
+    shutil.rmtree(store / "pretraining" / "p1")
+    for path in (store / "vocabulary" / "v2", *(store / "vocabulary" / "v2").iterdir()):
+        os.chown(path, ANNE, ANNE)
+    look = """
+import time
+from keras_bert_flow.lineage.collection import choose
+from keras_bert_flow.lineage.results import find_results
+become()
+for choice in choose(find_results(sys.argv[1]), time.time(), 0.0, None):
+    print(choice.is_kept, choice.result.folder.name, choice.reason)
+"""
+    printed, _ = start_as(ANNE, look, store).communicate(timeout=PATIENCE_SECONDS)
+    kept = "True v2 of user 12345, and you" if mode == 0o755 else "False v2 "
+    assert kept in printed and "True f1 of user root, and you may not remove it" in printed
+    assert printed.count("True") == 4 + (mode == 0o755)
 
 
 @needs_root
