@@ -166,12 +166,12 @@ def _find_reason(
     """Return why a result is kept for its own sake; empty if it is not."""
     if result.owner:
         return f"held by {result.owner}"
+    if result.state == "damaged":
+        return f"damaged: {result.fault}; remove it by hand"
     if _is_protected(result.folder):
         return f"of {name_owner(result.folder.lstat().st_uid)}, and you may not remove it"
     if result.state == "removed":
         return ""
-    if result.state == "damaged":
-        return f"damaged: {result.fault}; remove it by hand"
     if result.is_linked:
         return "a link leads to it; remove both by hand"
     if reader := find_reader(result.folder):

@@ -53,7 +53,7 @@ def test_tensor_in_two_files_is_refused(folder):
 
 
 def test_broken_number_in_any_file_is_told(folder):
-    write_tensors(folder / NAMES[2], {"a": np.array([np.nan])})
+    write_tensors(folder / NAMES[2], {name: np.full(3, np.nan) for name in TENSORS[NAMES[2]]})
     with pytest.raises(ValueError, match=rf"{NAMES[2]}: weights must be finite"):
         open_model_tensors(folder).check_finite()
 
