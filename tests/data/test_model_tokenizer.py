@@ -52,10 +52,9 @@ def spoil(path, *names, value):
         (("model", "vocab"), {"[PAD]": 0, "a": 2}, "must number its pieces from 0"),
         (("model", "vocab"), ["a"], "must number its pieces from 0"),
         (("model", "vocab"), {"a": 0, "b": 1}, r"without \[PAD\]"),
-        (("normalizer",), [], "`normalizer.type` = None"),
-        (("normalizer", "lowercase"), 1, "`normalizer.lowercase` = 1"),
-        (("normalizer", "strip_accents"), False, "`normalizer.strip_accents` = False"),
-        (("pre_tokenizer", "type"), "ByteLevel", "`pre_tokenizer.type` = 'ByteLevel'"),
+        (("normalizer",), [], "no tokenizer \\("),
+        (("normalizer", "lowercase"), 1, "no tokenizer \\("),
+        (("pre_tokenizer", "type"), "ByteLevel", "no tokenizer \\("),
     ],
 )
 def test_other_tokenizers_are_refused_in_a_line(tmp_path, names, value, message):

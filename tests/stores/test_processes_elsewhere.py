@@ -82,5 +82,5 @@ def test_processes_that_see_no_common_disk_are_refused(trouble, monkeypatch):
         pass
     monkeypatch.setenv("RANK", "3")
     with made_at(OUTPUT, together=True) as place:
-        assert place.name == "together" and place.parent.parent == outputs_root()
+        assert place.name == "together" and place.parent.parent.parent == outputs_root()
     assert not outputs_root().exists()

@@ -128,7 +128,7 @@ def test_fields_of_100_mb_are_refused(tmp_path):
     (tmp_path / "a.tsv").write_bytes(b"text\tlabel\n" + b"a " * (50 << 20) + b"\tno\n")
     (tmp_path / "a.csv").write_bytes(b'text,label\n"' + b"a\n" * (50 << 20) + b'",no\n')
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a" * (20 << 20), "label": "no"}) + "\n")
-    for name, words in {"a.tsv": "16 MiB", "a.csv": "field larger than field limit", "a.jsonl": "16 MiB"}.items():
+    for name, words in {"a.tsv": "16 MiB", "a.csv": "at most 16 Mi characters", "a.jsonl": "16 MiB"}.items():
         with pytest.raises(ValueError, match=words):
             make_task("classification").read(tmp_path / name)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10  # KiB, the test's own texts included

@@ -96,7 +96,7 @@ def test_read_refuses_what_is_no_finite_number(tmp_path, spelt):
 @pytest.mark.parametrize(
     ("name", "content", "parts"),
     [
-        ("t.jsonl", '{"text": "a", "label": 1.5}\n{"text": "b", "label": NaN}', ["row 2", "'NaN'", "finite"]),
+        ("t.jsonl", '{"text": "a", "label": 1.5}\n{"text": "b", "label": NaN}', ["row 2", "nan", "Fill it"]),
         ("t.jsonl", '{"text": "a", "label": true}', ["row 1", "'true'", "finite"]),
         ("t.jsonl", '{"text": "a", "label": null}', ["row 1", "None", "must hold text"]),
         ("t.tsv", "text\tlabel\na\t \n", ["row 2", "'label'", "must hold text"]),

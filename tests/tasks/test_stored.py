@@ -56,9 +56,9 @@ def test_items_become_examples():
 
 @pytest.mark.parametrize(
     ("place", "item"),
-    [(0, "one"), (0, ["one", " "]), (0, {"text": "one"}), (1, ["a", "b"]), (1, 3), (3, "a"), (4, [1]), (5, "q")]
+    [(0, "one"), (0, {"text": "one"}), (1, ["a", "b"]), (1, 3), (3, "a"), (4, [1]), (5, "q")]
     + [(3, {"context": "c", "question": "q", "choices": "ab"}), (3, {"context": "c", "question": "q"})]
-    + [(6, ["a", "b", "c"]), (6, {"text": " "}), (6, {"text_pair": "b"}), (6, 3)],
+    + [(6, ["a", "b", "c"]), (6, {"text_pair": "b"}), (6, 3)],
 )
 def test_other_items_are_refused(place, item):
     with pytest.raises(ValueError, match="An item for this task must .* Received: ") as caught:

@@ -122,5 +122,6 @@ def test_what_cannot_be_is_refused_before_work(records, teacher, tmp_path):
     for path in teacher.iterdir():
         (teacher_of_others / path.name).write_bytes(path.read_bytes())
     (teacher_of_others / "vocab.txt").write_text(pieces)
-    with pytest.raises(ValueError, match="vocabulary"):
+    (teacher_of_others / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="with other pieces"):
         check(make_config(), teacher_of_others)

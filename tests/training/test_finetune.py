@@ -78,7 +78,9 @@ def test_card_says_what_the_model_scores_and_what_its_baselines_do(place, finish
 
 @pytest.mark.any_backend
 def test_texts_that_are_cut_are_logged_counted_and_in_the_card(place, finished, caplog):
-    config = make_task_config(place, sequence_length=6)
+    config = make_task_config(place)
+    shorter = config.finetuning.model_copy(update={"sequence_length": 6})  # less than a user may choose
+    config = config.model_copy(update={"finetuning": shorter})
     data = read_task_data(config, read_tokenizer(place / "model"))
     lengths = [len(row.split("\t")[0].split()) + 2 for row in (place / "train.tsv").read_text().splitlines()[1:]]
     over = [length - 6 for length in lengths if length > 6]
