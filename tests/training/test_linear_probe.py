@@ -92,6 +92,14 @@ def unit_of(vectors):
     return 1 / np.square(vectors - vectors.mean(axis=0)).sum(axis=1).mean()
 
 
+@pytest.fixture
+def unmoved(monkeypatch):
+    """Check probes on held-out vectors as they are: the tiny encoder's hardly differ, and would not bear to be moved."""
+    monkeypatch.setattr(linear_head, "MOVED", 0.0)
+    monkeypatch.setattr(linear_head, "MOST_LOGIT", np.inf)
+
+
+@pytest.mark.usefixtures("unmoved")
 @EVERY_POOLING
 @pytest.mark.parametrize("name", ["two", "three"])
 @pytest.mark.any_backend
@@ -105,6 +113,7 @@ def test_classes_have_the_probabilities_of_scikit_learn(tmp_path, name, pooling)
     assert np.ptp(wanted[:, 0]) > 0.3  # it has learnt something
 
 
+@pytest.mark.usefixtures("unmoved")
 @pytest.mark.any_backend
 @EVERY_POOLING
 def test_numbers_are_those_of_ridge_regression(tmp_path, pooling):
@@ -207,6 +216,7 @@ def fits(monkeypatch):
     return found
 
 
+@pytest.mark.usefixtures("unmoved")
 @pytest.mark.parametrize("name", ["two_classes", pytest.param("regression", marks=pytest.mark.any_backend)])
 @pytest.mark.any_backend
 def test_run_begins_with_the_probe(tmp_path, fits, name):

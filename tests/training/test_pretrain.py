@@ -116,7 +116,7 @@ def test_full_disk_is_one_line_and_the_run_goes_on(records, finished):
             resource.setrlimit(resource.RLIMIT_FSIZE, (16384, limits[1]))
 
     try:
-        with pytest.raises(OSError, match="checkpoint must be written whole") as caught:
+        with pytest.raises(OSError, match="must fit on its disk") as caught:
             pretrain(make_tiny_config(**SETTINGS), records, output, fill)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
