@@ -94,7 +94,7 @@ def unit_of(vectors):
 
 @pytest.fixture
 def unmoved(monkeypatch):
-    """Check probes on held-out vectors as they are: the tiny encoder's hardly differ, and would not bear to be moved."""
+    """Check probes on held-out vectors as they are: those of the tiny encoder hardly differ."""
     monkeypatch.setattr(linear_head, "MOVED", 0.0)
     monkeypatch.setattr(linear_head, "MOST_LOGIT", np.inf)
 
