@@ -93,7 +93,7 @@ def test_what_compiles_no_shapes_is_asked_the_texts_and_nothing_besides(predicto
 def test_mistake_is_named_by_its_place_after_what_stands_before_it(predictor):
     chunks = [read_items(["w1\n", "\n", "w2\n"]), read_items(["cat\n", "a\tb\n", "w3\n"], first=4)]
     answers = predictor.predict_chunks(chunks)
-    assert [len(next(answers)), len(next(answers))] == [2, 1]
+    assert [len(next(answers)), len(next(answers))] == [3, 1]
     with pytest.raises(ValueError, match="^Line 5: An item for this task must have the texts text"):
         next(answers)
     with pytest.raises(ValueError, match="^Item 2: .* Received: 7"):

@@ -133,8 +133,8 @@ def test_stream_of_queries_is_answered_up_to_a_mistake(model, lines, tmp_path):
     with (tmp_path / "queries.txt").open("rb") as file, pytest.raises(ValueError, match="Line 8: .* byte 0xff"):
         for chunk in search.search_chunks(read_waiting_texts(file.fileno(), at_once=3), top=2):
             answered.append(chunk)
-    assert [[one["query"] for one in chunk] for chunk in answered] == [["w6", "w1 w2"], ["w4"], ["w5"]]
-    assert answered[0] == search.search(["w6", "w1 w2"], top=2)
+    assert [[one["query"] for one in chunk] for chunk in answered] == [["w6", "", "w1 w2"], ["w4", "", ""], ["w5"]]
+    assert answered[0] == search.search(["w6", "", "w1 w2"], top=2)
 
 
 @pytest.mark.slow
