@@ -62,9 +62,12 @@ def settle_case(settings: PipelineConfig, file: Path | str) -> PipelineConfig:
     Raises:
         FileNotFoundError, ValueError: the vocabulary cannot be read, or nothing says whether it is cased.
     """
+    from keras_bert_flow.records.verification import verify
     from keras_bert_flow.text.tokenizers.files import find_case
 
     vocabulary = settings.vocabulary
+    if Path(file).is_file():
+        verify(file)  # damage is told as such, before what the pieces seem to be
     cased = find_case(file, vocabulary.cased if "cased" in vocabulary.model_fields_set else None)
     if cased == vocabulary.cased:
         return settings
