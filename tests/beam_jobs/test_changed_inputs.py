@@ -22,8 +22,10 @@ def replaced(path, work):
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not work.exists() and time.monotonic() < deadline:
             time.sleep(0.001)
-        os.rename(path, kept := path.with_name("kept"))
-        path.write_bytes(kept.read_bytes().replace(b"a", b"b"))
+        kept, other = path.with_name("kept"), path.with_name("other")
+        other.write_bytes(path.read_bytes().replace(b"a", b"b"))
+        os.link(path, kept)
+        os.replace(other, path)  # at no moment is there no file
         os.replace(kept, path)
 
     thread = threading.Thread(target=replace)
