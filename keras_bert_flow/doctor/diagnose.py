@@ -12,7 +12,7 @@ from keras_bert_flow.records.manifest import MANIFEST, read_manifest
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.text.tokenizers.files import find_case, read_tokenizer_file
-from keras_bert_flow.text.tokenizers.settings import Said, read_said
+from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER, Said, read_said
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
 
 _LOOKED_AT_BYTES = 65536  # the special pieces of every published vocabulary are in the first thousand
@@ -91,6 +91,11 @@ def _find_kind_of_folder(folder: Path) -> tuple[str, str]:
         return "corpus", str(folder)
     if (folder / VOCABULARY_FILE).is_file():
         return "vocabulary", str(folder / VOCABULARY_FILE)
+    if (folder / FAST_TOKENIZER).is_file():
+        raise ValueError(
+            f"The doctor examines {_KINDS}. Received: {folder}, a tokenizer without vocab.txt. Give it as "
+            f"`--vocab {folder / FAST_TOKENIZER}` with records or a corpus."
+        )
     if stage is not None:
         raise ValueError(f"The doctor examines {_KINDS}. Received: {folder}, which holds {stage}.")
     return "corpus", str(folder)

@@ -65,9 +65,9 @@ def check_labels(labels: Any, weights: Any, rule: Rule) -> None:
             is_wrong |= labels < rule.low
         if rule.high is not None:
             is_wrong |= labels > rule.high
-    if rule.is_real is not None and not is_wrong.any() and len(rule.is_real) == len(labels):
-        places = labels.reshape(-1).astype(int)
-        is_wrong = ~rule.is_real[np.arange(len(places)), places].reshape(labels.shape)
+    if rule.is_real is not None and len(rule.is_real) == len(labels):
+        places = np.where(is_wrong, 0, labels).reshape(-1).astype(int)
+        is_wrong |= ~rule.is_real[np.arange(len(places)), places].reshape(labels.shape)
     if weights is not None and is_wrong.any():
         is_wrong = is_wrong & _broadcast(weights != 0, labels.shape)
     if is_wrong.any():

@@ -104,6 +104,9 @@ def test_what_is_none_of_these_is_refused(tmp_path):
     write_manifest(tmp_path / "model", "pretraining", "k", {}, {}, {})
     with pytest.raises(ValueError, match="which holds pretraining"):
         diagnose(str(tmp_path / "model"), CORPUS)
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match="a tokenizer without vocab.txt. Give it as `--vocab"):
+        diagnose(str(tmp_path / "model"), CORPUS)
     (tmp_path / "photo.png").write_bytes(b"x")
     with pytest.raises(ValueError, match="photo.png"):
         diagnose(str(tmp_path / "photo.png"), CORPUS)

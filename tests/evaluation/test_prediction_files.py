@@ -92,6 +92,7 @@ def test_squad_files_are_scored_by_its_rules(tmp_path, is_impossible):
         ("p.jsonl", '{"text": "w", "label": "a"}\n{"text": "v", "label": "b"}\n', "Received: none for w"),
         ("p.jsonl", '{"text": "w", "label": "a"}\n' * 3, "Received: 1 that are not, as of w"),
         ("p.tsv", "index\tprediction\n0\ta\n1\tz\n", "z"),
+        ("p.jsonl", '{"index": 0, "label": "a"}\n{"index": 1, "label": "z"}\n', "p.jsonl: .*Received: 'z'"),
     ],
 )
 def test_other_predictions_are_refused_in_a_line(tmp_path, name, content, message):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -25,17 +26,17 @@ print("pid", os.getpid(), flush=True)
 time.sleep(1000)
 """
 PARENT = "import sys; from flows.child import run_child; run_child((sys.executable, *sys.argv[1:]), {}, print)"
+HANDLING_PARENT = "from keras_bert_flow.interrupts import handle_signals; handle_signals(); " + PARENT
 
 
 def is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def start_parent(*arguments: str) -> tuple[subprocess.Popen, int]:
+def start_parent(*arguments: str, code: str = PARENT, **options: Any) -> tuple[subprocess.Popen, int]:
     """Start a process that runs a child by `run_child`; return it and the child's process id."""
-    parent = subprocess.Popen(
-        (sys.executable, "-u", "-c", PARENT, *arguments), cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+    command = (sys.executable, "-u", "-c", code, *arguments)
+    parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, **options)
     return parent, int(parent.stdout.readline().split()[1])
 
 
@@ -90,15 +91,8 @@ def is_stopped(pid: int) -> bool:
 
 def test_stopping_by_ctrl_z_and_continuing_reach_the_child(tmp_path: Path):
     """The child has a process group of its own, which a terminal does not reach."""
-    handled = "from keras_bert_flow.interrupts import handle_signals; handle_signals(); " + PARENT
-    parent = subprocess.Popen(
-        (sys.executable, "-u", "-c", handled, "-c", CATCHER, str(tmp_path / "caught")),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        process_group=0,  # not orphaned, as that of a job of a shell
-    )
-    child = int(parent.stdout.readline().split()[1])
+    # not orphaned, as that of a job of a shell
+    parent, child = start_parent("-c", CATCHER, str(tmp_path / "caught"), code=HANDLING_PARENT, process_group=0)
     for _ in range(2):
         os.kill(parent.pid, signal.SIGTSTP)
         wait_until(lambda: is_stopped(parent.pid) and is_stopped(child))
@@ -114,15 +108,8 @@ def test_stopping_by_ctrl_z_and_continuing_reach_the_child(tmp_path: Path):
 
 
 def test_ctrl_z_that_no_shell_could_undo_stops_nothing(tmp_path: Path):
-    handled = "from keras_bert_flow.interrupts import handle_signals; handle_signals(); " + PARENT
-    parent = subprocess.Popen(
-        (sys.executable, "-u", "-c", handled, "-c", CATCHER, str(tmp_path / "caught")),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # of an orphaned process group
-    )
-    child = int(parent.stdout.readline().split()[1])
+    # of an orphaned process group
+    parent, child = start_parent("-c", CATCHER, str(tmp_path / "caught"), code=HANDLING_PARENT, start_new_session=True)
     os.kill(parent.pid, signal.SIGTSTP)
     os.kill(parent.pid, signal.SIGTERM)  # at once: the system hands it to another thread, if there is one that takes it
     assert parent.wait(PATIENCE_SECONDS) == TERMINATED

@@ -121,6 +121,16 @@ def test_labels_that_do_not_exist_are_errors_for_every_head(kind):
         np.testing.assert_array_equal(now, then)
 
 
+@pytest.mark.any_backend
+def test_a_label_of_no_weight_does_not_hide_the_next():
+    model, labels = make_task_model("question_answering"), make_task_labels("question_answering")
+    model.compile()
+    labels["end"][0], labels["end"][1] = 100, 8  # beyond the row, and padding
+    weights = {name: np.array([0.0, *np.ones(len(values) - 1)]) for name, values in labels.items()}
+    with pytest.raises(ValueError, match=r"end labels must be .* Received: 8 in row 1"):
+        model.evaluate(make_task_inputs("question_answering"), labels, sample_weight=weights)
+
+
 @pytest.mark.parametrize("label", [3, -1, -100])
 def test_labels_of_every_source_are_looked_at(label):
     x, labels = make_task_inputs("classification"), make_task_labels("classification")

@@ -131,6 +131,7 @@ def test_read_table_stops_after_max_examples(tmp_path):
         ("t.jsonl", "[" * 100_000, {}, ["row 1", "one JSON object", "[[[..."]),
         ("t.tsv", b"text\tlabel\na\t1\nb\xe9\t1\n", {}, ["row 3", "UTF-8", "0xe9", "iconv"]),
         ("t.tsv", "text\tlabel\na\t1\n".encode("utf-16"), {}, ["row 1", "UTF-8", "0xff"]),
+        ("t.tsv", "text\tlabel\ra\t1\rb\t0\r", {}, ["LF or CR LF", "2 CR", "tr"]),
         ("t.csv", 'text,label\na,1\n"b,1\nc,1\n', {}, ["row 3", "RFC 4180"]),
         ("t.csv", 'text,label\n"b"c,1\n', {}, ["row 2", "RFC 4180"]),
         ("t.tsv.gz", b"text\tlabel\na\t1\n", {}, ["whole gzip"]),

@@ -181,6 +181,8 @@ class Task(ABC):
             return self.score(examples, predictions)
         except KeyError as error:
             raise ValueError(f"{path}: a prediction lacks {error} for {self.kind}. Predict with such a task.") from None
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
         except (TypeError, AttributeError) as error:  # a field has another type in the JSON
             raise ValueError(
                 f"{path}: a prediction is not one of {self.kind} ({error}). Predict with such a task."

@@ -227,4 +227,10 @@ def _decode(path: str, number: int, line: bytes) -> str:
             f"{path}, row {number}: a table must not hold NUL bytes. Received: one at character "
             f"{decoded.index(chr(0)) + 1}. Copy the file again, or remove them with tr -d '\\000'."
         )
-    return decoded.removesuffix("\n").removesuffix("\r")
+    decoded = decoded.removesuffix("\n").removesuffix("\r")
+    if number == 1 and decoded.count("\r") and not line.endswith(b"\n"):  # one line, the only one
+        raise ValueError(
+            f"{path}: a line must end in LF or CR LF. Received: a file of one line, with {decoded.count(chr(13)):,} CR. "
+            "Convert it, for example with tr '\\r' '\\n'."
+        )
+    return decoded

@@ -28,15 +28,20 @@ HARMLESS = {  # besides those that are looked into below
     *("BertProcessing", "RobertaProcessing", "TemplateProcessing", "Sequence", "Replace", "Prepend", "Split"),
     *("BPE", "Unigram", "WordLevel", "WordPiece"),
 }
-KNOWN_PATTERNS = {  # of GPT-2, of cl100k and Llama 3, and of Qwen 2
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+KNOWN_PATTERNS = {  # of GPT-2 in two forms, of o200k, of cl100k and Llama 3, and of Qwen 2
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     *(
         rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|"
         r"\s*[\r\n]+|\s+(?!\S)|\s+"
         for digits in (r"\p{N}{1,3}", r"\p{N}")
     ),
 }
-_ATOM = r"(?:\\[pP]\{\^?\w+\}|\\[nrtsSdDwW\W]|\[\^?(?:\\[pP]\{\^?\w+\}|\\.|[^\\\[\]&])+\]|[^\\()\[\]{}*+?|^$])"
+_ATOM = r"(?:\\[pP]\{\^?\w+\}|\\[nrtsSdDwW\W]|\[\^?(?:\\[pP]\{\^?\w+\}|\\.|[^\\\[\]&]|&(?!&))+\]|[^\\()\[\]{}*+?|^$])"
 _BRANCH = rf"(?:{_ATOM}\??)*?{_ATOM}(?:\+|\{{[1-9]\d{{0,2}}(?:,\d{{0,3}})?\}})?"
 # Alternatives whose only repetition comes last: such a pattern takes linear time, and does not match nothing.
 SIMPLE_PATTERN = re.compile(rf"{_BRANCH}(?:\|{_BRANCH})*")
