@@ -153,10 +153,12 @@ def test_sigterm_during_start_up(pretraining, vocabulary, interpreter_seconds):
     assert_left(done, folder, set(), CHECKPOINTED, STOPPED_LINE)  # this command can go on, and a scheduler is told so
 
 
-def test_hangup_of_a_job_leaves_nothing_behind(vocabulary, interpreter_seconds):
+def test_hangup_of_a_job_leaves_nothing_behind(vocabulary):
     command, folder = vocabulary(0)
-    done = send_at(command, folder, interpreter_seconds + 0.5, signal.SIGHUP)
-    assert_left(done, folder, set(), HUNG_UP, HUNG_UP_LINE)
+    process = start(command, folder)
+    wait_until(lambda: process.poll() is not None or (folder / ".out.work").exists())
+    os.killpg(process.pid, signal.SIGHUP)
+    assert_left(finish(process), folder, set(), HUNG_UP, HUNG_UP_LINE)
 
 
 IN_A_TERMINAL = """
