@@ -84,7 +84,10 @@ class Case:
                 (folder / part / "model.safetensors").read_bytes() for part in ("model", "other")
             ]
         table = (folder / "train.tsv").read_bytes()
-        return folder / "train.tsv", [table, table.replace(b"\tno", b"\t?").replace(b"\tyes", b"\tno").replace(b"\t?", b"\tyes")]
+        return folder / "train.tsv", [
+            table,
+            table.replace(b"\tno", b"\t?").replace(b"\tyes", b"\tno").replace(b"\t?", b"\tyes"),
+        ]
 
     def make(self, output: Path) -> tuple[str, bytes]:
         """Build the result; return its key and what it was made of."""
@@ -174,9 +177,7 @@ def test_collections_at_random_moments_of_a_run_lose_nothing(tiny_config, tmp_pa
         time.sleep(2 * rng.random())
         if runs.is_dir():
             choices = choose_now(find_related(runs))
-            removed, _ = remove_results(
-                runs, [choice.result for choice in choices if not choice.is_kept], choose_now
-            )
+            removed, _ = remove_results(runs, [choice.result for choice in choices if not choice.is_kept], choose_now)
             collections += 1
             kept += len(choices) - len(removed)
     printed = run.communicate(timeout=PATIENCE_SECONDS)[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy  # its submodules are loaded when they are used
 
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
@@ -165,7 +165,7 @@ def choose_tokens(logits: np.ndarray, top_k: int) -> Choice:
     least = np.partition(logits, -top_k)[-top_k]
     likely = np.flatnonzero(logits >= least)
     chosen = likely[np.argsort(-logits[likely], kind="stable")][:top_k]
-    return chosen.tolist(), np.exp(logits[chosen] - logsumexp(logits)).tolist()
+    return chosen.tolist(), np.exp(logits[chosen] - scipy.special.logsumexp(logits)).tolist()
 
 
 def put(tokenizer: Tokenizer, parts: Sequence[str], place: int, piece: str) -> str:

@@ -87,7 +87,9 @@ def test_texts_that_are_cut_are_logged_counted_and_in_the_card(place, finished, 
     expected = {"texts": len(lengths), "texts_cut": len(over), "tokens": sum(lengths), "tokens_cut": sum(over)}
     assert {name: data.texts["train"][name] for name in expected} == expected and over
     said = f"{len(over)} of {len(lengths)} texts are longer than 6 tokens"
-    assert any(line.startswith(f"train: {said}") for line in caplog.messages) and "8 would cut at most 1 %" in caplog.text
+    assert (
+        any(line.startswith(f"train: {said}") for line in caplog.messages) and "8 would cut at most 1 %" in caplog.text
+    )
     run = {"start": "pretrained", "seed": 1, "seconds": 1.0, "score": 1.0, "trained_parameters": 1, "parameters": 1}
     assert said in str(describe_run(config, data, run))
     counters = check_folder(finished).counters

@@ -26,8 +26,10 @@ def score_answer_file(task: Task, path: str | Path, examples: Sequence[ContextQu
         answers = _read_answers(path)
         _check_ids(path, golds, list(answers))
     if wrong := [question for question, answer in answers.items() if not isinstance(answer, str)]:
-        raise ValueError(f"{path}: each answer must be a text. Received: another for {abridge(map(str, wrong))}. "
-            "Write each as a string.")
+        raise ValueError(
+            f"{path}: each answer must be a text. Received: another for {abridge(map(str, wrong))}. "
+            "Write each as a string."
+        )
     return score_squad_1(golds, answers) if all(golds.values()) else score_squad_2(golds, answers)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
-from scipy.special import expit
+import scipy  # its submodules are loaded when they are used
 
 from keras_bert_flow.tasks.classification.settings import MultiLabelSettings
 from keras_bert_flow.tasks.core.answers import logits_of, name_shares
@@ -105,7 +105,7 @@ class MultiLabel(MultiLabelSettings, Task):
         self, outputs: Mapping[str, Any], features: Features, examples: Sequence[TextExample]
     ) -> list[Prediction]:
         require_learnt(self.labels)
-        probabilities = expit(logits_of(outputs, features, len(self.labels)))
+        probabilities = scipy.special.expit(logits_of(outputs, features, len(self.labels)))
         return [self._predict(row, row >= self.threshold) for row in probabilities]
 
     def score(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, float]:

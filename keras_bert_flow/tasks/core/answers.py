@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
+import scipy  # its submodules are loaded when they are used
 
 from keras_bert_flow.tasks.core.features import Features
 
@@ -39,7 +39,7 @@ def logits_of(outputs: Mapping[str, Any], features: Features, width: int) -> np.
 
 def probabilities_of(outputs: Mapping[str, Any], features: Features, width: int) -> np.ndarray:
     """Return the softmax of the logits, float64, (examples, width)."""
-    return softmax(logits_of(outputs, features, width), axis=1)
+    return scipy.special.softmax(logits_of(outputs, features, width), axis=1)
 
 
 def token_logits_of(outputs: Mapping[str, Any], name: str, features: Features) -> list[np.ndarray]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.special import log_expit, logsumexp
+import scipy  # its submodules are loaded when they are used
 
 from keras_bert_flow.tasks.core.features import IGNORED, Features
 
@@ -31,9 +31,9 @@ def _mean_loss(answers: Any, labels: Any) -> float:
     answers = np.asarray(answers, np.float64).reshape(labels.shape)
     if labels.ndim == 1:
         return float(np.mean((answers - labels) ** 2))
-    return float(-np.mean(labels * log_expit(answers) + (1 - labels) * log_expit(-answers)))
+    return float(-np.mean(labels * scipy.special.log_expit(answers) + (1 - labels) * scipy.special.log_expit(-answers)))
 
 
 def _cross_entropy(logits: np.ndarray, label: int) -> float:
     logits = np.asarray(logits, np.float64)
-    return logsumexp(logits) - logits[label]
+    return scipy.special.logsumexp(logits) - logits[label]

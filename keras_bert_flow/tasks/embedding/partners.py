@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy  # its submodules are loaded when they are used
 
 ROWS_AT_ONCE = 512  # with 100,000 candidates, 400 MB of cosines
 
@@ -57,7 +57,7 @@ def rank_partners(vectors: np.ndarray, numbers: np.ndarray) -> Ranking:
 def partner_loss(vectors: np.ndarray, numbers: np.ndarray, scale: float) -> float:
     """Return the mean cross-entropy of finding each second text among all, in nats; arguments: see `rank_partners`."""
     losses = [
-        logsumexp(scale * cosines, axis=1) - scale * cosines[np.arange(len(own)), own]
+        scipy.special.logsumexp(scale * cosines, axis=1) - scale * cosines[np.arange(len(own)), own]
         for cosines, own, _ in _compare(vectors, numbers)
     ]
     return float(np.concatenate(losses).mean())
