@@ -230,7 +230,7 @@ def _decode(path: str, number: int, line: bytes) -> str:
     decoded = decoded.removesuffix("\n").removesuffix("\r")
     if number == 1 and decoded.count("\r") and not line.endswith(b"\n"):  # one line, the only one
         raise ValueError(
-            f"{path}: a line must end in LF or CR LF. Received: a file of one line, with {decoded.count(chr(13)):,} CR. "
-            "Convert it, for example with tr '\\r' '\\n'."
+            f"{path}: a line must end in LF or CR LF. Received: a file of one line, with "
+            f"{decoded.count(chr(13)):,} CR. Convert it, for example with tr '\\r' '\\n'."
         )
     return decoded
