@@ -14,8 +14,8 @@ import pytest
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("KBF_PROGRESS", "off")  # which tests of progress and of next steps turn on
 
-# A script starts what it puts in the background with SIGINT ignored, and nohup with SIGHUP ignored. Children inherit it,
-# and tests of Ctrl-C and of closed terminals need both.
+# A script starts what it puts in the background with SIGINT ignored, and nohup with SIGHUP ignored. Children inherit
+# it, and tests of Ctrl-C and of closed terminals need both.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
