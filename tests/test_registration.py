@@ -41,7 +41,10 @@ def test_import_loads_no_backend_and_no_own_module():
     )
 
 
-@pytest.mark.parametrize("first", ["import keras, keras_bert_flow", "import keras_bert_flow, keras"])
+@pytest.mark.parametrize(
+    "first",
+    ["import keras, keras_bert_flow", pytest.param("import keras_bert_flow, keras", marks=pytest.mark.slow)],
+)
 def test_keras_builds_a_class_that_was_not_imported(first):
     run(
         f"{first}; name = 'keras_bert_flow>WarmupDecay';"

@@ -55,6 +55,7 @@ def test_who_writes_a_line_and_waits_gets_its_answer(folder):
             process.kill()
 
 
+@pytest.mark.slow
 def test_texts_that_are_cut_are_said_once(tmp_path):
     model = save_classifier(tmp_path)
     texts = "w1\n" + f"w2 {'cat ' * 200}\n" * 20

@@ -52,7 +52,9 @@ def run(folder, objective, masking, **settings):
 
 
 @pytest.mark.parametrize("masking", ["static", pytest.param("dynamic", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("objective", SENTENCES)
+@pytest.mark.parametrize(
+    "objective", [pytest.param(name, marks=pytest.mark.slow if name == "mlm_sop" else ()) for name in SENTENCES]
+)
 def test_every_objective_trains(objective, masking, tmp_path):
     # A narrow generator learns slowly, and the detector can tell no more than its guesses let it.
     faster = {"learning_rate": 0.01} if objective == "rtd" else {}

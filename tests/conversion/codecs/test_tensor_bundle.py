@@ -49,6 +49,7 @@ def ours(tmp_path) -> Path:
     return tmp_path / "ours"
 
 
+@pytest.mark.slow  # for `theirs`: TensorFlow is loaded
 @pytest.mark.parametrize("name", ["plain", "sharded"])
 def test_checkpoints_of_tensorflow_are_read(theirs, name):
     expected = np.load(theirs / "expected.npz")
@@ -60,6 +61,7 @@ def test_checkpoints_of_tensorflow_are_read(theirs, name):
         np.testing.assert_array_equal(found[key], expected[key])
 
 
+@pytest.mark.slow
 def test_tensorflow_reads_ours(theirs):
     found = np.load(theirs / "read.npz")
     assert {*found.files} == {*MANY}
