@@ -1,6 +1,5 @@
 """Prediction and evaluation from several threads, and after an exception at any moment."""
 
-import contextlib
 import importlib
 import signal
 import threading
@@ -86,10 +85,14 @@ def test_calls_work_after_an_interrupt_at_any_moment(called, tmp_path, name):
     try:
         for seconds in np.linspace(1e-5, LONGEST_SECONDS, ALARMS):
             has_rung = False
-            with contextlib.suppress(KeyboardInterrupt):
+            try:
                 signal.setitimer(signal.ITIMER_REAL, seconds)
                 while not has_rung:  # Python ignores an exception in a destructor
                     called.calls[name]()
+            except KeyboardInterrupt:
+                pass
+            except TypeError:  # an `except:` in trace_type_builder.py of TensorFlow makes this of an interrupt
+                assert has_rung
     finally:
         signal.signal(signal.SIGALRM, before)
     for each in called.calls:
