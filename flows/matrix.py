@@ -24,6 +24,7 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.matrix import Cell, list_cells
 from keras_bert_flow.evaluation.run_table import runs_markdown
 from keras_bert_flow.local_paths import find_address, name_path
+from keras_bert_flow.machine import share_cores
 from keras_bert_flow.preflight.run import check_run
 from keras_bert_flow.stores.fetching import fetch
 
@@ -67,11 +68,11 @@ def bert_matrix(config_path: str = DEFAULT_CONFIG, overrides: tuple[str, ...] = 
 
 
 @task(name="run-cell", task_run_name="{label}")
-def run_cell(label: str, config_path: str, overrides: tuple[str, ...]) -> str:
-    """Run the pipeline with the settings of one cell, in a separate process."""
+def run_cell(label: str, config_path: str, overrides: tuple[str, ...], threads: dict[str, str]) -> str:
+    """Run the pipeline with the settings of one cell, in a separate process with these numbers of threads."""
     log = get_run_logger()
     parameters = {"config_path": config_path, "overrides": list(overrides)}
-    environment = QUIET | {"PREFECT_API_URL": PREFECT_API_URL.value()}
+    environment = QUIET | threads | {"PREFECT_API_URL": PREFECT_API_URL.value()}
     return name_path(run_flow(parameters, environment, lambda line: log.info("%s: %s", label, line)))
 
 
@@ -79,13 +80,15 @@ def _run_all(
     cells: list[Cell], config_path: str, overrides: tuple[str, ...], at_once: int
 ) -> tuple[dict[str, Path], dict[str, str]]:
     """Return the report of each successful run, and the reason of each failure, by label."""
+    threads = share_cores(min(at_once, len(cells)))
     waiting, running = deque(cells), dict[PrefectFuture, str]()
     made, failed = dict[str, Path](), dict[str, str]()
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 cell = waiting.popleft()
-                running[run_cell.submit(cell.label, config_path, (*overrides, *cell.overrides))] = cell.label
+                given = (*overrides, *cell.overrides)
+                running[run_cell.submit(cell.label, config_path, given, threads)] = cell.label
             future = next(as_completed([*running]))
             label = running.pop(future)
             found = future.result(raise_on_failure=False)

@@ -26,6 +26,7 @@ from flows.stages import StageError
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.locks import locked
+from keras_bert_flow.machine import share_cores
 
 POOL = "local"
 POLL_SECONDS = 1.0
@@ -112,7 +113,9 @@ def serve(
 
         def start_worker() -> subprocess.Popen:
             end_killed_runs(client, POOL, on_line)
-            return start((sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL), {}, log)
+            return start(
+                (sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL), share_cores(parallel), log
+            )
 
         worker = Kept("worker", start_worker, log)
         stack.enter_context(worker.kept())

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 CPU_INFO = Path("/proc/cpuinfo")
+THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "NPROC")  # of PyTorch and BLAS, of TensorFlow, of jax
 _BYTES_OF_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
 GPUS = Path("/proc/driver/nvidia/gpus")  # NVIDIA's driver on Linux: a folder per GPU, with `information`
 
@@ -22,6 +23,16 @@ def describe_machine() -> str:
     gpus = [name for path in sorted(GPUS.glob("*/information")) for name in read_fields(path, "Model")]
     counted = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
     return "; ".join([describe_processor(), *counted])
+
+
+def share_cores(runs: int) -> dict[str, str]:
+    """Return environment variables that give each of several runs its share of the cores; empty for one run.
+
+    Each backend takes all cores otherwise, and PyTorch's threads wait for each other in a loop: beside another busy
+    process it trained at a tenth of the speed of one thread. What the user has set stays.
+    """
+    threads = max(1, (os.cpu_count() or 1) // runs)
+    return {name: str(threads) for name in THREADS if runs > 1 and name not in os.environ}
 
 
 def read_peak_memory(who: int = resource.RUSAGE_SELF) -> int:

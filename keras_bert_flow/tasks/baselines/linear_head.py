@@ -8,7 +8,7 @@ from scipy.special import log_expit, log_softmax, logsumexp
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from keras_bert_flow.tasks.baselines.word_baseline import assign_folds
-from keras_bert_flow.tasks.baselines.work_limits import limit_vectors, quiet_fits
+from keras_bert_flow.tasks.baselines.work_limits import bounded_fits, limit_vectors
 
 # C of logistic regression, or 1 / alpha of ridge regression, for vectors of mean squared norm 1; weakest last.
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0)  # finer where a few hundred rows choose
@@ -28,6 +28,7 @@ CHOOSING_FITS = 6  # that the cross-validation costs as much as: 27, at the tole
 Head = tuple[np.ndarray, np.ndarray]  # kernel, (hidden, outputs); bias, (outputs,)
 
 
+@bounded_fits()
 def fit_head(kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, rng: np.random.Generator) -> Head:
     """Fit the kernel and bias of a dense layer to labelled vectors.
 
@@ -74,6 +75,7 @@ class Start:
     reason: str = ""
 
 
+@bounded_fits()
 def fit_start(kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, rng: np.random.Generator) -> Start:
     """Fit a head for training to start from, as `fit_head` does, and check it on rows that it was not fitted on.
 
@@ -142,6 +144,7 @@ def _spread(vectors: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.sum((vectors - vectors.mean(axis=0)) ** 2, axis=1))))
 
 
+@bounded_fits()
 def choose_strength(
     kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, rng: np.random.Generator
 ) -> float:
@@ -183,19 +186,12 @@ def _sum_losses(kind: str, logits: np.ndarray, labels: np.ndarray) -> float:
     return np.sum((logits[:, 0] - labels) ** 2)
 
 
-def _fit_classes(
-    vectors: np.ndarray,
-    labels: np.ndarray,
-    outputs: int,
-    strength: float,
-    tolerance: float,
-    iterations: int = MOST_ITERATIONS,
-) -> Head:
+def _fit_classes(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: float) -> Head:
     counts = np.bincount(labels, minlength=outputs)
     seen = np.flatnonzero(counts)
     kernel, bias = np.zeros((vectors.shape[1], outputs)), np.zeros(outputs)
     if len(seen) > 1:
-        weights, offsets = _fit_logistic(vectors, labels, strength, tolerance, iterations)
+        weights, offsets = _fit_logistic(vectors, labels, strength, *solver)
         if len(seen) == 2:
             weights, offsets = (np.concatenate([-half, half]) for half in (weights / 2, offsets / 2))
         kernel[:, seen], bias[seen] = weights.T, offsets
@@ -204,20 +200,13 @@ def _fit_classes(
     return kernel, bias
 
 
-def _fit_labels(
-    vectors: np.ndarray,
-    labels: np.ndarray,
-    outputs: int,
-    strength: float,
-    tolerance: float,
-    iterations: int = MOST_ITERATIONS,
-) -> Head:
+def _fit_labels(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: float) -> Head:
     kernel, bias = np.zeros((vectors.shape[1], outputs)), np.zeros(outputs)
     for place, marks in enumerate(labels.T > 0):
         if marks.all() or not marks.any():
             bias[place] = _log_odds(marks.sum(), len(marks))
         else:
-            weights, offsets = _fit_logistic(vectors, marks, strength, tolerance, iterations)
+            weights, offsets = _fit_logistic(vectors, marks, strength, *solver)
             kernel[:, place], bias[place] = weights[0], offsets[0]
     return kernel, bias
 
@@ -227,10 +216,10 @@ def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength
     return model.coef_[:, None], np.array([model.intercept_])
 
 
-def _fit_logistic(vectors: np.ndarray, labels: np.ndarray, strength: float, tolerance: float, iterations: int) -> Head:
-    model = LogisticRegression(C=strength, tol=tolerance, max_iter=iterations)
-    with quiet_fits():
-        model.fit(vectors, labels)
+def _fit_logistic(
+    vectors: np.ndarray, labels: np.ndarray, strength: float, tolerance: float, iterations: int = MOST_ITERATIONS
+) -> Head:
+    model = LogisticRegression(C=strength, tol=tolerance, max_iter=iterations).fit(vectors, labels)
     return model.coef_, model.intercept_
 
 

@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from keras_bert_flow.tasks.baselines.word_features import MOST_FEATURES, WordFeatures, Words
-from keras_bert_flow.tasks.baselines.work_limits import Limits, limit_words, quiet_fits
+from keras_bert_flow.tasks.baselines.work_limits import Limits, bounded_fits, limit_words
 from keras_bert_flow.tasks.core.task import Prediction, Task
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
@@ -179,8 +179,9 @@ class _Model:
         """Predict examples from what `transform` returns for them."""
         if asked is None:
             return self._task.guess(self._training, examples)
-        with quiet_fits():
-            logits = FITS[self._task.kind](self._task, self._rows, self._targets, asked, strength, self._iterations)
+        fit = FITS[self._task.kind]
+        with bounded_fits():
+            logits = fit(self._task, self._rows, self._targets, asked, strength, self._iterations)
         return self._task.decode({"logits": logits}, _encode(self._task, examples), examples)
 
 

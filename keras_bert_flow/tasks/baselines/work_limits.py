@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from keras_bert_flow.tasks.core.metrics import many_classes
 from keras_bert_flow.tasks.core.texts import TextExample
@@ -17,7 +18,7 @@ from keras_bert_flow.tasks.core.texts import TextExample
 MOST_WEIGHTS = 5_000_000  # features times classes: L-BFGS keeps about 24 float64 matrices of that size, 1 GB
 LEAST_FEATURES = 1_000  # with fewer words a baseline is none
 LEAST_ROWS = 3  # per class
-MOST_SPARSE_WORK = 6e10  # multiplications, of which one core does 7e8 a second; most fits end after half of them
+MOST_SPARSE_WORK = 3e10  # multiplications, of which one core does 3e8 to 7e8 a second; most fits end after half of them
 MOST_DENSE_WORK = 1e12  # of dense matrices, 2e10 a second; the same
 MOST_LOGITS = 2_000_000  # rows times classes that are decoded to choose by
 FEW_ITERATIONS = 50  # where all of them would leave too few rows
@@ -81,8 +82,11 @@ def _limit_rows(work: float, row_work: float, outputs: int, features: int, itera
 
 
 @contextmanager
-def quiet_fits() -> Iterator[None]:
-    """Fit without the warnings of scikit-learn that do not concern a user."""
-    with many_classes(), warnings.catch_warnings():
+def bounded_fits() -> Iterator[None]:
+    """Fit on one thread, and without the warnings of scikit-learn that do not concern a user.
+
+    On several threads, BLAS waits for cores that the threads of Keras hold: fits of a quarter of a second took ten.
+    """
+    with threadpool_limits(1), many_classes(), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a fit that is stopped early is close enough
         yield
