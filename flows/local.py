@@ -33,7 +33,7 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.artifacts import removed_on_leaving, write_atomically
 from keras_bert_flow.interrupts import handling_signals
 from keras_bert_flow.os_errors import explain_os_error
-from keras_bert_flow.progress import working
+from keras_bert_flow.progress import RUN_BEGAN, command_seconds, working
 
 PIPELINE, MATRIX = "flows.pipeline:bert_pipeline", "flows.matrix:bert_matrix"
 FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow first waits for the grace period of its stage
@@ -73,6 +73,7 @@ def run_locally(
     if importlib.util.find_spec("prefect") is None:
         raise ValueError("`kbf run` needs Prefect. Received: none installed. pip install 'keras-bert-flow[flows]'")
     chosen, home = find_chosen_server()
+    began = {RUN_BEGAN: f"{time.time() - command_seconds():.0f}"}
     chosen_backend = () if backend is None else (f"backend={backend}",)  # takes precedence over a setting
     parameters = {"config_path": str(config_path), "overrides": [*overrides, *chosen_backend]}
     # On a temporary server nobody would see a flow whose stages are all finished, so none is started.
@@ -81,10 +82,10 @@ def run_locally(
     if chosen:
         with working("Reaching Prefect's server"):
             check_chosen_server(chosen)
-        return run_flow(parameters, {"PREFECT_API_URL": chosen}, on_line, flow)
+        return run_flow(parameters, began | {"PREFECT_API_URL": chosen}, on_line, flow)
     password = secrets.token_urlsafe()  # other users of this machine reach the server too
     with running_server(home / SERVER_LOG, {SERVER_PASSWORD: password, CLIENT_PASSWORD: password}) as server:
-        environment = {"PREFECT_API_URL": server.address, AWAITED: server.address, CLIENT_PASSWORD: password}
+        environment = began | {"PREFECT_API_URL": server.address, AWAITED: server.address, CLIENT_PASSWORD: password}
         return run_flow(parameters, environment, on_line, flow, server.watch)
 
 
@@ -127,6 +128,7 @@ def run_flow(
         watch: called repeatedly while the flow runs; an exception that it raises stops the flow.
     """
     last_lines: deque[str] = deque(maxlen=LAST_LINES)
+    environment = {RUN_BEGAN: f"{time.time():.0f}"} | environment
 
     waiting = ExitStack()  # until the first line, since importing Prefect takes seconds
 

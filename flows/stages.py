@@ -3,10 +3,12 @@
 Nothing here depends on Prefect: the folders are the source of truth, and the same commands can be run by hand.
 """
 
+import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flows.child import run_child
@@ -17,6 +19,7 @@ from keras_bert_flow.leases import close_plan, hold_key
 from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.locks import locked
 from keras_bert_flow.preflight.stages import check_label_words
+from keras_bert_flow.progress import RUN_BEGAN, STAGE_SECONDS
 from keras_bert_flow.records.manifest import check_folder, read_manifest
 from keras_bert_flow.shared_folders import make_folder
 from keras_bert_flow.stages.corpus import CORPUS, corpus_key, resolve_builtin
@@ -37,6 +40,8 @@ from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
 MESSAGE = "kbf: "  # before the message of a failed command; removed here, since it is added again when printed
 MAX_STARTS = 5
+EVALUATION_SHARE = 0.1  # of the minutes of a run, at most one minute; the report is written after all else
+LEAST_STAGE_SECONDS = 20.0  # whatever is left: less is no training
 NO_NEXT_STEP = {"KBF_NEXT_STEPS": "off"}  # a command would suggest the next step, which the flow knows
 IS_THERE = "is there"  # how a finished stage is reported
 MODEL = "model"  # the model directory within a folder of pre-training
@@ -115,6 +120,7 @@ def make_all(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Path:
     Returns:
         The folder of the report.
     """
+    make = RunClock(config).limit(make)
     config = make_builtin(config, make)
     records = make_records(config, make)
     if config.finetuning.label_words:
@@ -122,6 +128,32 @@ def make_all(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Path:
     phases = make_pretrained(config, records, make)
     finetuned = make(finetuning_stage(config, phases[-1] / MODEL))
     return make(evaluation_stage(config, finetuned, phases, records[-1]))
+
+
+class RunClock:
+    """The time of a run with `minutes`: what is left of it when pre-training or fine-tuning begins."""
+
+    def __init__(self, config: PipelineConfig):
+        self._config = config
+        self._began = float(os.environ.get(RUN_BEGAN) or time.time())
+
+    def limit(self, make: Callable[[StageRun], Path]) -> Callable[[StageRun], Path]:
+        """Return `make`, which tells the stages that can be shortened how long they may take."""
+        minutes = self._config.minutes
+        own = {PRETRAINING.name: self._config.pretraining.minutes, FINETUNING.name: self._config.finetuning.minutes}
+        if minutes is None:
+            return make
+
+        def make_in_time(stage: StageRun) -> Path:
+            share = own.get(stage.name)
+            if share is None:
+                return make(stage)
+            later = own[FINETUNING.name] or 0.0 if stage.name == PRETRAINING.name else 0.0
+            left = 60 * minutes - (time.time() - self._began) - 60 * min(1.0, EVALUATION_SHARE * minutes)
+            seconds = max(LEAST_STAGE_SECONDS, left * share / (share + later))
+            return make(replace(stage, environment={**stage.environment, STAGE_SECONDS: f"{seconds:.0f}"}))
+
+        return make_in_time
 
 
 def make_records(config: PipelineConfig, make: Callable[[StageRun], Path]) -> list[Path]:

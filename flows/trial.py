@@ -37,7 +37,8 @@ def settle_trial(config_path: str, overrides: list[str], on_line: Callable[[str]
     Parts that only a report needs are left out: the comparison with random weights and the curve over label counts.
     """
     config = settle_config(config_path, overrides)
-    finetuning = config.finetuning.model_copy(update={"compare_random": False, "label_counts": None})
+    left_out = {"compare_random": False, "compare_initial": False, "label_counts": None}
+    finetuning = config.finetuning.model_copy(update=left_out)
     config = config.model_copy(update={"finetuning": finetuning, "tuning": None})
     return make_builtin(config, partial(_make, on_line=on_line))
 

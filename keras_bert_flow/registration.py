@@ -98,6 +98,7 @@ REGISTERED = {
     "training.optimizers.muon": ("Muon",),
     "training.optimizers.schedules": (
         "WarmupDecay",
+        "PacedSteps",
         "AccumulatedSteps",
     ),
 }

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +28,13 @@ def init(
             "tenth of it."
         ),
     ] = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table that nothing is chosen on, shown in the report. Default: the file next to --task with test for "
+            "train in its name, or a tenth of a table that is divided."
+        ),
+    ] = None,
     minutes: Annotated[
         float, typer.Option(min=1, max=100_000, help="Time budget of the whole run on this machine.")
     ] = 30.0,
@@ -43,7 +50,7 @@ def init(
     with working("Looking at the text and the table, and measuring this processor"):
         from keras_bert_flow.drafting.budget import choose_budget
         from keras_bert_flow.drafting.splitting import count_rows, name_parts, split_table
-        from keras_bert_flow.drafting.task import draft_task, find_dev
+        from keras_bert_flow.drafting.task import draft_task, find_beside
         from keras_bert_flow.drafting.text import look_at_corpus
         from keras_bert_flow.drafting.writing import Draft, describe_draft, write_draft
         from keras_bert_flow.planning.estimates import measure_rate
@@ -57,18 +64,20 @@ def init(
         as_drafted = make_task(drafted.kind, **drafted.settings)
         rows = as_drafted.read(task)
         learnt = as_drafted.learn(rows)
-        dev = dev or find_dev(task)
-        parts = None if dev else name_parts(task, output)
+        dev = dev or find_beside(task)
+        parts = None if dev else name_parts(task, output, rows, with_test=test is None)
+        test_files, unread = _read_test(test, task, dev, as_drafted)
         examples = count_rows(task, header)
         dev_files = {} if dev is None else {"dev": (dev, as_drafted.read(dev))}
+        dev_files |= test_files
         budget = choose_budget(minutes, look, drafted, examples, measure_rate())
-        train, measured = parts or (task, dev)
+        train, measured, *others = [*(parts or (task, dev)), *(file for file, _ in test_files.values())]
         draft = Draft(
             name or output.stem, text, str(train), str(measured), minutes, _choose_backend(), look, drafted, examples,
-            budget,
+            budget, tuple(map(str, others)),
         )  # fmt: skip
         content = write_draft(draft, str(output))
-        remarks = list(list_remarks(learnt, drafted.settings, task, rows, dev_files))
+        remarks = [*list_remarks(learnt, drafted.settings, task, rows, dev_files), *unread]
         if parts:
             sizes = split_table(task, parts, header, rows)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -83,9 +92,24 @@ def init(
         show(f"  {remark}", sys.stderr)
     if parts:
         counts = ", ".join(f"{count:,} rows in {part}" for part, count in zip(parts, sizes, strict=True))
-        show(f"The table is divided: {counts}, where every tenth text is with all of its rows.", sys.stderr)
+        show(f"The table is divided: {counts}, where a text is with all of its rows.", sys.stderr)
     show(output)
     say_next("run", output, "--plan")
+
+
+def _read_test(test: Path | None, train: Path, dev: Path | None, task: Any) -> tuple[dict[str, tuple], list[str]]:
+    """Return `test` → the file of that table and its rows, and remarks; one that has no labels is not used if found."""
+    from keras_bert_flow.drafting.task import TEST_NAMES, find_beside
+
+    found = test or (find_beside(train, TEST_NAMES) if dev else None)
+    if found is None or (dev is not None and found.samefile(dev)):
+        return {}, []
+    try:
+        return {"test": (found, task.read(found))}, []
+    except ValueError as error:
+        if test is not None:
+            raise
+        return {}, [f"{found} is not used as a test table: {error}"]
 
 
 def _check_new(output: Path) -> None:

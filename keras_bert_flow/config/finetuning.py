@@ -55,6 +55,12 @@ class FinetuningConfig(Settings):
         "Default: 1, 2 or 4, whichever is fastest for the lengths of the table; 1 on an accelerator.",
     )
     epochs: int = Field(3, ge=1, le=MOST_EPOCHS, description="Number of epochs.")
+    minutes: float | None = Field(
+        None,
+        gt=0,
+        description="Most minutes of the stage, shared by its runs: on a machine that is too slow for all epochs, a "
+        "run takes fewer steps, and the learning rate still decays to its end. Default: no limit.",
+    )
     max_train_examples: int | None = Field(
         None, ge=1, le=MOST_EXAMPLES, description="Maximum number of rows, from the start of the table."
     )
@@ -78,7 +84,14 @@ class FinetuningConfig(Settings):
     weight_decay: WeightDecay = 0.01
     clip_norm: ClipNorm = 1.0
     epsilon: float = Field(1e-8, gt=0, description="Epsilon of the optimizer, added to the denominator of the update.")
-    dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout rate of the encoder and of the classifier.")
+    dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout rate of the encoder.")
+    head_dropout_rate: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Dropout rate before the head. Default: `dropout_rate`; 0 with `head_start: probe`, since a probe "
+        "is fitted without dropout, and its loss rises severalfold with it.",
+    )
     frozen_layers: Annotated[int, Field(ge=0)] | Literal["all"] | None = Field(
         None,
         description="Number of lowest encoder blocks to freeze, with the embeddings: 0 freezes these alone, `all` "
@@ -138,11 +151,21 @@ class FinetuningConfig(Settings):
     publish: Literal["last", "best"] = Field(
         "last", description="Model to publish: that of the last epoch, or of the best dev score."
     )
+    calibrate: bool = Field(
+        False,
+        description="Divide the head of a published classifier by the temperature with the least loss on dev, so that "
+        "its probabilities agree with the shares of right answers. No answer changes.",
+    )
     seeds: tuple[Seed, ...] = Field(
         (1, 2, 3), min_length=1, description="Seeds, one run per seed; the report gives the mean."
     )
     compare_random: bool = Field(
         True, description="Also train the same model from random weights until it stops improving."
+    )
+    compare_initial: bool = Field(
+        True,
+        description="Where pre-training began with token embeddings from counts, also train the model as it was before "
+        "the first step, like that from random weights: what the counts alone are worth.",
     )
     random_max_epochs: int = Field(
         20, ge=1, le=MOST_EPOCHS, description="Maximum number of epochs from random weights, at least `epochs`."
@@ -192,6 +215,16 @@ class FinetuningConfig(Settings):
             )
         if self.lora_rank is None and self.lora_output == ADAPTER:
             raise ValueError("`lora_output: adapter` must go with LoRA. Received: no lora_rank. Set it to 8, for one.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_minutes(self):
+        if self.minutes is not None and (self.grid is not None or self.label_counts):
+            name = "grid" if self.grid is not None else "label_counts"
+            raise ValueError(
+                f"`finetuning.minutes` must go without `{name}`, whose points are compared. Received: minutes="
+                f"{self.minutes:g} and {name}. Leave out one."
+            )
         return self
 
     @model_validator(mode="after")

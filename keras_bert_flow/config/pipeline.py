@@ -43,6 +43,12 @@ class PipelineConfig(Settings):
         description="Model directory, or hf://org/name@revision, to continue pre-training from, with its tokenizer and "
         "its shape. Default: none.",
     )
+    minutes: float | None = Field(
+        None,
+        gt=0,
+        description="Minutes that `kbf run` should take: it shortens pre-training and fine-tuning, if they have "
+        "`minutes`, by what the other stages take more than the rest. Default: each stage has its own limit, if any.",
+    )
     corpus: CorpusConfig = Field(default_factory=CorpusConfig, description="The text.")
     vocabulary: VocabularyConfig = Field(default_factory=VocabularyConfig, description="The vocabulary.")
     records: RecordsConfig = Field(default_factory=RecordsConfig, description="The pre-training records.")
@@ -94,6 +100,15 @@ class PipelineConfig(Settings):
             raise ValueError(
                 f"`finetuning.head_start: probe` must go with a task of kind {', '.join(POOLED)}. Received: "
                 f"head_start=probe, kind={kind_of(self.task)}. Leave it out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_calibration(self):
+        if self.finetuning.calibrate and kind_of(self.task) != "classification":
+            raise ValueError(
+                "`finetuning.calibrate` must go with a task of kind classification. Received: "
+                f"kind={kind_of(self.task)}. Leave it out."
             )
         return self
 

@@ -42,6 +42,12 @@ class PretrainingConfig(Settings):
     accumulate_batches: AccumulateBatches = 1
     total_steps: int = Field(1_000_000, ge=1, le=MOST_STEPS, description="Optimizer steps.")
     warmup_steps: WarmupSteps = 10_000
+    minutes: float | None = Field(
+        None,
+        gt=0,
+        description="Most minutes of the stage: a machine that is too slow for all steps takes fewer, and the learning "
+        "rate still decays to its end. Default: all steps are taken, however long it takes.",
+    )
     token_embeddings: Literal["random", "co_occurrence"] = Field(
         "random",
         description="Initial token embeddings of a new model: random, or from co-occurrence counts of tokens.",

@@ -9,15 +9,19 @@ from keras_bert_flow.drafting.text import CorpusLook
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import resolve_shape
 
-EFFICIENCY = 0.2  # training FLOP/s of such small models, relative to large matrix products; the low end
-PRETRAINING_SHARE, FINETUNING_SHARE = 0.5, 0.25  # of the time; the rest is for text, records, baselines and report
+EFFICIENCY = 0.5  # training FLOP/s of such small models, relative to large matrix products; the high end
+PRETRAINING_SHARE, FINETUNING_SHARE = 0.45, 0.3  # of the time after `FIXED_MINUTES`
+FIXED_MINUTES = 1.0  # to start five commands, and for text, records, baselines and report: of small inputs
+LEAST_STAGE_MINUTES = 0.5
+LEAST_TOKENS = 1_000_000  # of pre-training, below which it teaches next to nothing: docs/recipes.md
 SIZES = ("tiny", "mini", "small", "medium", "base")
 TOKENS_PER_PARAMETER = 20  # minimum to make a size worthwhile: Hoffmann et al. 2022, arXiv:2203.15556, table 3
 MOST_PASSES = 40  # over the text; more passes teach nothing new
 BATCH, FINETUNING_BATCH = 32, 32
 LENGTHS = (32, 64, 128, 256)
 PIECES_PER_WORD, PIECES_PER_CHARACTER = 1.4, 1.0
-MOST_EPOCHS, LEAST_EPOCHS = 10, 2
+MOST_EPOCHS, LEAST_EPOCHS = 10, 4
+PATIENCE_EPOCHS = 3
 BYTES_PER_TOKEN = 4.0
 # (upper limit of the bytes of text, number of pieces of the vocabulary)
 VOCABULARIES = ((10e6, 4000), (100e6, 8000), (1e9, 16000), (float("inf"), 30522))
@@ -32,6 +36,7 @@ class Budget:
         sequence_length: sequence length of the records.
         text_length: sequence length of fine-tuning.
         max_train_examples: None for the whole table.
+        pretraining_minutes, finetuning_minutes: limits of the stages.
     """
 
     size: str
@@ -45,6 +50,15 @@ class Budget:
     max_train_examples: int | None
     tokens: int
     parameters: int
+    pretraining_minutes: float
+    finetuning_minutes: float
+
+    @property
+    def enough_minutes(self) -> float | None:
+        """Return the time of a run whose pre-training would see `LEAST_TOKENS`; None if this one does."""
+        if self.tokens >= LEAST_TOKENS:
+            return None
+        return FIXED_MINUTES + self.pretraining_minutes / PRETRAINING_SHARE * LEAST_TOKENS / max(1, self.tokens)
 
     @property
     def max_positions(self) -> int:
@@ -61,10 +75,14 @@ def choose_budget(
         examples: number of examples in the training table.
         operations_per_second: FLOP/s of large float32 products on this machine; see `planning.estimates.measure_rate`.
     """
-    seconds = 60.0 * minutes
+    stages = {
+        share: max(LEAST_STAGE_MINUTES, round(share * (minutes - FIXED_MINUTES), 1))
+        for share in (PRETRAINING_SHARE, FINETUNING_SHARE)
+    }
+    pretraining_minutes, finetuning_minutes = stages.values()
     pieces = choose_vocabulary(look)
     length = 64 if minutes <= 120 else 128
-    available = operations_per_second * EFFICIENCY * seconds * PRETRAINING_SHARE
+    available = operations_per_second * EFFICIENCY * 60 * pretraining_minutes
     corpus_tokens = look.total_bytes / BYTES_PER_TOKEN
     chosen: Any = None
     for size in SIZES:  # the smallest in any case, a larger one if it sees enough tokens
@@ -78,11 +96,12 @@ def choose_budget(
     steps = max(20, int(tokens / (BATCH * length)))
     steps = round(steps, -2) or steps if steps >= 200 else steps
     text_length = choose_length(task, look.has_spaces)
-    rows = operations_per_second * EFFICIENCY * seconds * FINETUNING_SHARE / (flops_per_token * text_length)
+    rows = operations_per_second * EFFICIENCY * 60 * finetuning_minutes / (flops_per_token * text_length)
     epochs, seeds, limit = _divide(rows, examples)
     return Budget(
         *(size, pieces, length, text_length, steps, max(1, min(steps // 10, 100))),
         *(epochs, seeds, limit, steps * BATCH * length, parameters),
+        *(pretraining_minutes, finetuning_minutes),
     )
 
 
@@ -103,14 +122,13 @@ def choose_length(task: DraftedTask, has_spaces: bool) -> int:
 def _divide(rows: float, examples: int) -> tuple[int, tuple[int, ...], int | None]:
     """Return epochs, seeds and a limit on examples such that all runs together train on at most `rows` rows.
 
-    Each seed is run from pre-trained and from random weights, and the latter may take twice as many epochs.
+    Each seed is run from pre-trained and from random weights, for as many epochs.
     """
-    for seeds in ((1, 2, 3), (1,)):
-        runs = 3 * len(seeds)
-        epochs = int(rows / (runs * examples))
+    for seeds in ((1, 2, 3), (1, 2)):
+        epochs = int(rows / (2 * len(seeds) * examples))
         if epochs >= LEAST_EPOCHS:
             return min(MOST_EPOCHS, epochs), seeds, None
-    return LEAST_EPOCHS, (1,), max(100, int(rows / (3 * LEAST_EPOCHS)))
+    return LEAST_EPOCHS, (1, 2), max(100, int(rows / (4 * LEAST_EPOCHS)))
 
 
 def _count_parameters(layers: int, width: int, inner: int, pieces: int) -> int:

@@ -1,4 +1,4 @@
-"""Split a table into a train and a dev table, so that no text is in both."""
+"""Split a table into a train, a dev and a test table, so that no text is in two of them."""
 
 import csv
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from keras_bert_flow.tasks.core.repeats import identify
 from keras_bert_flow.tasks.formats.bounded_reading import read_whole
 from keras_bert_flow.tasks.formats.rows import TABLES, read_lines, read_whole_rows
 
-EVERY = 10  # every tenth text goes to the dev table
-LEAST_TEXTS = 20
+EVERY = 10  # every tenth text goes to the dev table, and every tenth of a large table to the test table
+LEAST_TEXTS, LEAST_FOR_TEST = 20, 500
 
 
-def name_parts(table: Path, output: Path) -> tuple[Path, Path]:
-    """Return the paths of both parts, next to the configuration.
+def name_parts(table: Path, output: Path, examples: Sequence[Any], with_test: bool) -> list[Path]:
+    """Return the paths of the parts, next to the configuration: train, dev and, of a large table, test.
 
     Raises:
         ValueError: the file cannot be split by rows.
@@ -25,11 +25,13 @@ def name_parts(table: Path, output: Path) -> tuple[Path, Path]:
         raise ValueError(
             f"There must be a file to measure on. Received: {table} alone, which is not divided by rows. Give --dev."
         )
-    return output.with_name(f"{output.stem}-train{ending}"), output.with_name(f"{output.stem}-dev{ending}")
+    has_test = with_test and len({*map(identify, examples)}) >= LEAST_FOR_TEST
+    names = ("train", "dev", *(["test"] if has_test else []))
+    return [output.with_name(f"{output.stem}-{name}{ending}") for name in names]
 
 
-def split_table(table: Path, parts: Sequence[Path], header: bool, examples: Sequence[Any]) -> tuple[int, int]:
-    """Write the rows of every tenth text to the second part and the others to the first; return the rows of each.
+def split_table(table: Path, parts: Sequence[Path], header: bool, examples: Sequence[Any]) -> list[int]:
+    """Write every tenth text to the second part and another tenth to the third, if any; return the rows of each.
 
     Rows with the same texts, apart from case and blanks, are in the same part.
 
@@ -44,9 +46,9 @@ def split_table(table: Path, parts: Sequence[Path], header: bool, examples: Sequ
             raise FileExistsError(
                 f"A part of the table must be a new file. Received: {part}, which exists. Give --dev."
             )
-    lines = _read_csv(table) if parts[0].suffix == ".csv" else _read_plain(table)
-    first = lines[:1] if header else []
-    rows = lines[len(first) :]
+    whole = _read_csv(table) if parts[0].suffix == ".csv" else _read_plain(table)
+    first = whole[:1] if header else []
+    rows = whole[len(first) :]
     numbers: dict[bytes, int] = {}  # of distinct texts, from 1
     texts = [numbers.setdefault(identify(example), len(numbers) + 1) for example in examples]
     if len(numbers) < LEAST_TEXTS:
@@ -54,13 +56,13 @@ def split_table(table: Path, parts: Sequence[Path], header: bool, examples: Sequ
             f"A table that is to be divided must have at least {LEAST_TEXTS} different texts. Received: {table}, with "
             f"{len(numbers)} in {len(rows)} rows. Give --dev, or more rows."
         )
-    train, dev = (
-        [row for row, text in zip(rows, texts, strict=True) if (text % EVERY == 0) == is_dev]
-        for is_dev in (False, True)
-    )
-    for part, chosen in zip(parts, (train, dev), strict=True):
-        write_atomically(part, "".join([*first, *chosen]).encode())
-    return len(train), len(dev)
+    chosen: list[list[str]] = [[] for _ in parts]
+    for row, text in zip(rows, texts, strict=True):
+        place = {0: 1, EVERY // 2: 2}.get(text % EVERY, 0)
+        chosen[place if place < len(parts) else 0].append(row)
+    for part, lines in zip(parts, chosen, strict=True):
+        write_atomically(part, "".join([*first, *lines]).encode())
+    return [len(lines) for lines in chosen]
 
 
 def count_rows(table: Path, header: bool) -> int:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,7 @@ FEW_VALUES = 20  # from this number of values on, integers are a scale rather th
 ALIKE = 3.0  # maximum ratio of the lengths of two texts of a pair
 # Also of schemes in another spelling, such as b_per, which `learn` refuses by name.
 TAG = re.compile(r"[O0]|[BIESLUM][-_:/.|=+]\S+|\S+[-_:/.|=+][BIESLUM]", re.IGNORECASE)
+TEST_NAMES = ("testb", "test")
 DEV_NAMES = ("dev", "validation", "valid", "val", "testa", "test")
 
 
@@ -73,12 +74,16 @@ def draft_task(path: str | Path) -> DraftedTask:
     return _draft_texts(table)
 
 
-def find_dev(train: Path) -> Path | None:
-    """Return the file next to a training table that is its dev set, judging by the name; None if there is none."""
+def find_beside(train: Path, names: Sequence[str] = DEV_NAMES) -> Path | None:
+    """Return the file next to a training table that is its dev set, judging by the name; None if there is none.
+
+    Args:
+        names: what stands in its name where the training table has `train`.
+    """
     match = re.search("train", train.name)
     if not match:
         return None
-    candidates = (train.with_name(train.name.replace("train", name, 1)) for name in DEV_NAMES)
+    candidates = (train.with_name(train.name.replace("train", name, 1)) for name in names)
     return next((path for path in candidates if path.is_file()), None)
 
 

@@ -9,7 +9,7 @@ import yaml
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.tasks import POOLED
-from keras_bert_flow.drafting.budget import Budget
+from keras_bert_flow.drafting.budget import BYTES_PER_TOKEN, LEAST_TOKENS, MOST_PASSES, PATIENCE_EPOCHS, Budget
 from keras_bert_flow.drafting.task import DraftedTask
 from keras_bert_flow.drafting.text import CorpusLook
 from keras_bert_flow.terminal import escape_controls
@@ -33,6 +33,7 @@ class Draft:
     task: DraftedTask
     examples: int
     budget: Budget
+    tests: tuple[str, ...] = ()
 
 
 def write_draft(draft: Draft, path: str) -> str:
@@ -66,7 +67,27 @@ def describe_draft(draft: Draft) -> list[str]:
         f"Budget of {draft.minutes:g} minutes: a {budget.size} model of {budget.parameters / 1e6:.1f} million "
         f"parameters, {budget.steps:,} steps, {budget.tokens / 1e6:.1f} million tokens."
     )
+    lines += [f"  {line}" for line in describe_shortage(draft)]
     return [escape_controls(line) for line in lines]
+
+
+def describe_shortage(draft: Draft) -> list[str]:
+    """Return what to do where the time is too short for pre-training to teach anything; empty if it is not."""
+    budget = draft.budget
+    if budget.enough_minutes is None:
+        return []
+    passes = draft.look.total_bytes * MOST_PASSES / BYTES_PER_TOKEN
+    enough = (
+        f"--minutes {budget.enough_minutes:.0f} would be enough"
+        if passes >= LEAST_TOKENS
+        else f"so little text gives no more ({draft.look.total_bytes / 1e6:.1f} MB)"
+    )
+    return [
+        f"Pre-training on {budget.tokens / 1e6:.1f} million tokens teaches next to nothing, unlike on "
+        f"{LEAST_TOKENS / 1e6:.1f} million: {enough}.",
+        "A published checkpoint of this language helps more than minutes of pre-training: initial_model: "
+        "hf://ORGANISATION/NAME",
+    ]
 
 
 def _head(draft: Draft, path: str) -> list[str]:
@@ -76,6 +97,8 @@ def _head(draft: Draft, path: str) -> list[str]:
         "# All settings and what they mean: keras_bert_flow/config/; --set changes one for a run.",
         f"name: {_value(draft.name)}",
         f"backend: {draft.backend}",
+        f"minutes: {draft.minutes:g}  # of the whole run; leave out the three `minutes` to take all steps",
+        *(line for remark in describe_shortage(draft) for line in _comment(remark)),
     ]
 
 
@@ -143,7 +166,8 @@ def _pretraining(draft: Draft, _: str) -> list[str]:
         "pretraining:",
         "  masking: dynamic",
         "  batch_size: 32",
-        f"  total_steps: {steps}  # {draft.budget.tokens:,} tokens; what fits in half of the time",
+        f"  total_steps: {steps}  # {draft.budget.tokens:,} tokens, if this machine is quiet",
+        f"  minutes: {draft.budget.pretraining_minutes:g}  # at most; a slower machine takes fewer steps",
         f"  warmup_steps: {draft.budget.warmup_steps}",
         "  # These three leave the plateau of masked-LM training early; see docs/recipes.md.",
         "  optimizer: muon",
@@ -166,6 +190,7 @@ def _task(draft: Draft, _: str) -> list[str]:
         f"  kind: {task.kind}",
         f"  train: {_value(draft.train)}  # {draft.examples:,} examples",
         f"  dev: {_value(draft.dev)}",
+        *(f"  extra_dev: {{test: {_value(test)}}}  # nothing is chosen on it" for test in draft.tests),
     ]
     for name, value in task.settings.items():
         if name in task.reasons:
@@ -181,10 +206,17 @@ def _finetuning(draft: Draft, _: str) -> list[str]:
             "  pooling: mean  # [CLS] has no part in pre-training without pairs; transformers has heads of cls alone",
             "  head_start: probe",
         ]
+    if draft.task.kind == "classification":
+        lines.append("  calibrate: true  # probabilities that agree with the shares of right answers on dev")
     lines += [
         "  batch_size: 32",
+        "  # Both starts are trained to their end: until dev gains nothing, for at most as many epochs.",
         f"  epochs: {budget.epochs}",
-        f"  random_max_epochs: {2 * budget.epochs}  # of the same network from random weights, for comparison",
+        f"  patience_epochs: {PATIENCE_EPOCHS}",
+        "  publish: best",
+        f"  random_max_epochs: {budget.epochs}",
+        f"  random_patience_epochs: {PATIENCE_EPOCHS}",
+        f"  minutes: {budget.finetuning_minutes:g}  # at most; a slower machine takes fewer steps",
         f"  sequence_length: {budget.text_length}  # tokens; 19 of 20 texts are not cut, if that is at most 256",
         "  learning_rate: 0.0005  # of so small a model; 0.00003 to 0.00005 for base",
         f"  seeds: {list(budget.seeds)}  # of which the report has mean and deviation",

@@ -39,21 +39,24 @@ class Panel:
     is_log: bool = False  # whether x is on a logarithmic scale
 
 
-def loss_panels(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Panel]:
-    """Group log lines into figures.
+def log_panels(curves: Mapping[str, Sequence[Mapping[str, Any]]], score: str | None = None) -> list[Panel]:
+    """Group log lines into figures: of losses, and of the dev score of fine-tuning by epoch.
 
     Args:
         curves: name → parsed lines of a `log.jsonl`, each with `step` and some of the losses: every field whose name
             ends in `loss`. A name of `<model>/<seed>`, such as `pretrained/1`, is a fine-tuning run, whose field `loss`
-            is shown in one figure of all of them; any other name has a figure of its own, with every loss.
+            is shown in one figure of all of them, and the dev score in another; any other name has a figure of its own,
+            with every loss.
+        score: the main metric of the task; None shows no scores.
     """
-    panels, runs = [], []
+    panels, runs, scores = [], [], []
     for name, lines in curves.items():
         name = escape_controls(name)
         model, slash, seed = name.rpartition("/")
         if slash:
             group = MODEL_NAMES.get(model, model)
             runs.append(_make_series(lines, "loss", f"{group}, seed {seed}", group))
+            scores.append(_make_series(lines, f"dev_{score}", f"{group}, seed {seed}", group))
         else:
             fields = dict.fromkeys(field for line in lines for field in line if field.endswith("loss"))
             series = [
@@ -63,6 +66,8 @@ def loss_panels(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Panel
             title = "Pre-training" if name == "pretraining" else name
             panels.append(Panel(title, tuple(filter(_has_points, series))))
     panels.append(Panel("Fine-tuning", tuple(filter(_has_points, runs))))
+    label = f"dev {score}".replace("_", " ")
+    panels.append(Panel("Fine-tuning, by epoch", tuple(filter(_has_points, scores)), y_label=label))
     return [panel for panel in panels if panel.series]
 
 

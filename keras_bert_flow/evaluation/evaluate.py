@@ -28,6 +28,8 @@ from keras_bert_flow.evaluation.results import (
 )
 from keras_bert_flow.evaluation.stage_costs import gather_costs
 from keras_bert_flow.evaluation.summary import (
+    calibration_sentence,
+    credit_sentence,
     extra_results,
     improving_sentence,
     results_markdown,
@@ -152,6 +154,8 @@ def write_evaluation(
             results["grid"] = grid
         if grid := read_grid(finetuned, RANDOM_GRID_FILE):
             results["grid_random"] = grid
+        if calibration := _read_calibration(finetuned):
+            results["calibration"] = calibration
         if unreachable := read_unreachable(finetuned):
             results["unreachable"] = unreachable
         if read.remarks:
@@ -216,6 +220,16 @@ def _predict_runs(
     return predicted
 
 
+def _read_calibration(finetuned: Path) -> dict[str, list[dict[str, float]]]:
+    """Return start → the calibration of each of its runs; empty if there was none."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
+        run = read_json_object(run_file)
+        if "calibration" in run:
+            found.setdefault(run["start"], []).append(run["calibration"])
+    return found
+
+
 def _ending(dev_set: str) -> str:
     return "" if dev_set == DEV else f"-{dev_set}"
 
@@ -248,7 +262,7 @@ def _count(batches: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
 
 def _write_tables(results: Mapping[str, Any]) -> str:
     tables = [f"**{escape_markdown(verdict(results))}**", results_markdown(results)]
-    tables += filter(None, [improving_sentence(results)])
+    tables += filter(None, [credit_sentence(results), improving_sentence(results), calibration_sentence(results)])
     tables += [
         f"On {escape_markdown(name)}:\n\n{results_markdown(other)}" for name, other in extra_results(results).items()
     ]

@@ -5,7 +5,11 @@ from typing import Any
 
 from keras_bert_flow.tasks.registry import find_task_class
 
-MODEL_NAMES = {"random": "random weights", "pretrained": "pre-trained"}
+MODEL_NAMES = {
+    "random": "random weights",
+    "initial": "initial embeddings, no pre-training steps",
+    "pretrained": "pre-trained",
+}
 SHARE = " %"  # ends the heading of a share
 
 

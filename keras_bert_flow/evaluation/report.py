@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from keras_bert_flow.artifacts import write_atomically
-from keras_bert_flow.evaluation.curves import Panel, describe_panel, draw_panel, last_values, loss_panels
+from keras_bert_flow.evaluation.curves import Panel, describe_panel, draw_panel, last_values, log_panels
 from keras_bert_flow.evaluation.data_card import describe_data
 from keras_bert_flow.evaluation.grid_table import NOTE, grid_rows
 from keras_bert_flow.evaluation.label_curve import NOTE as CURVE_NOTE
@@ -57,7 +57,7 @@ class Report:
         results: as in `metrics.json`; see `keras_bert_flow.evaluation.results`.
         pretraining: metrics of the pre-training, as in the results; empty to use those.
         pretraining_title: title of what made the model that was fine-tuned.
-        curves: parsed lines of each `log.jsonl`; see `keras_bert_flow.evaluation.curves.loss_panels`.
+        curves: parsed lines of each `log.jsonl`; see `keras_bert_flow.evaluation.curves.log_panels`.
         data: as returned by `make_data_card`.
         counters: the records' counts; a nested mapping counts by reason.
         stages: as returned by `gather_costs`.
@@ -106,7 +106,7 @@ def render_report(report: Report) -> str:
             *(section(title, _describe_pretraining(figures)) for title, figures in earlier.items()),
             section(report.pretraining_title, _describe_pretraining(pretraining)),
             section("Minimal pairs", *describe_minimal_pairs(report.results.get("minimal_pairs"))),
-            section("Losses", *_describe_curves(loss_panels(report.curves))),
+            section("Curves", *_describe_curves(log_panels(report.curves, report.results["task"]["main_metric"]))),
             section("Classes", *describe_classes(report.results)),
             section("Confusion", *describe_confusion(report.results)),
             section("Worst errors", describe_errors(report.errors)),

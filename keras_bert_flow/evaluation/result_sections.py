@@ -7,6 +7,8 @@ from keras_bert_flow.evaluation.headings import format_metric, name_models, show
 from keras_bert_flow.evaluation.page import paragraph, shaded_table, table
 from keras_bert_flow.evaluation.summary import (
     COMPARISON_NOTE,
+    calibration_sentence,
+    credit_sentence,
     describe_words,
     extra_results,
     improving_sentence,
@@ -50,10 +52,12 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
     kinds = ["", *["number"] * (len(columns) - 2), ""]
     sentences = (
         note,
+        credit_sentence(results),
         improving_sentence(results),
         COMPARISON_NOTE,
         describe_words(results),
         interval_sentence(results),
+        calibration_sentence(results),
     )
     notes = [paragraph(sentence, "note") for sentence in sentences]
     return [table(header, rows), *notes, table(columns, runs, kinds)]

@@ -4,8 +4,8 @@ The format, with shares from 0 to 1, losses in nats and durations in seconds:
 
     task: name, kind, main_metric, baseline (what it is, in words), labels (list; empty if the task has none),
         train_examples, dev_examples
-    models: baseline, tfidf (absent for tasks that do not label texts), random (absent if not compared), pretrained;
-        each
+    models: baseline, tfidf (absent for tasks that do not label texts), random (absent if not compared), initial (absent
+        if pre-training began with random embeddings, or it is not compared), pretrained; each
         every metric that the task's `score` returns: mean, standard_deviation, minimum, maximum over the runs
         runs: list of seed, every such metric, collapsed (all predictions are the same, though the labels are not),
             improving (the dev score was still rising when the run ended, see
@@ -57,7 +57,7 @@ from keras_bert_flow.tasks.core.metrics import confusion, summarise_runs
 from keras_bert_flow.tasks.core.task import Prediction, Task
 
 MOST_CONFUSED = 1_000  # classes of a confusion matrix, which has their square of numbers
-BASELINE, WORDS, RANDOM, PRETRAINED = "baseline", "tfidf", "random", "pretrained"
+BASELINE, WORDS, RANDOM, INITIAL, PRETRAINED = "baseline", "tfidf", "random", "initial", "pretrained"
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def score_models(
 
 def _list_models(task: Task, training, dev, runs) -> dict[str, Sequence[RunPredictions]]:
     guessed = {BASELINE: [RunPredictions(None, task.guess(training, dev), 0.0)]}
-    found = guessed | {model: runs.get(model, ()) for model in (WORDS, RANDOM, PRETRAINED)}
+    found = guessed | {model: runs.get(model, ()) for model in (WORDS, RANDOM, INITIAL, PRETRAINED)}
     return {model: of_model for model, of_model in found.items() if of_model}
 
 
@@ -195,10 +195,10 @@ def _count_confusion(task: Task, dev: Sequence[Any], runs: Sequence[RunPredictio
 
 
 def _check_runs(runs: Mapping[str, Sequence[RunPredictions]], examples: int) -> None:
-    unknown = sorted(set(runs) - {WORDS, RANDOM, PRETRAINED})
+    unknown = sorted(set(runs) - {WORDS, RANDOM, INITIAL, PRETRAINED})
     if unknown or not runs.get(PRETRAINED):
         raise ValueError(
-            "`runs` must hold `pretrained`, and may hold `random` and `tfidf`. "
+            "`runs` must hold `pretrained`, and may hold `random`, `initial` and `tfidf`. "
             f"Received: {', '.join(f'{name} ({len(runs[name])} runs)' for name in sorted(runs)) or 'nothing'}."
         )
     for model, found in runs.items():

@@ -76,7 +76,8 @@ def count_runs(model: Mapping[str, Any]) -> str:
 
 def improving_sentence(results: Mapping[str, Any]) -> str:
     """Return which runs were still improving when they ended, with the remedy; empty if none was."""
-    remedies = {"random": "finetuning.random_max_epochs", "pretrained": "finetuning.epochs"}
+    others = dict.fromkeys(("random", "initial"), "finetuning.random_max_epochs")
+    remedies = others | {"pretrained": "finetuning.epochs"}
     found, names = [], name_models(results)
     for model in remedies.keys() & names.keys():
         runs = results["models"][model]["runs"]
@@ -87,7 +88,7 @@ def improving_sentence(results: Mapping[str, Any]) -> str:
     found.sort(reverse=True)  # in the order of the rows
     return (
         f"Still improving when they ended: {', '.join(words for _, words in found)}. Their scores are lower than what "
-        f"these models reach: raise {' and '.join(remedies[model] for model, _ in found)}."
+        f"these models reach: raise {' and '.join(dict.fromkeys(remedies[model] for model, _ in found))}."
     )
 
 
@@ -117,6 +118,21 @@ def verdict(results: Mapping[str, Any]) -> str:
     if len(results["models"]["pretrained"]["runs"]) == 1:
         clauses.append("a single run shows no spread over seeds")
     return "; ".join(clauses) + "."
+
+
+def credit_sentence(results: Mapping[str, Any]) -> str:
+    """Divide the gain over random weights between the initial embeddings and the steps; empty without both rows."""
+    compared, heading = results["comparisons"], shown_metrics(results)[main_metric(results)]
+    if not {"random", "initial"} <= compared.keys():
+        return ""
+    whole, steps = (compared[model]["difference"] for model in ("random", "initial"))
+    parts = (whole, whole - steps, steps)
+    gain, counts, trained = (f"{'+' if part >= 0 else '-'}{format_metric(abs(part), heading)}" for part in parts)
+    error = format_metric(compared["initial"]["standard_error"], heading)
+    return (
+        f"Of the {gain}{_unit(heading)} over random weights, {counts} are of the initial embeddings, which are counted "
+        f"from the text, and {trained} ± {error} of the pre-training steps."
+    )
 
 
 COMPARISON_NOTE = (
@@ -161,6 +177,22 @@ def interval_sentence(results: Mapping[str, Any]) -> str:
         f"On other dev examples of the same kind, the {heading.removesuffix(SHARE)} of the run with seed "
         f"{interval['seed']} from pre-trained weights would lie between {low}{unit} and {high}{unit} "
         f"({interval['level']:.0%} bootstrap interval, {interval['resamples']:,} resamples)."
+    )
+
+
+def calibration_sentence(results: Mapping[str, Any]) -> str:
+    """Describe what the temperatures of the pre-trained runs do to their probabilities; empty if there are none."""
+    runs = results.get("calibration", {}).get("pretrained", ())
+    if not runs:
+        return ""
+    low, high = (pick(run["temperature"] for run in runs) for pick in (min, max))
+    before, after = (100 * sum(run[name] for run in runs) / len(runs) for name in ("error_before", "error_after"))
+    if low == high == 1.0:
+        return f"The probabilities are not calibrated: {runs[0]['rows']} dev examples are too few to choose by."
+    temperatures = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+    return (
+        f"Probabilities: the logits are divided by a temperature of {temperatures}, chosen on these dev examples. "
+        f"There the expected calibration error was {before:.1f} % and is {after:.1f} %."
     )
 
 

@@ -59,7 +59,11 @@ def test_one_odd_table_is_divided_and_planned(tmp_path, corpus):
     arguments = ("init", corpus, "--task", table, "--output", output, "--minutes", "5")
     status, printed, error = kbf(*arguments)
     assert (status, printed) == (0, f"{output}\n"), error
-    assert "is it: good? (2 values that repeat" in error and "36 rows in" in error and "every tenth text" in error
+    assert (
+        "is it: good? (2 values that repeat" in error
+        and "36 rows in" in error
+        and "a text is with all of its rows" in error
+    )
     config = load_config(output)
     assert (config.task.text, config.task.label, config.task.header) == ("remark", "is it: good?", True)
     assert config.corpus.lines == "sentences"
@@ -124,5 +128,5 @@ def test_budget_grows_with_the_time(corpus):
     assert short.size == "tiny" and weeks.size != "tiny"
     assert weeks.tokens > short.tokens and (short.sequence_length, weeks.sequence_length) == (64, 128)
     assert short.text_length == 32
-    assert short.max_train_examples is not None and short.seeds == (1,)
+    assert short.max_train_examples is not None and short.seeds == (1, 2)
     assert choose_budget(5, look, task, 100, 1e11).steps * 32 * 64 <= 40 * look.total_bytes  # few passes over few bytes

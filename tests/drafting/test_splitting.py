@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_bert_flow.drafting.splitting import split_table
+from keras_bert_flow.drafting.splitting import name_parts, split_table
 from keras_bert_flow.tasks.core.repeats import count_repeats
 from keras_bert_flow.tasks.registry import make_task
 
@@ -27,16 +27,32 @@ def test_rows_of_one_text_stay_together(tmp_path, ending):
     task = make_task("classification")
     counts = split_table(table, parts, header=ending != ".jsonl", examples=task.read(table))
     train, dev = map(task.read, parts)
-    assert counts == (len(train), len(dev)) and sum(counts) == 1000
+    assert counts == [len(train), len(dev)] and sum(counts) == 1000
     assert count_repeats(train, dev).same_label + count_repeats(train, dev).other_label == 0
     assert len({example.text.lower() for example in dev}) == 6
     assert sorted(e.text for e in [*train, *dev]) == sorted(text for text, _ in texts)
 
 
+def test_a_test_table_has_texts_of_its_own(tmp_path):
+    table, output = tmp_path / "t.tsv", tmp_path / "mine.yaml"
+    write_rows(table, [(f"text {n % 600}", "ab"[n % 2]) for n in range(1000)])
+    task = make_task("classification")
+    rows = task.read(table)
+    parts = name_parts(table, output, rows, with_test=True)
+    assert [part.name for part in parts] == ["mine-train.tsv", "mine-dev.tsv", "mine-test.tsv"]
+    assert name_parts(table, output, rows, with_test=False) == parts[:2]
+    assert name_parts(table, output, rows[:499], with_test=True) == parts[:2]  # too few to measure twice
+    counts = split_table(table, parts, header=True, examples=rows)
+    found = [task.read(part) for part in parts]
+    assert counts == [*map(len, found)] and sum(counts) == 1000
+    texts = [{example.text for example in part} for part in found]
+    assert [len(part) for part in texts] == [480, 60, 60] and len(set.union(*texts)) == 600
+
+
 def test_different_texts_are_divided_row_by_row(tmp_path):
     table, parts = tmp_path / "t.tsv", [tmp_path / "train.tsv", tmp_path / "dev.tsv"]
     write_rows(table, [(f"text {n}", "ab"[n % 2]) for n in range(1, 31)])
-    assert split_table(table, parts, True, make_task("classification").read(table)) == (27, 3)
+    assert split_table(table, parts, True, make_task("classification").read(table)) == [27, 3]
     assert [e.text for e in make_task("classification").read(parts[1])] == ["text 10", "text 20", "text 30"]
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from keras_bert_flow.drafting.columns import find_header, look_at_table
-from keras_bert_flow.drafting.task import draft_task, find_dev
+from keras_bert_flow.drafting.task import draft_task, find_beside
 
 FILMS = [f"a film about {thing} that is never dull" for thing in ("cats", "dogs", "rain", "war", "love", "tea")] * 4
 
@@ -99,11 +99,11 @@ def test_header_is_told_by_names_numbers_and_repetition():
 
 def test_table_to_measure_on_is_beside(tmp_path):
     train = write(tmp_path / "my_train.tsv", [("a", 1)])
-    assert find_dev(train) is None
+    assert find_beside(train) is None
     (tmp_path / "my_valid.tsv").touch()
     (tmp_path / "my_test.tsv").touch()
-    assert find_dev(train) == tmp_path / "my_valid.tsv"
-    assert find_dev(tmp_path / "all.tsv") is None
+    assert find_beside(train) == tmp_path / "my_valid.tsv"
+    assert find_beside(tmp_path / "all.tsv") is None
 
 
 def test_odd_names_stay_values(tmp_path):

@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-from keras_bert_flow.evaluation.curves import describe_panel, draw_panel, last_values, loss_panels
+from keras_bert_flow.evaluation.curves import describe_panel, draw_panel, last_values, log_panels
 from keras_bert_flow.evaluation.page import details, figure, page, paragraph, section, shaded_table, table
 from tests.hostile_names import HOSTILE, hidden_in
 
@@ -52,7 +52,7 @@ def test_line_ends_and_joiners_stay():
 def test_names_in_figures_are_escaped():
     curves = {f"{name.replace('/', '')}/1": [{"step": 1, "loss": 1.0}] for name in HOSTILE}
     curves |= {name.replace("/", ""): [{"step": 1, f"{name}_loss": 1.0}] for name in HOSTILE}
-    panels = loss_panels(curves)
+    panels = log_panels(curves)
     text = "".join([*(cell for row in last_values(panels) for cell in row), *map(describe_panel, panels)])
     assert len(panels) == len(HOSTILE) + 1 and not hidden_in(text)
     for number in (2, -1):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.evaluation.curves import MAX_POINTS, describe_panel, last_values, loss_panels
+from keras_bert_flow.evaluation.curves import MAX_POINTS, describe_panel, last_values, log_panels
 from keras_bert_flow.evaluation.grid_table import grid_rows
 from keras_bert_flow.evaluation.report import Report, render_report, write_report
 from tests.evaluation.test_grid_table import GRID
@@ -103,7 +103,7 @@ def test_report_shows_every_part():
     assert page.sections == [
         "Result",
         "Pre-training",
-        "Losses",
+        "Curves",
         "Classes",
         "Confusion",
         "Worst errors",
@@ -272,14 +272,30 @@ def test_figures_show_dollars_as_they_are():
 
 def test_panels_thin_long_logs_and_keep_the_last_step():
     lines = [{"step": step, "loss": float(step)} for step in range(1, 10 * MAX_POINTS + 2)]
-    (panel,) = loss_panels({"pretraining": lines})
+    (panel,) = log_panels({"pretraining": lines})
     assert MAX_POINTS * 0.9 < len(panel.series[0].steps) <= MAX_POINTS
     assert last_values([panel]) == [["Pre-training", "loss", "10,001", "10001.0000"]]
 
 
+def test_dev_scores_have_a_figure_by_epoch():
+    lines = [{"step": 2, "loss": 1.0}, {"step": 4, "loss": 0.5, "dev_accuracy": 0.75, "dev_f1": 0.5}]
+    curves = {"pretrained/1": lines, "random/2": lines[:1], "random/3": [*lines, {"step": 8, "dev_accuracy": 0.5}]}
+    losses, scores = log_panels(curves, "accuracy")
+    assert [series.label for series in losses.series] == [
+        "pre-trained, seed 1",
+        "random weights, seed 2",
+        "random weights, seed 3",
+    ]
+    assert [(series.label, series.steps, series.values) for series in scores.series] == [
+        ("pre-trained, seed 1", (4,), (0.75,)),
+        ("random weights, seed 3", (4, 8), (0.75, 0.5)),
+    ]
+    assert (scores.title, scores.y_label) == ("Fine-tuning, by epoch", "dev accuracy")
+
+
 def test_panels_survive_nan_and_empty_logs():
     lines = [{"step": 1, "loss": math.nan}, {"step": 2, "loss": None}, {"step": 3, "loss": math.inf}, {"step": 4}]
-    panels = loss_panels({"pretraining": lines, "random/1": [], "warm-up": [{"step": 1}]})
+    panels = log_panels({"pretraining": lines, "random/1": [], "warm-up": [{"step": 1}]})
     assert [(panel.title, panel.series[0].steps) for panel in panels] == [("Pre-training", (1, 3))]
     assert describe_panel(panels[0]) == "Pre-training: loss inf at step 3."
     Page(render_report(replace(curves={"pretraining": lines})))

@@ -1,12 +1,16 @@
 """Fine-tuning: every seed from both starts, resumable between runs, a seed the same wherever it comes."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from sklearn.dummy import DummyClassifier
 
+import keras_bert_flow as kbf
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
@@ -14,7 +18,7 @@ from keras_bert_flow.training.finetuning.card import describe_run
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.task_data import check_task_files, read_task_data, read_task_files
 from keras_bert_flow.training.state.logs import read_log
-from tests.training.separable_task import RUNS, make_task_config, weights_of
+from tests.training.separable_task import RUNS, make_task_config, weights_of, write_table
 
 
 @pytest.fixture(scope="module")
@@ -257,3 +261,46 @@ def test_tables_are_remarked_on_before_training(tmp_path, caplog):
     assert caplog.messages == list(files.remarks)
     (same,) = check_task_files(make_task_config(tmp_path, "train.tsv")).remarks[1:]
     assert same == "dev is the training file itself: its scores are those of rows that were trained on."
+
+
+@pytest.mark.any_backend
+def test_calibration_divides_the_published_head_and_nothing_else(place, tmp_path):
+    write_table(tmp_path / "dev.tsv", 40, seed=1)
+    shutil.copy(place / "train.tsv", tmp_path)
+    settings = {"epochs": 1, "seeds": (1,), "compare_random": False}
+    folders = {}
+    for calibrates in (False, True):
+        config = make_task_config(tmp_path, calibrate=calibrates, **settings)
+        folders[calibrates] = finetune(config, place / "model", tmp_path / str(calibrates), lambda line: None) / RUNS[0]
+    before, after = (load_file(folders[each] / "model" / "model.safetensors") for each in (False, True))
+    found = read_json_object(folders[True] / "run.json")["calibration"]
+    assert found["rows"] == 40 and found["temperature"] != 1 and found["loss_after"] < found["loss_before"]
+    for name, tensor in before.items():
+        divisor = found["temperature"] if name.startswith("classifier.") else 1
+        np.testing.assert_allclose(after[name], tensor / divisor, rtol=1e-6)
+    texts = [line.split("\t")[0] for line in (tmp_path / "dev.tsv").read_text().splitlines()[1:]]
+    answers = [kbf.load(folders[each] / "model").predict(texts) for each in (False, True)]
+    assert [one["label"] for one in answers[0]] == [one["label"] for one in answers[1]]
+    labels = [line.split("\t")[1] for line in (tmp_path / "dev.tsv").read_text().splitlines()[1:]]
+    loss = -np.mean([np.log(one["probabilities"][label]) for one, label in zip(answers[1], labels, strict=True)])
+    assert loss == pytest.approx(found["loss_after"], abs=1e-5)
+    assert "expected calibration error" in (folders[True] / "model" / "README.md").read_text()
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [
+        ({}, 0.1),
+        ({"dropout_rate": 0.2}, 0.2),
+        ({"head_start": "probe"}, 0.0),
+        ({"head_start": "probe", "head_dropout_rate": 0.3}, 0.3),
+        ({"head_dropout_rate": 0.0}, 0.0),
+    ],
+)
+def test_dropout_before_the_head_is_its_own(place, tmp_path, settings, rate):
+    config = make_task_config(place, epochs=1, seeds=(1,), compare_random=False, **settings)
+    folder = finetune(config, place / "model", tmp_path / "out", lambda line: None) / RUNS[0] / "model"
+    written = read_json_object(folder / "config.json")
+    assert written["classifier_dropout"] == rate
+    assert written["hidden_dropout_prob"] == settings.get("dropout_rate", 0.1)

@@ -38,6 +38,10 @@ def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any])
         score.append(["of the commonest answer to the training table", f"{data.guess_score:.4f}"])
     if data.word_score is not None:
         score.append([f"of {task.word_baseline}, fitted on the same labels", f"{data.word_score:.4f}"])
+    if found := run.get("calibration"):
+        score.append(["temperature of the probabilities, chosen there", f"{found['temperature']:.3f}"])
+        errors = f"{found['error_before']:.4f} before it, {found['error_after']:.4f} with it"
+        score.append(["expected calibration error", errors])
     sections = (("Task", facts), ("Training", recipe), ("Score on the dev table", score))
     return Card(config.task.name, (*sections, describe_machine(run["seconds"])))
 

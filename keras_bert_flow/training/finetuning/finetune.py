@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from keras_bert_flow.conversion.directory_files import read_json
 from keras_bert_flow.conversion.hf_config import read_shape
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.input_states import hold
+from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.precision_choice import resolve_precision
+from keras_bert_flow.progress import stage_seconds
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.stages.digests import folder_digest
 from keras_bert_flow.stages.finetuning import finetuning_key
@@ -25,7 +28,7 @@ from keras_bert_flow.training.finetuning.grid import search_grid
 from keras_bert_flow.training.finetuning.label_counts import train_label_counts
 from keras_bert_flow.training.finetuning.random_weights import with_random_training
 from keras_bert_flow.training.finetuning.task_data import TaskData, read_task_data, write_unreachable
-from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, TaskRuns
+from keras_bert_flow.training.finetuning.task_runs import INITIAL, PRETRAINED, RANDOM, RUN_FILE, TaskRuns
 from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 from keras_bert_flow.training.finetuning.trained_part import check_trained_part
 from keras_bert_flow.training.finetuning.word_score import score_word_baseline
@@ -46,11 +49,12 @@ def finetune(
 
     It returns at once if the folder exists, and resumes a killed run. `<start>` is `pretrained` and, unless comparison
     is turned off, `random`: the same shape from new weights, trained until it stops improving; see
-    `with_random_training`. With `finetuning.grid`, each of its points is trained first, from both starts. The best one
-    gives the settings of the published runs, and `grid.json` and `grid-random.json` list all; see `search_grid`. With
-    `finetuning.label_counts`, the model is also trained on fewer labels, and `label-counts.json` has the scores; see
-    `train_label_counts`. Labels that no model can predict are counted in a warning and in `unreachable.json`; see
-    `Task.count_unreachable`.
+    `with_random_training`. Beside them is `initial`, if pre-training began with embeddings from counts and published
+    that model; see `find_initial`. With `finetuning.grid`, each of its points is trained first, from the first two
+    starts. The best one gives the settings of the published runs, and `grid.json` and `grid-random.json` list all; see
+    `search_grid`. With `finetuning.label_counts`, the model is also trained on fewer labels, and `label-counts.json`
+    has the scores; see `train_label_counts`. Labels that no model can predict are counted in a warning and in
+    `unreachable.json`; see `Task.count_unreachable`.
 
     Args:
         config: its sections `task` and `finetuning` are used.
@@ -72,7 +76,8 @@ def finetune(
             "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind
         )
     model = fetch(model)
-    inputs = hold(model)
+    initial = find_initial(config, model)
+    inputs = hold(model, *([] if initial is None else [initial]))
     check_whole(model)
     key = finetuning_key(config, model)
     check_trained_part(config, read_shape(read_json(model / "config.json"), str(model / "config.json")))
@@ -83,19 +88,23 @@ def finetune(
     def build(work: Path) -> Contents:
         scored = replace(data, word_score=score_word_baseline(config, data))
 
-        def make_runs(settings: PipelineConfig, data: TaskData = scored) -> TaskRuns:
-            return TaskRuns(settings, model, tokenizer, data, report, callbacks, key)
+        def make_runs(settings: PipelineConfig, data: TaskData = scored, source: Path = model) -> TaskRuns:
+            return TaskRuns(settings, source, tokenizer, data, report, callbacks, key)
 
-        settled = {}
-        for start, settings in list_starts(config):
-            if settings.finetuning.grid is not None:
+        settled: dict[str, PipelineConfig] = {}
+        clock = StageClock(config, work, initial is not None)
+        for start, settings in list_starts(config, initial is not None):
+            if start == INITIAL:
+                settings = settled.get(RANDOM, settings)  # what the grid chose, if there is one
+            elif settings.finetuning.grid is not None:
                 settings = search_grid(settings, data.task, work, make_runs, start)
-            runs = make_runs(settings)
+            runs = make_runs(settings, source=initial if start == INITIAL and initial else model)
             for seed in settings.finetuning.seeds:
-                runs.finish(work / start / f"seed-{seed}", start, seed)
+                runs.finish(work / start / f"seed-{seed}", start, seed, seconds=clock.share())
             settled[start] = settings
             del runs
             gc.collect()  # Keras models are part of reference cycles; the next one takes as much memory again
+        settled.pop(INITIAL, None)
         if config.finetuning.label_counts:
             train_label_counts(settled, tokenizer, data, work, make_runs)
         write_unreachable(work, data)
@@ -106,8 +115,38 @@ def finetune(
         return publish(output, "finetuning", key, build, resumable=True, inputs=data.inputs)
 
 
-def list_starts(config: PipelineConfig) -> Iterator[tuple[str, PipelineConfig]]:
-    """Yield each start, `pretrained` or `random`, and the configuration of its runs."""
+class StageClock:
+    """The time of `finetuning.minutes`, shared by the runs that are left of the stage."""
+
+    def __init__(self, config: PipelineConfig, work: Path, has_initial: bool = False):
+        self._minutes, self._seeds = config.finetuning.minutes, config.finetuning.seeds
+        self._ends = time.monotonic() + stage_seconds(self._minutes or 0)
+        self._starts, self._work = [start for start, _ in list_starts(config, has_initial)], work
+        finished = [read_json_object(file)["seconds"] for file in self._list_files() if file.is_file()]
+        self._before = sum(finished)  # in earlier processes
+
+    def share(self) -> float | None:
+        """Return the seconds of the next run; None if there is no limit."""
+        if self._minutes is None:
+            return None
+        left = sum(not file.is_file() for file in self._list_files())
+        return (self._ends - time.monotonic() - self._before) / max(1, left)
+
+    def _list_files(self) -> list[Path]:
+        return [self._work / start / f"seed-{seed}" / RUN_FILE for start in self._starts for seed in self._seeds]
+
+
+def list_starts(config: PipelineConfig, has_initial: bool = False) -> Iterator[tuple[str, PipelineConfig]]:
+    """Yield each start, `pretrained`, `random` or `initial`, and the configuration of its runs."""
     yield PRETRAINED, config
     if config.finetuning.compare_random:
         yield RANDOM, with_random_training(config)
+    if has_initial:
+        without = with_random_training(config)
+        yield INITIAL, without.model_copy(update={"finetuning": without.finetuning.model_copy(update={"grid": None})})
+
+
+def find_initial(config: PipelineConfig, model: Path) -> Path | None:
+    """Return the model as it was before the first step of its pre-training, if that published it beside the model."""
+    folder = model.parent / INITIAL
+    return folder if config.finetuning.compare_initial and (folder / "config.json").is_file() else None

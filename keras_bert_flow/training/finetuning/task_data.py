@@ -19,6 +19,7 @@ from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.core.cut_texts import CutTexts, describe_cut
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.repeats import count_repeats
+from keras_bert_flow.tasks.core.shares import describe_shares
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.core.unreachable import Unreachable, describe_unreachable
 from keras_bert_flow.tasks.formats.tables import describe_lookalikes
@@ -123,6 +124,9 @@ def list_remarks(
         if os.path.samefile(path, train):
             yield f"{name} is the training file itself: its scores are those of rows that were trained on."
         elif remark := count_repeats(training, examples).describe(name):
+            yield remark
+        labels = [[*chain.from_iterable(map(task.names_of, part))] for part in (training, examples)]
+        if remark := describe_shares(name, *labels):
             yield remark
 
 

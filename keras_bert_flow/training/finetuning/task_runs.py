@@ -12,13 +12,14 @@ import keras
 
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.backends.peak_memory import read_peak_bytes
-from keras_bert_flow.config.finetuning import ADAPTER
+from keras_bert_flow.config.finetuning import ADAPTER, FinetuningConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_for_finetuning, save_model_directory
 from keras_bert_flow.data.task_batches import read_batches
-from keras_bert_flow.data.tasks import predict_features
+from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.stages.finetuning import FINETUNING
+from keras_bert_flow.tasks.core.calibration import calibrate
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
@@ -29,19 +30,20 @@ from keras_bert_flow.training.finetuning.label_words import find_label_words
 from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
 from keras_bert_flow.training.finetuning.task_data import TaskData
 from keras_bert_flow.training.finetuning.trained_part import choose_trained_part, count_parameters
+from keras_bert_flow.training.loop.time_limit import TimeLimit
 from keras_bert_flow.training.loop.tracker import Tracker
 from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import NotFiniteError
 from keras_bert_flow.training.optimizers.layer_rates import find_rate_factors
-from keras_bert_flow.training.optimizers.schedules import WarmupDecay
+from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.state.best_checkpoint import BestCheckpoint
 from keras_bert_flow.training.state.checkpoints import Checkpoints
 from keras_bert_flow.training.state.identity import finetuning_identity, list_changes
 from keras_bert_flow.training.state.logs import read_log
 
-PRETRAINED, RANDOM = "pretrained", "random"
+PRETRAINED, RANDOM, INITIAL = "pretrained", "random", "initial"
 RUN_FILE, MODEL = "run.json", "model"
 CHECKPOINTS, BEST = "checkpoints", "best"
 LOGS_A_RUN = 20
@@ -84,17 +86,27 @@ class TaskRuns:
         self._classifier: Any = None
         self._probe: LinearProbe | None = None
 
-    def finish(self, folder: Path, start: str, seed: int, may_fail: bool = False, prefix: str = "") -> dict[str, Any]:
+    def finish(
+        self,
+        folder: Path,
+        start: str,
+        seed: int,
+        may_fail: bool = False,
+        prefix: str = "",
+        seconds: float | None = None,
+    ) -> dict[str, Any]:
         """Train a run, or resume it if it was killed, and write `model/`, `log.jsonl` and `run.json` to a folder.
 
         Args:
             may_fail: whether a run that meets NaN or infinity counts as finished, without a model and with the message
                 in `failure`.
+            seconds: how long it may take, with `finetuning.minutes`.
             prefix: of the run name in reported lines; the name ends with those of the folder's parent and the folder.
         Returns:
             The content of `run.json`: start, seed, seconds, score (the main metric of the model on the dev table),
             trained_parameters, parameters, peak_bytes (of the process by the end of the run) and identity; of a
-            regression on standardised numbers also their `mean` and `deviation`, as `label_units`.
+            regression on standardised numbers also their `mean` and `deviation`, as `label_units`; if asked for,
+            `calibration`, the fields of `Calibration`.
         """
         run = {"start": start, "seed": seed}
         if not self._is_finished(folder):
@@ -102,7 +114,7 @@ class TaskRuns:
             try:
                 name = prefix + str(folder.relative_to(folder.parents[1]))
                 with self._track(folder, run, name) as tracker:
-                    facts = self._train(folder, run, is_head_new, name, tracker.start)
+                    facts = self._train(folder, run, is_head_new, name, tracker.start, seconds)
                     tracker.finish(facts)
                 run |= facts
                 self._save(folder / MODEL, run)
@@ -155,6 +167,7 @@ class TaskRuns:
             fresh = type(fresh).from_config(fresh.get_config())
         if self._units is not None and start == PRETRAINED and not is_head_new:
             self._units.take_from_head(fresh)
+        _set_head_dropout(fresh, self._settings)
         choose_trained_part(fresh, self._settings)
         if self._classifier is None:
             self._classifier = fresh
@@ -176,7 +189,13 @@ class TaskRuns:
         return Tracker(loggers, folder, state, f"{config.name}/{stage}/{name}", stage, self._key, facts)
 
     def _train(
-        self, folder: Path, run: Mapping[str, Any], is_head_new: bool, name: str, on_begin: Callable[[], None]
+        self,
+        folder: Path,
+        run: Mapping[str, Any],
+        is_head_new: bool,
+        name: str,
+        on_begin: Callable[[], None],
+        most_seconds: float | None,
     ) -> dict[str, Any]:
         """Train the run, leave the classifier in the state to publish, and return its entries of `run.json`."""
         settings, model, identity = self._settings, self._classifier, self._identity | dict(run)
@@ -191,7 +210,7 @@ class TaskRuns:
         best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen, inputs=self._data.inputs)
         callbacks = self._callbacks
         if settings.patience_epochs is not None:
-            loss = "dev_loss" if run["start"] == RANDOM else None
+            loss = None if run["start"] == PRETRAINED else "dev_loss"
             warmup = math.ceil(settings.warmup_fraction * settings.epochs)
             callbacks = (*callbacks, StopWithoutGain(folder, self._field, settings.patience_epochs, loss, warmup))
 
@@ -201,6 +220,7 @@ class TaskRuns:
                 best.offer(model, model.optimizer.steps, -scores[self._field])
             return scores
 
+        limit = most_seconds and TimeLimit(most_seconds, total_steps, model.optimizer.paced)
         seconds = train(
             model,
             lambda step: read_batches(batches, step),
@@ -213,12 +233,14 @@ class TaskRuns:
             batches_per_step=self._parts,
             callbacks=callbacks,
             on_begin=on_begin,
+            limit=limit,
         )
         if is_chosen:
             best.restore(model)
         facts: dict[str, Any] = count_parameters(model) | {"peak_bytes": read_peak_bytes()}
         facts |= {"remarks": list(self._data.remarks)} if self._data.remarks else {}
         facts |= {"label_units": asdict(self._units)} if self._units is not None else {}
+        facts |= {"calibration": self._calibrate()} if settings.calibrate else {}
         return {"seconds": round(seconds, 1), "score": self._find_score(folder, is_chosen)} | facts
 
     def _score(self, follow: Callable = iter) -> dict[str, float]:
@@ -229,6 +251,16 @@ class TaskRuns:
             outputs = self._units.restore(outputs)
         scores = data.task.score(data.dev_examples, data.task.decode(outputs, data.dev, data.dev_examples))
         return loss | {f"dev_{name}": score for name, score in scores.items()}
+
+    def _calibrate(self) -> dict[str, float | int]:
+        """Choose the temperature of the head on the dev table, and divide the head by it."""
+        data = self._data
+        outputs = predict_features(self._classifier, data.dev, self._settings.max_widths)
+        found = calibrate(outputs[ONLY_OUTPUT], data.dev.labels[ONLY_OUTPUT])
+        layer = self._classifier.get_layer("classifier")
+        for weights in (layer.kernel, layer.bias):
+            weights.assign(weights / found.temperature)
+        return asdict(found)
 
     def _find_score(self, folder: Path, is_best: bool) -> float:
         """Return the logged score of the model to publish, or measure it if a callback ended the run before that."""
@@ -244,6 +276,7 @@ class TaskRuns:
             return
         warmup_steps = int(settings.warmup_fraction * total_steps)
         schedule = WarmupDecay(settings.learning_rate, warmup_steps, total_steps, settings.decay, settings.decay_from)
+        schedule = schedule if settings.minutes is None else PacedSteps(schedule)
         optimizer = make_guarded_optimizer(
             settings.optimizer,
             schedule,
@@ -260,6 +293,16 @@ class TaskRuns:
         losses = keras.tree.map_structure(_as_sum, model.make_losses()) if are_sums else None
         weights = model.default_loss_weights if are_sums else None
         model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard does
+
+
+def _set_head_dropout(model: Any, settings: FinetuningConfig) -> None:
+    """Set the dropout rate before the head, if the model has such a layer; its seed stays, whatever the rate."""
+    rate = settings.head_dropout_rate
+    if rate is None and settings.head_start == "probe":
+        rate = 0.0
+    layer = next((layer for layer in model.layers if layer.name == "classifier_dropout"), None)
+    if rate is not None and layer is not None:
+        layer.rate = model.dropout_rate = rate
 
 
 def _as_sum(loss: keras.losses.Loss) -> keras.losses.Loss:

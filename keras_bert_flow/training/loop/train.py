@@ -8,7 +8,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +20,7 @@ from keras_bert_flow.training.loop.callbacks import UserCallbacks
 from keras_bert_flow.training.loop.signals import stop_requests
 from keras_bert_flow.training.loop.steps import StepFollower, Stretch
 from keras_bert_flow.training.loop.tensorboard import EventFile
+from keras_bert_flow.training.loop.time_limit import TimeLimit
 from keras_bert_flow.training.optimizers.guard import NotFiniteError, check_steps
 from keras_bert_flow.training.state.checkpoints import Checkpoints
 from keras_bert_flow.training.state.logs import append_log, rewind_log
@@ -77,6 +78,7 @@ def train(
     tensorboard: bool = False,
     on_begin: Callable[[], None] = lambda: None,
     cluster: Cluster = SINGLE,
+    limit: TimeLimit | None = None,
 ) -> float:
     """Train a compiled model from the newest checkpoint to the last step, or until a callback ends the run.
 
@@ -96,6 +98,7 @@ def train(
         tensorboard: write a TensorBoard event file next to log.jsonl.
         on_begin: called once log.jsonl has no lines of steps that will be repeated.
         cluster: the devices and processes of the run.
+        limit: ends the run in time, with fewer steps.
     Returns:
         Seconds of training and evaluation, including those before a restart.
     Raises:
@@ -113,6 +116,9 @@ def train(
     events = EventFile(folder) if tensorboard else None
     on_begin()
     elapsed_seconds, has_ended = progress.get("elapsed_seconds", 0.0), progress.get("has_ended", False)
+    if limit is not None:
+        limit.resume(progress.get("last_step", borders.total_steps))
+        borders = replace(borders, total_steps=limit.last_step)
     if stretch.start == borders.total_steps or has_ended:
         return elapsed_seconds
     users = UserCallbacks(callbacks, model, borders.count(borders.total_steps))
@@ -127,19 +133,28 @@ def train(
             started_at = time.perf_counter()
             users.begin_epoch(epoch)
             end = borders.next_after(max(stretch.start, stretch.step - 1))  # the borders may have changed
+            if limit is not None:
+                end = min(end, limit.next_measurement(stretch.step))
             _fit(model, make_dataset, stretch, end, users, stop_requested.is_set, batches_per_step, cluster)
             speed = _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
             line = {"step": stretch.step} | stretch.logs | check_steps(model.optimizer) | speed
             _check_finite(line)
+            if limit is not None and stretch.step == end:
+                limit.correct(end, elapsed_seconds + time.perf_counter() - started_at)
+                borders = replace(borders, total_steps=limit.last_step)
             try:
                 if stretch.step < end and not stretch.has_ended:
                     raise _StopRequest
                 if borders.is_due(end, borders.evaluate_every_steps) or stretch.has_ended:
+                    evaluation_at = time.perf_counter()
                     line |= evaluate(lambda batches: _until(is_stopped, batches))
                     _check_finite(line)
+                    if limit is not None:
+                        limit.note_evaluation(time.perf_counter() - evaluation_at)
             except _StopRequest:
                 elapsed_seconds += time.perf_counter() - started_at
                 progress = {"elapsed_seconds": elapsed_seconds, "stretch": stretch.as_json()}
+                progress |= {"last_step": borders.total_steps} if limit is not None else {}
                 _save_and_stop(model, checkpoints, stretch.step, progress, users, cluster)
             elapsed_seconds += time.perf_counter() - started_at
             line["elapsed_seconds"] = round(elapsed_seconds, 2)
@@ -151,6 +166,7 @@ def train(
             epoch, stretch = epoch + 1, Stretch(stretch.step, stretch.step)
             is_last = has_ended or stretch.start == borders.total_steps
             progress = {"elapsed_seconds": elapsed_seconds, "has_ended": has_ended}
+            progress |= {"last_step": borders.total_steps} if limit is not None else {}
             if not is_last and is_stopped():
                 _save_and_stop(model, checkpoints, stretch.start, progress, users, cluster)
             if borders.is_due(stretch.start, borders.checkpoint_every_steps) or is_last:

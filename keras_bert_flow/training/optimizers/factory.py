@@ -7,7 +7,7 @@ from keras_bert_flow.training.optimizers.bert_adam import BertAdam
 from keras_bert_flow.training.optimizers.guard import GuardedOptimizer
 from keras_bert_flow.training.optimizers.lamb import Lamb
 from keras_bert_flow.training.optimizers.muon import Muon
-from keras_bert_flow.training.optimizers.schedules import LINEAR, AccumulatedSteps, WarmupDecay
+from keras_bert_flow.training.optimizers.schedules import LINEAR, AccumulatedSteps, PacedSteps, WarmupDecay
 
 ADAMW, BERT_ADAM, LAMB, MUON = "adamw", "bert_adam", "lamb", "muon"
 
@@ -84,8 +84,9 @@ def make_guarded_optimizer(*arguments: Any, accumulate_batches=1, max_skipped_st
         options: of `make_optimizer`.
     """
     scales_loss = precision == "mixed_float16"
+    paced = next((argument for argument in arguments if isinstance(argument, PacedSteps)), None)
     if scales_loss or max_skipped_steps:
         inner = make_optimizer(*arguments, **options)
-        return GuardedOptimizer(inner, max_skipped_steps, accumulate_batches, scales_loss)
+        return GuardedOptimizer(inner, max_skipped_steps, accumulate_batches, scales_loss, paced)
     options["accumulate_batches"] = accumulate_batches
-    return GuardedOptimizer(make_optimizer(*arguments, **options))
+    return GuardedOptimizer(make_optimizer(*arguments, **options), paced=paced)

@@ -36,17 +36,26 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         scales_loss: multiply the loss by a scale, so that gradients do not underflow in float16. The scale is halved at
             each step with non-finite gradients, which is no error while it is above 1, and doubled after 2,000 finite
             steps.
+        paced: the schedule of the inner optimizer, if it is one whose pace may change; its variables are kept here.
     Source of the scale: Micikevicius et al. 2018, section 3.2, arXiv:1710.03740; the factors are those of Keras.
     """
 
     def __init__(
-        self, inner_optimizer, max_skipped_steps=0, accumulate_batches=1, scales_loss=False, name="guard", **kwargs
+        self,
+        inner_optimizer,
+        max_skipped_steps=0,
+        accumulate_batches=1,
+        scales_loss=False,
+        paced=None,
+        name="guard",
+        **kwargs,
     ):
         super().__init__(learning_rate=0.0, name=name, **kwargs)
         self.inner_optimizer = inner_optimizer
         self.max_skipped_steps = max_skipped_steps
         self.accumulate_batches = accumulate_batches
         self.scales_loss = scales_loss
+        self.paced = paced
         self.leaves_out = scales_loss or max_skipped_steps > 0
         own = inner_optimizer.gradient_accumulation_steps or 1
         if self.leaves_out and own > 1:
@@ -69,6 +78,8 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
             self._steps_at_scale = self._add_number("steps_at_scale")
         if self.leaves_out and self.accumulate_batches > 1:
             self._sums = self.add_optimizer_variables(variables, "sum")
+        if self.paced is not None:
+            self.paced.build(self._add_number)
         self.inner_optimizer.build(variables)
         super().build(variables)
 
@@ -201,6 +212,8 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
             variable.assign(ops.zeros_like(variable.value))
         if self.scales_loss:
             self._scale.assign(INITIAL_SCALE)
+        if self.paced is not None:
+            self.paced.set_pace(0, 0, 1)
 
     def get_config(self):
         names = ("name", "max_skipped_steps", "accumulate_batches", "scales_loss")

@@ -3,7 +3,10 @@
 import math
 
 import keras
+import numpy as np
 from keras import ops
+
+from keras_bert_flow.backends.values import read_variable
 
 LINEAR, COSINE, TRAPEZOID, CONSTANT = DECAYS = "linear", "cosine", "trapezoid", "constant"
 LAST_SHARE = 0.2  # share of the steps in which a trapezoid decays: Hägele et al. 2024, section 4
@@ -58,6 +61,55 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self):
         names = ("peak", "warmup_steps", "total_steps", "decay", "decay_from")
         return {name: getattr(self, name) for name in names}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class PacedSteps(keras.optimizers.schedules.LearningRateSchedule):
+    """Learning rate schedule in which a step may count for several, for a run that has to end in time.
+
+    The place in the schedule is begun_place + pace * (step - begun_step). These three are variables of the optimizer,
+    so that a compiled step follows them and a checkpoint holds them.
+
+    Args:
+        schedule: of places.
+    """
+
+    def __init__(self, schedule):
+        self.schedule = schedule
+        self._numbers = None
+
+    def build(self, add_number):
+        """Create the variables; `add_number` of an optimizer takes a name, a dtype and an initializer."""
+        ones = keras.initializers.Constant(1.0)
+        self._numbers = [
+            add_number("begun_step", "float32", "zeros"),
+            add_number("begun_place", "float32", "zeros"),
+            add_number("pace", "float32", ones),
+        ]
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        if self._numbers is None:
+            return self.schedule(step)
+        begun_step, begun_place, pace = self._numbers
+        return self.schedule(begun_place + pace * (step - begun_step))
+
+    def find_place(self, step):
+        """Return the place of a step."""
+        begun_step, begun_place, pace = (float(np.asarray(read_variable(number))) for number in self._numbers)
+        return begun_place + pace * (step - begun_step)
+
+    def set_pace(self, step, place, pace):
+        """Let steps count for `pace` from a step on, which is at a place."""
+        for number, value in zip(self._numbers, (step, place, pace), strict=True):
+            number.assign(float(value))
+
+    def get_config(self):
+        return {"schedule": keras.saving.serialize_keras_object(self.schedule)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config["schedule"]))
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

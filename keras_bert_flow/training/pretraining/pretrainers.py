@@ -14,7 +14,7 @@ from keras_bert_flow.text.objectives.registry import DEFAULT
 from keras_bert_flow.training.loop.finite_means import keep_metrics_finite
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.layer_rates import find_rate_factors
-from keras_bert_flow.training.optimizers.schedules import WarmupDecay
+from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
 from keras_bert_flow.training.pretraining.objective_fit import check_objective
 
 
@@ -38,6 +38,7 @@ def compile_pretrainer(model: ModelWithHead, config: PipelineConfig, cluster: Cl
     schedule = WarmupDecay(
         settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
     )
+    schedule = schedule if settings.minutes is None else PacedSteps(schedule)
     slower = (settings.token_embedding_learning_rate or settings.learning_rate) / settings.learning_rate
     max_skipped_steps = settings.max_skipped_steps if settings.non_finite == "skip" else 0
     optimizer = make_guarded_optimizer(

@@ -11,12 +11,14 @@ import keras
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.adapters import check_whole
+from keras_bert_flow.conversion.model_card import Card
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.input_states import InputStates
 from keras_bert_flow.models.with_head import ModelWithHead
+from keras_bert_flow.progress import stage_seconds
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.masking import count_masks
@@ -24,6 +26,7 @@ from keras_bert_flow.text.objectives.objective import Objective
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.tokenizers.files import copy_tokenizer, find_tokenizer_file
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.training.loop.time_limit import TimeLimit
 from keras_bert_flow.training.loop.tracker import Tracker
 from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.precision import arithmetic, seed_everything
@@ -42,6 +45,7 @@ from keras_bert_flow.training.state.logs import read_log
 _logger = logging.getLogger(__name__)
 
 CHECKPOINTS, BEST = "checkpoints", "best"
+INITIAL = "initial"  # the model before the first step, where its token embeddings are not random
 EARLIER = "earlier"  # key in the manifest: other settings of earlier steps
 Report = Callable[[Mapping[str, Any]], None]
 
@@ -127,6 +131,11 @@ def publish_run(
         described = PretrainingRecords(records, sequence_length=length)
         _check_fit(config, described)
         cluster = join_cluster(config, described.manifest.config["vocabulary_size"], callbacks)
+        if config.pretraining.minutes is not None and cluster.processes > 1:
+            raise ValueError(
+                "`pretraining.minutes` must go with one process, as each measures its own speed. Received: "
+                f"{cluster.processes} processes. Leave it out, and choose total_steps."
+            )
 
     def build(work: Path, folder: Path) -> Contents:
         vocabulary = recipe.source and find_tokenizer_file(recipe.source)
@@ -162,6 +171,8 @@ def _build(run: Run) -> Contents:
         model = run.recipe.make_model(run.training)
         if not done and run.recipe.is_new:
             set_initial_tokens(model, run.training, settings, config.seed)
+            if settings.token_embeddings != "random" and cluster.is_first:
+                _save_directory(run, model.find_published(), run.work / INITIAL, None)
     facts = config.model_dump(mode="json", include={*run.recipe.facts})
     best = BestCheckpoint(
         folder / BEST,
@@ -186,8 +197,11 @@ def _build(run: Run) -> Contents:
 def _save(run: Run, model: ModelWithHead, metrics: Mapping[str, Any]) -> None:
     (run.work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     card = describe_run(run.config, run.training.manifest, metrics)
-    cased = run.training.manifest.config["cased"]
-    folder, tokenizer = run.work / "model", find_tokenizer_file(run.records)
+    _save_directory(run, model, run.work / "model", card)
+
+
+def _save_directory(run: Run, model: ModelWithHead, folder: Path, card: Card | None) -> None:
+    cased, tokenizer = run.training.manifest.config["cased"], find_tokenizer_file(run.records)
     is_vocabulary = tokenizer.name == VOCABULARY_FILE
     if not is_vocabulary:
         folder.mkdir(exist_ok=True)
@@ -225,6 +239,9 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint, trac
         if cluster.is_first and (remark := watch.see(line)):
             _logger.warning("%s", remark)
 
+    limit = None
+    if settings.minutes is not None:
+        limit = TimeLimit(stage_seconds(settings.minutes), settings.total_steps, model.optimizer.paced)
     tokens_per_step = settings.batch_size * training.sequence_length
     masks = len(training[0]["masked_lm_ids"])
     if settings.masked_fraction is not None:
@@ -262,9 +279,15 @@ def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint, trac
         tensorboard=settings.tensorboard,
         on_begin=tracker.start,
         cluster=cluster,
+        limit=limit,
     )
     last = (read_log(run.folder) or [{"step": settings.total_steps}])[-1]  # only the first process has the whole log
     steps = last["step"]
+    if limit is not None and steps < settings.total_steps:
+        _logger.warning(
+            "`pretraining.minutes`: %s of %s steps fitted into %g minutes.",
+            *(f"{steps:,}", f"{settings.total_steps:,}", settings.minutes),
+        )
     cluster.wait()  # until the first process has saved
     chosen = {"published_step": best.restore(model) or steps} if settings.publish == "best" else {}
     cluster.wait()
