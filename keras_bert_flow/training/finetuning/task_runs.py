@@ -220,7 +220,7 @@ class TaskRuns:
                 best.offer(model, model.optimizer.steps, -scores[self._field])
             return scores
 
-        limit = most_seconds and TimeLimit(most_seconds, total_steps, model.optimizer.paced)
+        limit = None if most_seconds is None else TimeLimit(most_seconds, total_steps, model.optimizer.paced)
         seconds = train(
             model,
             lambda step: read_batches(batches, step),
