@@ -71,10 +71,10 @@ def init(
         dev_files = {} if dev is None else {"dev": (dev, as_drafted.read(dev))}
         dev_files |= test_files
         budget = choose_budget(minutes, look, drafted, examples, measure_rate())
-        train, measured, *others = [*(parts or (task, dev)), *(file for file, _ in test_files.values())]
+        train, *measured = [*map(str, parts or (task, dev)), *(str(file) for file, _ in test_files.values())]
         draft = Draft(
-            name or output.stem, text, str(train), str(measured), minutes, _choose_backend(), look, drafted, examples,
-            budget, tuple(map(str, others)),
+            name or output.stem, text, train, measured[0], minutes, _choose_backend(), look, drafted, examples, budget,
+            tuple(measured[1:]),
         )  # fmt: skip
         content = write_draft(draft, str(output))
         remarks = [*list_remarks(learnt, drafted.settings, task, rows, dev_files), *unread]

@@ -203,7 +203,7 @@ def _finetuning(draft: Draft, _: str) -> list[str]:
     budget, lines = draft.budget, ["finetuning:"]
     if draft.task.kind in POOLED:
         lines += [
-            "  pooling: mean  # [CLS] has no part in pre-training without pairs; transformers has heads of cls alone",
+            "  pooling: cls  # as in transformers, which reads the published model; mean may score a little more",
             "  head_start: probe",
         ]
     if draft.task.kind == "classification":

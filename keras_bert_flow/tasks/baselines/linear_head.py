@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import log_expit, log_softmax, logsumexp
@@ -186,7 +187,7 @@ def _sum_losses(kind: str, logits: np.ndarray, labels: np.ndarray) -> float:
     return np.sum((logits[:, 0] - labels) ** 2)
 
 
-def _fit_classes(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: float) -> Head:
+def _fit_classes(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: Any) -> Head:
     counts = np.bincount(labels, minlength=outputs)
     seen = np.flatnonzero(counts)
     kernel, bias = np.zeros((vectors.shape[1], outputs)), np.zeros(outputs)
@@ -200,7 +201,7 @@ def _fit_classes(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength
     return kernel, bias
 
 
-def _fit_labels(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: float) -> Head:
+def _fit_labels(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: Any) -> Head:
     kernel, bias = np.zeros((vectors.shape[1], outputs)), np.zeros(outputs)
     for place, marks in enumerate(labels.T > 0):
         if marks.all() or not marks.any():
@@ -211,7 +212,7 @@ def _fit_labels(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength:
     return kernel, bias
 
 
-def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: float) -> Head:
+def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: Any) -> Head:
     model = Ridge(alpha=1 / strength, solver="cholesky").fit(vectors, labels.astype(np.float64))
     return model.coef_[:, None], np.array([model.intercept_])
 

@@ -1,6 +1,7 @@
 """Learning rate schedules with warm-up and decay."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -76,7 +77,7 @@ class PacedSteps(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, schedule):
         self.schedule = schedule
-        self._numbers = None
+        self._numbers: list[Any] = []  # none until it is built
 
     def build(self, add_number):
         """Create the variables; `add_number` of an optimizer takes a name, a dtype and an initializer."""
@@ -89,7 +90,7 @@ class PacedSteps(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
-        if self._numbers is None:
+        if not self._numbers:
             return self.schedule(step)
         begun_step, begun_place, pace = self._numbers
         return self.schedule(begun_place + pace * (step - begun_step))
