@@ -19,7 +19,6 @@ from keras_bert_flow.leases import close_plan, hold_key
 from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.locks import locked
 from keras_bert_flow.preflight.stages import check_label_words
-from keras_bert_flow.progress import RUN_BEGAN, STAGE_SECONDS
 from keras_bert_flow.records.manifest import check_folder, read_manifest
 from keras_bert_flow.shared_folders import make_folder
 from keras_bert_flow.stages.corpus import CORPUS, corpus_key, resolve_builtin
@@ -36,6 +35,7 @@ from keras_bert_flow.stores.manifests import fetch_manifest, is_finished
 from keras_bert_flow.text.corpus.rejected import check_rejected
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
+from keras_bert_flow.time_limits import RUN_BEGAN, STAGE_SECONDS
 
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
 MESSAGE = "kbf: "  # before the message of a failed command; removed here, since it is added again when printed

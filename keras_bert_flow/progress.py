@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -118,35 +117,6 @@ def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[Non
         finally:
             ended.set()
             thread.join(MEASURE_EVERY_SECONDS)
-
-
-RUN_BEGAN, STAGE_SECONDS = (
-    "KBF_RUN_BEGAN",
-    "KBF_STAGE_SECONDS",
-)  # since 1970; most of a stage
-_command_began: float | None = None
-
-
-def begin_command() -> None:
-    """Note that this process is a command of `kbf`, whose time counts from the start of the process."""
-    global _command_began
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):  # not Linux
-        age = 0.0
-    _command_began = time.monotonic() - age
-
-
-def command_seconds() -> float:
-    """Return for how long the command has run, the loading of libraries included; 0.0 in a program of a user's."""
-    return 0.0 if _command_began is None else time.monotonic() - _command_began
-
-
-def stage_seconds(minutes: float) -> float:
-    """Return how much longer a stage may take that has so many minutes, fewer if the run that it is of says so."""
-    allowed = float(os.environ.get(STAGE_SECONDS, "inf"))
-    return min(60 * minutes, allowed) - command_seconds()
 
 
 def is_told() -> bool:

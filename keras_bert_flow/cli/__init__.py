@@ -17,6 +17,7 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.cli.mistakes import explain
 from keras_bert_flow.interrupts import handling_signals, leave, leave_at_once
 from keras_bert_flow.own_packages import check_packages, child_environment
+from keras_bert_flow.time_limits import timing_command
 
 # file of this room → its commands, in the order in which the help lists them
 COMMANDS = {
@@ -77,7 +78,8 @@ def _run() -> None:
         _check_working_directory()
         check_packages()
         app = load_commands(sys.argv[1:])
-        status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
+        with timing_command():
+            status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
     except typer.Abort:
         status = exit_status.INTERRUPTED
     except Exception as error:

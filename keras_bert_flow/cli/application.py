@@ -11,7 +11,6 @@ from typer.models import OptionInfo
 
 from keras_bert_flow.cli.inputs import settle_paths
 from keras_bert_flow.leases import holding_inputs
-from keras_bert_flow.progress import begin_command
 from keras_bert_flow.terminal import EscapingFormatter, show
 from keras_bert_flow.versions import describe_versions
 
@@ -75,7 +74,6 @@ def set_up(
     ] = False,
 ) -> None:
     """From raw text to an evaluated BERT, on whichever Keras backend you run."""
-    begin_command()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's remarks on the machine
     handler = logging.StreamHandler()
     handler.setFormatter(EscapingFormatter("%(message)s"))

@@ -8,8 +8,8 @@ import pytest
 from flows.stages import LEAST_STAGE_SECONDS, RunClock, StageRun
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.progress import RUN_BEGAN, STAGE_SECONDS, stage_seconds
 from keras_bert_flow.stages.registry import STAGES
+from keras_bert_flow.time_limits import RUN_BEGAN, STAGE_SECONDS, stage_seconds
 
 OWN = {"pretraining": {"minutes": 4.0}, "finetuning": {"minutes": 2.0}}
 

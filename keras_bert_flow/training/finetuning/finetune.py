@@ -19,11 +19,11 @@ from keras_bert_flow.input_states import hold
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.precision_choice import resolve_precision
-from keras_bert_flow.progress import stage_seconds
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.stages.digests import folder_digest
 from keras_bert_flow.stages.finetuning import finetuning_key
 from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.time_limits import stage_seconds
 from keras_bert_flow.training.finetuning.grid import search_grid
 from keras_bert_flow.training.finetuning.label_counts import train_label_counts
 from keras_bert_flow.training.finetuning.random_weights import with_random_training

@@ -18,7 +18,6 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.input_states import InputStates
 from keras_bert_flow.models.with_head import ModelWithHead
-from keras_bert_flow.progress import stage_seconds
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.text.masking import count_masks
@@ -26,6 +25,7 @@ from keras_bert_flow.text.objectives.objective import Objective
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.tokenizers.files import copy_tokenizer, find_tokenizer_file
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.time_limits import stage_seconds
 from keras_bert_flow.training.loop.time_limit import TimeLimit
 from keras_bert_flow.training.loop.tracker import Tracker
 from keras_bert_flow.training.loop.train import Borders, train
