@@ -44,7 +44,8 @@ def check_source(x: Any, y: Any, sample_weight: Any, check: Callable[[Any, Any, 
         return _CheckedDataset(x, look)
     module = type(x).__module__.partition(".")[0]
     if module == "tensorflow" and hasattr(x, "element_spec"):
-        return _check_tensorflow(x, look)
+        # A distributed dataset cannot be mapped; its batches were made on the host by whoever distributes them.
+        return _check_tensorflow(x, look) if hasattr(x, "map") else x
     if module == "torch" and hasattr(x, "collate_fn"):
         collate, loader = x.collate_fn, copy.copy(x)
         loader.collate_fn = lambda rows: look(collate(rows))

@@ -1,5 +1,7 @@
 """Losses of an evaluation are means over rows and tokens; ids and labels that do not exist are errors."""
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
@@ -129,6 +131,22 @@ def test_a_label_of_no_weight_does_not_hide_the_next():
     weights = {name: np.array([0.0, *np.ones(len(values) - 1)]) for name, values in labels.items()}
     with pytest.raises(ValueError, match=r"end labels must be .* Received: 8 in row 1"):
         model.evaluate(make_task_inputs("question_answering"), labels, sample_weight=weights)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow distributes datasets")
+def test_distributed_datasets_are_trained_on():
+    tensorflow = importlib.import_module("tensorflow")
+    x, labels = make_task_inputs("classification"), make_task_labels("classification")
+    strategy = tensorflow.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        model = make_task_model("classification")
+        model.compile()
+    batches = strategy.distribute_datasets_from_function(
+        lambda _: tensorflow.data.Dataset.from_tensors((x, labels)).repeat()
+    )
+    before = model.get_weights()[0]
+    model.fit(batches, steps_per_epoch=2, verbose=0)
+    assert not np.array_equal(model.get_weights()[0], before)
 
 
 @pytest.mark.parametrize("label", [3, -1, -100])
