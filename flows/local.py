@@ -31,10 +31,10 @@ from flows.settling import settle_config
 from flows.stages import IS_THERE, StageError
 from keras_bert_flow import exit_status
 from keras_bert_flow.artifacts import removed_on_leaving, write_atomically
+from keras_bert_flow.command_time import RUN_BEGAN, command_seconds
 from keras_bert_flow.interrupts import handling_signals
 from keras_bert_flow.os_errors import explain_os_error
 from keras_bert_flow.progress import working
-from keras_bert_flow.time_limits import RUN_BEGAN, command_seconds
 
 PIPELINE, MATRIX = "flows.pipeline:bert_pipeline", "flows.matrix:bert_matrix"
 FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow first waits for the grace period of its stage

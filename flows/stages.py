@@ -14,6 +14,7 @@ from pathlib import Path
 from flows.child import run_child
 from flows.settling import local_runs, write_config
 from keras_bert_flow import exit_status
+from keras_bert_flow.command_time import RUN_BEGAN, STAGE_SECONDS
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.leases import close_plan, hold_key
 from keras_bert_flow.local_paths import find_address, name_path
@@ -35,7 +36,6 @@ from keras_bert_flow.stores.manifests import fetch_manifest, is_finished
 from keras_bert_flow.text.corpus.rejected import check_rejected
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
-from keras_bert_flow.time_limits import RUN_BEGAN, STAGE_SECONDS
 
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
 MESSAGE = "kbf: "  # before the message of a failed command; removed here, since it is added again when printed
@@ -120,7 +120,7 @@ def make_all(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Path:
     Returns:
         The folder of the report.
     """
-    make = RunClock(config).limit(make)
+    make = in_time(config, make)
     config = make_builtin(config, make)
     records = make_records(config, make)
     if config.finetuning.label_words:
@@ -130,30 +130,24 @@ def make_all(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Path:
     return make(evaluation_stage(config, finetuned, phases, records[-1]))
 
 
-class RunClock:
-    """The time of a run with `minutes`: what is left of it when pre-training or fine-tuning begins."""
+def in_time(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Callable[[StageRun], Path]:
+    """Return `make`, which in a run with `minutes` tells pre-training and fine-tuning what is left of them."""
+    own = {PRETRAINING.name: config.pretraining.minutes, FINETUNING.name: config.finetuning.minutes}
+    minutes = config.minutes
+    if minutes is None:
+        return make
+    began = float(os.environ.get(RUN_BEGAN) or time.time())
+    ends = began + 60 * (minutes - min(1.0, EVALUATION_SHARE * minutes))
 
-    def __init__(self, config: PipelineConfig):
-        self._config = config
-        self._began = float(os.environ.get(RUN_BEGAN) or time.time())
+    def make_in_time(stage: StageRun) -> Path:
+        share = own.get(stage.name)
+        if share is None:
+            return make(stage)
+        later = (own[FINETUNING.name] or 0.0) if stage.name == PRETRAINING.name else 0.0
+        seconds = max(LEAST_STAGE_SECONDS, (ends - time.time()) * share / (share + later))
+        return make(replace(stage, environment={**stage.environment, STAGE_SECONDS: f"{seconds:.0f}"}))
 
-    def limit(self, make: Callable[[StageRun], Path]) -> Callable[[StageRun], Path]:
-        """Return `make`, which tells the stages that can be shortened how long they may take."""
-        minutes = self._config.minutes
-        own = {PRETRAINING.name: self._config.pretraining.minutes, FINETUNING.name: self._config.finetuning.minutes}
-        if minutes is None:
-            return make
-
-        def make_in_time(stage: StageRun) -> Path:
-            share = own.get(stage.name)
-            if share is None:
-                return make(stage)
-            later = own[FINETUNING.name] or 0.0 if stage.name == PRETRAINING.name else 0.0
-            left = 60 * minutes - (time.time() - self._began) - 60 * min(1.0, EVALUATION_SHARE * minutes)
-            seconds = max(LEAST_STAGE_SECONDS, left * share / (share + later))
-            return make(replace(stage, environment={**stage.environment, STAGE_SECONDS: f"{seconds:.0f}"}))
-
-        return make_in_time
+    return make_in_time
 
 
 def make_records(config: PipelineConfig, make: Callable[[StageRun], Path]) -> list[Path]:

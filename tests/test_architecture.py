@@ -33,7 +33,7 @@ ALLOWED = {
     "distribution": "config data backends layers models keras numpy jax tensorflow torch",
     "training": (
         "config exit_status artifacts input_states interrupts json_documents outputs stages local_paths "
-        "own_packages precision_choice time_limits data backends models distribution conversion layers markdown "
+        "own_packages precision_choice command_time data backends models distribution conversion layers markdown "
         "stores tasks text records keras numpy scipy safetensors"
     ),
     "tasks": "by_name text pydantic json_documents local_paths outputs numpy sklearn scipy threadpoolctl",
@@ -71,7 +71,7 @@ ALLOWED = {
     # Each of the two where the file of its logger is loaded.
     "tracking": "artifacts exit_status local_paths locks terminal mlflow wandb",
     "progress": "terminal rich",
-    "time_limits": "",
+    "command_time": "",
     "job_progress": "interrupts",
     "markdown": "terminal",
     "exit_status": "",

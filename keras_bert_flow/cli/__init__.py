@@ -15,9 +15,9 @@ import typer
 
 from keras_bert_flow import exit_status
 from keras_bert_flow.cli.mistakes import explain
+from keras_bert_flow.command_time import timing_command
 from keras_bert_flow.interrupts import handling_signals, leave, leave_at_once
 from keras_bert_flow.own_packages import check_packages, child_environment
-from keras_bert_flow.time_limits import timing_command
 
 # file of this room → its commands, in the order in which the help lists them
 COMMANDS = {

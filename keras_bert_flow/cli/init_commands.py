@@ -66,7 +66,7 @@ def init(
         learnt = as_drafted.learn(rows)
         dev = dev or find_beside(task)
         parts = None if dev else name_parts(task, output, rows, with_test=test is None)
-        test_files, unread = _read_test(test, task, dev, as_drafted)
+        test_files, unread = read_test(test, task, dev, as_drafted)
         examples = count_rows(task, header)
         dev_files = {} if dev is None else {"dev": (dev, as_drafted.read(dev))}
         dev_files |= test_files
@@ -97,7 +97,7 @@ def init(
     say_next("run", output, "--plan")
 
 
-def _read_test(test: Path | None, train: Path, dev: Path | None, task: Any) -> tuple[dict[str, tuple], list[str]]:
+def read_test(test: Path | None, train: Path, dev: Path | None, task: Any) -> tuple[dict[str, tuple], list[str]]:
     """Return `test` → the file of that table and its rows, and remarks; one that has no labels is not used if found."""
     from keras_bert_flow.drafting.task import TEST_NAMES, find_beside
 

@@ -22,6 +22,7 @@ LENGTHS = (32, 64, 128, 256)
 PIECES_PER_WORD, PIECES_PER_CHARACTER = 1.4, 1.0
 MOST_EPOCHS, LEAST_EPOCHS = 10, 4
 PATIENCE_EPOCHS = 3
+STARTS = 3
 BYTES_PER_TOKEN = 4.0
 # (upper limit of the bytes of text, number of pieces of the vocabulary)
 VOCABULARIES = ((10e6, 4000), (100e6, 8000), (1e9, 16000), (float("inf"), 30522))
@@ -122,13 +123,13 @@ def choose_length(task: DraftedTask, has_spaces: bool) -> int:
 def _divide(rows: float, examples: int) -> tuple[int, tuple[int, ...], int | None]:
     """Return epochs, seeds and a limit on examples such that all runs together train on at most `rows` rows.
 
-    Each seed is run from pre-trained and from random weights, for as many epochs.
+    Each seed is run from pre-trained and random weights and from the initial embeddings, for as many epochs.
     """
     for seeds in ((1, 2, 3), (1, 2)):
-        epochs = int(rows / (2 * len(seeds) * examples))
+        epochs = int(rows / (STARTS * len(seeds) * examples))
         if epochs >= LEAST_EPOCHS:
             return min(MOST_EPOCHS, epochs), seeds, None
-    return LEAST_EPOCHS, (1, 2), max(100, int(rows / (4 * LEAST_EPOCHS)))
+    return LEAST_EPOCHS, (1, 2), max(100, int(rows / (STARTS * 2 * LEAST_EPOCHS)))
 
 
 def _count_parameters(layers: int, width: int, inner: int, pieces: int) -> int:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from keras_bert_flow.cli.init_commands import read_test
 from keras_bert_flow.drafting.splitting import name_parts, split_table
 from keras_bert_flow.tasks.core.repeats import count_repeats
 from keras_bert_flow.tasks.registry import make_task
@@ -62,3 +63,22 @@ def test_too_few_texts_are_refused(tmp_path):
     with pytest.raises(ValueError, match="at least 20 different texts. Received: .*, with 19 in 100 rows. Give --dev"):
         split_table(table, parts, True, make_task("classification").read(table))
     assert not any(part.exists() for part in parts)
+
+
+def test_a_test_table_is_given_or_found_if_it_has_labels(tmp_path):
+    task, (train, dev, test, own) = (
+        make_task("classification"),
+        (tmp_path / f"{n}.tsv" for n in ("train", "dev", "test", "own")),
+    )
+    for path in (train, dev, own):
+        write_rows(path, [("text 1", "a"), ("text 2", "b")])
+    assert read_test(None, train, dev, task) == ({}, [])
+    test.write_text("text\nwithout a label\n")
+    found, (remark,) = read_test(None, train, dev, task)
+    assert found == {} and remark.startswith(f"{test} is not used as a test table: ")
+    with pytest.raises(ValueError, match="test.tsv, row 1"):
+        read_test(test, train, dev, task)
+    write_rows(test, [("text 3", "a")])
+    assert read_test(None, train, dev, task) == ({"test": (test, task.read(test))}, [])
+    assert read_test(None, train, test, task) == read_test(None, train, None, task) == ({}, [])
+    assert read_test(own, train, dev, task)[0]["test"][0] == own

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_bert_flow.command_time import stage_seconds
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_files import read_json
@@ -22,13 +23,13 @@ from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.stages.digests import folder_digest
 from keras_bert_flow.stages.finetuning import finetuning_key
+from keras_bert_flow.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
-from keras_bert_flow.time_limits import stage_seconds
 from keras_bert_flow.training.finetuning.grid import search_grid
 from keras_bert_flow.training.finetuning.label_counts import train_label_counts
 from keras_bert_flow.training.finetuning.random_weights import with_random_training
 from keras_bert_flow.training.finetuning.task_data import TaskData, read_task_data, write_unreachable
-from keras_bert_flow.training.finetuning.task_runs import INITIAL, PRETRAINED, RANDOM, RUN_FILE, TaskRuns
+from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, RUN_FILE, TaskRuns
 from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 from keras_bert_flow.training.finetuning.trained_part import check_trained_part
 from keras_bert_flow.training.finetuning.word_score import score_word_baseline

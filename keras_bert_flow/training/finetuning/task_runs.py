@@ -43,7 +43,7 @@ from keras_bert_flow.training.state.checkpoints import Checkpoints
 from keras_bert_flow.training.state.identity import finetuning_identity, list_changes
 from keras_bert_flow.training.state.logs import read_log
 
-PRETRAINED, RANDOM, INITIAL = "pretrained", "random", "initial"
+PRETRAINED, RANDOM = "pretrained", "random"
 RUN_FILE, MODEL = "run.json", "model"
 CHECKPOINTS, BEST = "checkpoints", "best"
 LOGS_A_RUN = 20

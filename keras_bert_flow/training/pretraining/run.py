@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_bert_flow.command_time import stage_seconds
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.model_card import Card
@@ -20,12 +21,12 @@ from keras_bert_flow.input_states import InputStates
 from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.stages.pretraining import INITIAL
 from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives.objective import Objective
 from keras_bert_flow.text.objectives.registry import find_objective
 from keras_bert_flow.text.tokenizers.files import copy_tokenizer, find_tokenizer_file
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
-from keras_bert_flow.time_limits import stage_seconds
 from keras_bert_flow.training.loop.time_limit import TimeLimit
 from keras_bert_flow.training.loop.tracker import Tracker
 from keras_bert_flow.training.loop.train import Borders, train
@@ -45,7 +46,6 @@ from keras_bert_flow.training.state.logs import read_log
 _logger = logging.getLogger(__name__)
 
 CHECKPOINTS, BEST = "checkpoints", "best"
-INITIAL = "initial"  # the model before the first step, where its token embeddings are not random
 EARLIER = "earlier"  # key in the manifest: other settings of earlier steps
 Report = Callable[[Mapping[str, Any]], None]
 

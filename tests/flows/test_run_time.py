@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.stages import LEAST_STAGE_SECONDS, RunClock, StageRun
+from flows.stages import LEAST_STAGE_SECONDS, StageRun, in_time
+from keras_bert_flow.command_time import RUN_BEGAN, STAGE_SECONDS, stage_seconds
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.stages.registry import STAGES
-from keras_bert_flow.time_limits import RUN_BEGAN, STAGE_SECONDS, stage_seconds
 
 OWN = {"pretraining": {"minutes": 4.0}, "finetuning": {"minutes": 2.0}}
 
@@ -23,7 +23,7 @@ def told(monkeypatch, spent, **values):
         seen[stage.name] = stage.environment.get(STAGE_SECONDS)
         return Path(stage.folder)
 
-    limited = RunClock(make_config(PipelineConfig, OWN | values, "test")).limit(make)
+    limited = in_time(make_config(PipelineConfig, OWN | values, "test"), make)
     for name in STAGES:
         limited(StageRun(name, "0" * 16, Path(name), (), {"KERAS_BACKEND": "torch"}))
     return {name: float(seconds) for name, seconds in seen.items() if seconds is not None}
