@@ -1,6 +1,8 @@
 """Base class of all models: prediction and evaluation survive threads, Ctrl-C and other exceptions."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import keras
 
@@ -27,25 +29,29 @@ class ReentrantModel(keras.Model):
         if keras.backend.backend() == "jax":
             self._loops = StatelessLoops(self)
 
+    def fit(self, *args, **kwargs):
+        with keeping_global_state():
+            return super().fit(*args, **kwargs)
+
     def predict_on_batch(self, x):
-        with keeping_grad_mode():
+        with keeping_global_state():
             return super().predict_on_batch(x) if self._loops is None else self._loops.predict_on_batch(x)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         options = {"batch_size": batch_size, "verbose": verbose, "steps": steps, "callbacks": callbacks}
-        with keeping_grad_mode():
+        with keeping_global_state():
             return super().predict(x, **options) if self._loops is None else self._loops.predict(x, **options)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         # Inside `fit` Keras passes its own argument, and the state of the training is not in the variables.
         is_inner = any(name.startswith("_") for name in kwargs)
-        with self._evaluating, keeping_grad_mode():
+        with self._evaluating, keeping_global_state():
             if self._loops is None or is_inner or not self.compiled:
                 return super().evaluate(x, y, *args, **kwargs)
             return self._loops.evaluate(x, y, *args, **kwargs)
 
     def test_on_batch(self, *args, **kwargs):
-        with self._evaluating, keeping_grad_mode():
+        with self._evaluating, keeping_global_state():
             if self._loops is None or not self.compiled:
                 return super().test_on_batch(*args, **kwargs)
             return self._loops.test_on_batch(*args, **kwargs)
@@ -55,3 +61,29 @@ class ReentrantModel(keras.Model):
             super().make_test_function(force)
         elif force or getattr(self, "test_function", None) is None:
             self.test_function = make_test_function(self)
+
+
+@contextmanager
+def keeping_global_state() -> Iterator[None]:
+    """Leave PyTorch's recording of gradients and Keras' name scopes as they were, after an exception too.
+
+    Keras' `name_scope` appends to a list of the thread, and an interrupt between that and the body of its `with` leaves
+    the entry there: the path of each variable that is created later would begin with it.
+    """
+    try:
+        with keeping_grad_mode():
+            yield
+    except BaseException:
+        close_name_scopes()
+        raise
+
+
+def close_name_scopes() -> None:
+    """Leave every name scope of this thread."""
+    with keras.name_scope("innermost") as scope:
+        pass
+    # Of Keras' own class: TensorFlow's, derived from it, can be left once only. It takes the last entry off the list,
+    # whichever that is.
+    take_last = next(kind for kind in reversed(type(scope).__mro__) if hasattr(kind, "__exit__")).__exit__
+    while keras.Variable(0.0, trainable=False, name="outermost").path != "outermost":
+        take_last(scope)

@@ -97,6 +97,7 @@ def test_calls_work_after_an_interrupt_at_any_moment(called, tmp_path, name):
         signal.signal(signal.SIGALRM, before)
     for each in called.calls:
         called.check(each)
+    assert keras.Variable(0.0, name="path").path == "path"  # else that of all later variables would begin with a scope
     if keras.backend.backend() == "torch":
         assert importlib.import_module("torch").is_grad_enabled()  # else no model of this process could be trained
     if name == "predict":
@@ -104,6 +105,28 @@ def test_calls_work_after_an_interrupt_at_any_moment(called, tmp_path, name):
         saved = kbf.TextClassifier.from_preset(tmp_path)
         for ours, theirs in zip(called.model.weights, saved.weights, strict=True):
             np.testing.assert_array_equal(read_variable(ours), read_variable(theirs))
+
+
+@pytest.mark.parametrize("name", ["fit", "predict", "predict_on_batch", "evaluate", "test_on_batch"])
+def test_an_exception_leaves_no_name_scope_open(called, monkeypatch, name):
+    """An interrupt as Keras enters one can do that, before the body of `with`."""
+
+    def fail(*_, **options):
+        keras.name_scope("left").__enter__()
+        keras.name_scope("open", override_parent="far/away").__enter__()
+        raise KeyboardInterrupt
+
+    model = make_task_model("classification")
+    model.compile()
+    kind = {"fit": "train", "evaluate": "test"}.get(name, name.split("_")[0])
+    monkeypatch.setattr(model, f"make_{kind}_function", fail)
+    if model._loops is not None:
+        monkeypatch.setattr(model._loops, "_run", fail)
+        monkeypatch.setattr(model._loops, "_call", fail)
+    x, y = make_task_inputs("classification"), make_task_labels("classification")
+    with pytest.raises(KeyboardInterrupt):
+        getattr(model, name)(x, *(() if name.startswith("predict") else (y,)))
+    assert keras.Variable(0.0, name="path").path == "path"
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="Only JAX can donate values.")
