@@ -27,6 +27,7 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_vocab_and_records_by_hand(tmp_path, corpus):
     status, printed, error = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", "--size", "150")
     assert (status, error) == (0, "")
@@ -71,6 +72,7 @@ def test_bad_lines_are_counted_and_skipped(tmp_path, corpus):
     assert counters["documents"] == 9  # the document of one sentence counts
 
 
+@pytest.mark.slow
 def test_bad_lines_are_refused_when_strict(tmp_path, corpus):
     with corpus.open("ab") as file:
         file.write(b"\n\nnot \xff UTF-8\n")
@@ -95,6 +97,7 @@ def test_bad_files_are_named_or_skipped(tmp_path, corpus):
     assert (counters["files_read"], counters["files_used"], counters["files_rejected_damaged"]) == (2, 1, 1)
 
 
+@pytest.mark.slow
 def test_vocabulary_smaller_than_the_characters(tmp_path, corpus):
     done = kbf("vocab", "--input", corpus, "--output", tmp_path / "v", "--size", "20")
     assert_refused(done, "20", "characters")
@@ -146,6 +149,7 @@ def test_public_names_load_without_a_backend():
     assert json.loads(done.stdout) == []
 
 
+@pytest.mark.slow
 def test_doctor_says_by_its_status_what_it_found(tmp_path, corpus):
     status, printed, error = kbf("doctor", corpus)
     assert (status, error) == (0, "")

@@ -213,7 +213,7 @@ def inputs(tmp_path):
     return tmp_path
 
 
-QUICK = ("corpus", "pretraining")  # most of the code; the others take seconds each for what they have besides
+QUICK = ("corpus",)  # the others take seconds each, those that import Keras many
 
 
 @pytest.mark.parametrize(

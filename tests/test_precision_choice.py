@@ -48,6 +48,7 @@ def test_accelerator_comes_before_the_processor(monkeypatch, answer, expected):
     assert choose_precision("torch") == expected
 
 
+@pytest.mark.slow
 def test_backend_without_accelerator_is_asked_in_a_process_of_its_own(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")

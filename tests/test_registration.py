@@ -57,6 +57,7 @@ def test_keras_builds_a_class_that_was_not_imported(first):
     )
 
 
+@pytest.mark.slow
 def test_import_of_a_module_leaves_its_own_classes_registered():
     run(
         "from keras_bert_flow.models.backbone import BertBackbone; import keras;"

@@ -51,6 +51,7 @@ def test_public_tables_are_told_and_planned(tmp_path, table, kind, settings):
     assert printed.startswith("Plan of mine: ") and not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_one_odd_table_is_divided_and_planned(tmp_path, corpus):
     """A .csv with quotes, line ends in cells, a label that YAML would take for a boolean, and an odd name."""
     table, output = tmp_path / "# my: table.csv", tmp_path / "a: b.yaml"
@@ -75,6 +76,7 @@ def test_one_odd_table_is_divided_and_planned(tmp_path, corpus):
     assert output.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_what_cannot_be_drafted_is_refused(tmp_path, corpus):
     output = ("--output", tmp_path / "mine.yaml")
     (tmp_path / "t.tsv").write_text("a\tb\n")

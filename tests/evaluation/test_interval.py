@@ -17,6 +17,7 @@ def test_interval_of_accuracy_is_that_of_scipy(count, share):
     assert (found["level"], found["resamples"]) == (0.95, 1000)
 
 
+@pytest.mark.slow
 def test_interval_holds_the_middle_of_what_other_examples_give():
     """Of samples of 200 whose true share is 0.7, the interval should hold 0.7 in 95 %."""
     rng = np.random.default_rng(3)

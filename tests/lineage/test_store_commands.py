@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.commands import assert_refused, kbf
 
 
@@ -39,6 +41,7 @@ def test_gc_asks_and_removes_what_it_said(store):
     assert kbf("runs", "list", store) == (0, "", f"There are no results in {store}.\n")
 
 
+@pytest.mark.slow
 def test_lineage_of_what_is_no_result(store):
     status, printed, _ = kbf("lineage", store / "finetuning" / "f1")
     assert status == 0 and printed.startswith("finetuning f1") and "\nCommands:\nkbf vocab --input TEXT" in printed

@@ -1,12 +1,11 @@
-"""Read and write examples and record files with TensorFlow, in a process of its own.
+"""Read and write examples and record files with TensorFlow.
 
-Run as `python tensorflow_records.py FOLDER`. Of FOLDER it reads `cases.json` ({case: {feature: [kind, values]}}, bytes
-as hexadecimal digits), `ours/<case>` and `ours.tfrecord`; it writes `theirs/<case>`, `theirs.tfrecord` with the same
-records, and `seen.json`: what it saw in ours.
+`main` reads of a folder `cases.json` ({case: {feature: [kind, values]}}, bytes as hexadecimal digits), `ours/<case>`
+and `ours.tfrecord`; it writes `theirs/<case>`, `theirs.tfrecord` with the same records, and `seen.json`: what it saw in
+ours.
 """
 
 import json
-import sys
 from pathlib import Path
 
 LISTS = {"int": ("int64_list", "Int64List"), "float": ("float_list", "FloatList"), "bytes": ("bytes_list", "BytesList")}
@@ -52,7 +51,3 @@ def main(folder: Path) -> None:
         for record in records:
             writer.write(record)
     (folder / "seen.json").write_text(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -38,6 +38,7 @@ def read_answer(process) -> list:
     return json.loads(process.stdout.readline())
 
 
+@pytest.mark.slow
 def test_who_writes_a_line_and_waits_gets_its_answer(folder):
     options = ("--as", "fill_mask", "--top-k", 1)
     with start("--model", folder, *options, stdin=subprocess.PIPE, bufsize=0) as process:

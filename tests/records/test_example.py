@@ -1,30 +1,8 @@
-import json
-
 import numpy as np
 import pytest
 
 from keras_bert_flow.records.example import decode_example
 from tests.oracles.examples import encode_example
-from tests.records.conftest import EXAMPLES, describe
-
-
-@pytest.mark.parametrize("case", EXAMPLES)
-def test_example_has_the_bytes_of_tensorflow(case, tensorflow_side):
-    assert encode_example(EXAMPLES[case]) == (tensorflow_side / "theirs" / case).read_bytes()
-
-
-@pytest.mark.parametrize("case", EXAMPLES)
-def test_example_of_ours_is_read_by_tensorflow(case, tensorflow_side):
-    seen = json.loads((tensorflow_side / "seen.json").read_text())["examples"][case]
-    assert seen == {name: describe(values) for name, values in EXAMPLES[case].items()}
-
-
-@pytest.mark.parametrize("case", EXAMPLES)
-def test_example_of_tensorflow_is_read_by_us(case, tensorflow_side):
-    features = decode_example((tensorflow_side / "theirs" / case).read_bytes())
-    assert {name: describe(values) for name, values in features.items()} == {
-        name: describe(values) for name, values in EXAMPLES[case].items()
-    }
 
 
 def test_example_gives_integers_floats_and_bytes_their_types():
@@ -38,11 +16,12 @@ def test_example_gives_integers_floats_and_bytes_their_types():
 
 
 def test_example_does_not_depend_on_the_order_of_features():
-    features = EXAMPLES["order"]
+    names = ["b", "a", "é", "", "aa", "B", "zz"]
+    features = {name: np.array([number]) for number, name in enumerate(names)}
     assert encode_example(dict(reversed(features.items()))) == encode_example(features)
 
 
-@pytest.mark.parametrize("record", [b"\x0a\xff", b"\xff\xff\xff", encode_example(EXAMPLES["a_record"])[:-1], b"text"])
+@pytest.mark.parametrize("record", [b"\x0a\xff", b"\xff\xff\xff", encode_example({"x": np.arange(9)})[:-1], b"text"])
 def test_example_refuses_other_bytes(record):
     with pytest.raises(ValueError, match=rf"must be a tf\.train\.Example\. Received: {len(record)} other bytes\."):
         decode_example(record)

@@ -134,6 +134,7 @@ def test_part_that_was_spoilt_is_fetched_again(put, tmp_path, trouble):
     assert (fetched / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_two_processes_fetch_a_file_once(put, tmp_path, trouble):
     folder = write_tiny_records(tmp_path / "records", train=(100, 90, 80))
     address = put(folder, "r")

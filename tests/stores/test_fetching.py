@@ -200,6 +200,7 @@ def test_names_that_lead_out_of_the_folder_are_left_out(server, put, tmp_path):
     assert not (tmp_path / "absolute").exists() and not list(fetched.parents[2].rglob("up"))
 
 
+@pytest.mark.slow
 def test_folders_that_may_not_be_looked_into_are_passed_over(put, tmp_path, trouble):
     model = write_tiny_model(tmp_path / "theirs")
     address = put(model, "hf/model")

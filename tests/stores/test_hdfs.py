@@ -162,6 +162,7 @@ def read_all(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_weights_from_hdfs_and_after_a_move_to_another_machine_are_those_of_a_disk(address, tmp_path, monkeypatch):
     records, store = write_tiny_records(tmp_path / "records"), Store(f"{address}/records")
     for path in records.iterdir():

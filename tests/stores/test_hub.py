@@ -35,6 +35,7 @@ def convert(address, to, environment, *more):
     return run("convert", address, to, "--format", "tensorflow", *more, environment=environment)
 
 
+@pytest.mark.slow
 def test_model_is_fetched_once_and_then_found_without_the_hub(hub, tmp_path):
     environment, asked = hub
     status, output, error = convert("hf://tiny/bert", tmp_path / "one", environment)

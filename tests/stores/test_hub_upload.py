@@ -112,6 +112,7 @@ def test_card_must_begin_with_its_license(tmp_path, text):
         write_license(tmp_path / "README.md", "mit")
 
 
+@pytest.mark.slow
 def test_what_the_hub_refuses_is_one_line_and_no_commit(hub, model):
     assert_refused(push(hub, model, "tiny/made", HF_TOKEN="hf_another"), "must let the token write")
     assert_refused(push(hub, model, "tiny/made", HF_ENDPOINT="http://127.0.0.1:9"), "must be taken by the Hub")

@@ -126,6 +126,7 @@ def test_killed_run_goes_on_here_or_elsewhere(is_moved, kills, records, tmp_path
     assert steps == kills[1]
 
 
+@pytest.mark.slow
 def test_result_that_could_not_be_uploaded_stays_until_it_is(records, server, trouble, monkeypatch):
     monkeypatch.setattr("keras_bert_flow.stores.store.FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
@@ -172,6 +173,7 @@ def test_other_files_are_never_touched(records, server, trouble):
     assert read_bucket(server[0])["runs/ab"] == b"mine"
 
 
+@pytest.mark.slow
 def test_what_is_refused_leaves_nothing(records, server, trouble, tmp_path):
     done = kbf("pretrain", "--records", records, "--output", OUTPUT, "--initial-model", tmp_path)
     assert_refused(done, "config.json", str(tmp_path))

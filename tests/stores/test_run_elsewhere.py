@@ -81,6 +81,7 @@ def test_another_machine_finds_every_stage_finished(config, tmp_path, monkeypatc
     assert not finetuning_stage(settled, find_pretrained(settled, records)[-1] / MODEL).is_finished()
 
 
+@pytest.mark.slow
 def test_digests_by_a_manifest_are_those_of_the_files(put, tmp_path):
     made = pretrain(make_tiny_config(), write_tiny_records(tmp_path / "records"), tmp_path / "run", lambda line: None)
     theirs = write_tiny_model(tmp_path / "theirs")

@@ -123,6 +123,7 @@ def test_repeated_keys_are_refused(tmp_path, kind):
         make_task(kind).read(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_fields_of_100_mb_are_refused(tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     (tmp_path / "a.tsv").write_bytes(b"text\tlabel\n" + b"a " * (50 << 20) + b"\tno\n")

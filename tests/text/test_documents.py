@@ -175,6 +175,7 @@ def test_two_cr_before_lf_are_one_line_end(tmp_path):
     assert read(tmp_path, b"a\r\r\nb\r\r\n\r\r\nc\r\r\n")[0] == [("a", "b"), ("c",)]
 
 
+@pytest.mark.slow
 def test_many_ends_are_read_in_linear_time_and_memory(tmp_path):
     found, counts = read(tmp_path, b"a" + b"\r" * 3_000_000 + b"b")
     assert (found, counts["lines_read"]) == ([("a",), ("b",)], 3_000_001)

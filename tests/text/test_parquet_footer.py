@@ -58,6 +58,7 @@ def test_chunks_have_the_sizes_of_pyarrow(options):
     assert read_chunks(file, "share") == []  # is within another column
 
 
+@pytest.mark.slow
 def test_cut_and_mutated_footers_are_refused_or_read():
     content, chance, refused = pack(row_group_size=500).getvalue(), random.Random(3), 0
     start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")

@@ -1,18 +1,18 @@
-"""One run of TensorFlow, in a process of its own, for all tests that compare with it."""
+"""Record files beside those of TensorFlow, where it is the backend and thus imported."""
 
-import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.records.tfrecord import write_tfrecords
+from keras_bert_flow.records.example import decode_example
+from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, write_tfrecords
 from tests.oracles import tensorflow_records
 from tests.oracles.examples import encode_example
-from tests.patience import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="imports TensorFlow")
 
 EXAMPLES = {
     "a_record": {
@@ -35,11 +35,9 @@ EXAMPLES = {
 RECORDS = (b"", b"a", b"\0" * 100, bytes(range(256)) * 300, b"last")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tensorflow_side(tmp_path_factory) -> Path:
     """Return the folder in which TensorFlow has read our files and written its own."""
-    if importlib.util.find_spec("tensorflow") is None:
-        pytest.skip("tensorflow is not installed")
     folder = tmp_path_factory.mktemp("tensorflow")
     (folder / "ours").mkdir()
     for case, features in EXAMPLES.items():
@@ -47,9 +45,7 @@ def tensorflow_side(tmp_path_factory) -> Path:
     cases = {case: {name: describe(values) for name, values in features.items()} for case, features in EXAMPLES.items()}
     (folder / "cases.json").write_text(json.dumps(cases))
     write_tfrecords(folder / "ours.tfrecord", RECORDS)
-    subprocess.run(
-        [sys.executable, tensorflow_records.__file__, folder], check=True, capture_output=True, timeout=PATIENCE_SECONDS
-    )
+    tensorflow_records.main(folder)
     return folder
 
 
@@ -60,3 +56,38 @@ def describe(values: np.ndarray) -> list:
     if values.dtype.kind == "f":
         return ["float", [str(value) for value in values.astype(np.float32).tolist()]]
     return ["int", values.astype(np.int64).tolist()]
+
+
+@pytest.mark.parametrize("case", EXAMPLES)
+def test_example_has_the_bytes_of_tensorflow(case, tensorflow_side):
+    assert encode_example(EXAMPLES[case]) == (tensorflow_side / "theirs" / case).read_bytes()
+
+
+@pytest.mark.parametrize("case", EXAMPLES)
+def test_example_of_ours_is_read_by_tensorflow(case, tensorflow_side):
+    seen = json.loads((tensorflow_side / "seen.json").read_text())["examples"][case]
+    assert seen == {name: describe(values) for name, values in EXAMPLES[case].items()}
+
+
+@pytest.mark.parametrize("case", EXAMPLES)
+def test_example_of_tensorflow_is_read_by_us(case, tensorflow_side):
+    features = decode_example((tensorflow_side / "theirs" / case).read_bytes())
+    assert {name: describe(values) for name, values in features.items()} == {
+        name: describe(values) for name, values in EXAMPLES[case].items()
+    }
+
+
+def test_tfrecord_of_ours_is_read_by_tensorflow(tensorflow_side):
+    seen = json.loads((tensorflow_side / "seen.json").read_text())["records"]
+    assert [bytes.fromhex(record) for record in seen] == list(RECORDS)
+
+
+def test_tfrecord_of_tensorflow_is_read_without_an_index(tensorflow_side):
+    path = tensorflow_side / "theirs.tfrecord"
+    assert not path.with_name(path.name + INDEX_SUFFIX).exists()
+    file = TFRecordFile(path)
+    assert [file[position] for position in range(len(file))] == list(RECORDS)
+
+
+def test_tfrecord_has_the_bytes_of_tensorflow(tensorflow_side):
+    assert (tensorflow_side / "ours.tfrecord").read_bytes() == (tensorflow_side / "theirs.tfrecord").read_bytes()
