@@ -84,6 +84,7 @@ def has_int8_products() -> bool:
 
 
 @pytest.mark.parametrize("format", [name for name in WRITTEN if find_export_format(name).has_int8])
+@pytest.mark.slow_on_tensorflow
 def test_int8_is_smaller_and_predicts_the_same(format, tmp_path):
     model = save_kind("classification", tmp_path, hidden_dim=192, intermediate_dim=512)
     done = export_model(model, tmp_path / "out", format, int8=True)

@@ -33,6 +33,7 @@ def make(kind, **options):
         pytest.param(kbf.TextEmbedder, {"pooling": "max", "normalize": False}, marks=pytest.mark.any_backend),
     ],
 )
+@pytest.mark.any_backend
 def test_heads_go_to_keras_hub(kind, options):
     ours = make(kind, **options)
     theirs = kbf.to_keras_hub(ours)
@@ -54,6 +55,7 @@ def test_masked_lm_goes_where_its_other_epsilon_is_accepted():
     assert 1e-5 < far < 1e-2  # what was accepted shows, and is small
 
 
+@pytest.mark.any_backend
 def test_models_of_keras_hub_come_here_with_their_heads():
     theirs = hub.make_theirs("bert", "TextClassifier")
     ours = kbf.from_keras_hub(theirs, labels=["no", "?", "yes"], dropout_rate=0.3)

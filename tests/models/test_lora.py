@@ -158,6 +158,7 @@ def test_weights_with_lora_load_with_and_without_it(tmp_path):
         other.load_weights(tmp_path / "lora.weights.h5")
 
 
+@pytest.mark.any_backend
 def test_quantised_model_with_lora_is_loaded_as_it_was(tmp_path):
     model = make_classifier()
     enable_everywhere(model)

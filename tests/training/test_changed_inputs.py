@@ -28,6 +28,7 @@ def swap_and_undo(path):
 
 
 @pytest.mark.parametrize("name", ["dev.tsv", "model/model.safetensors"])
+@pytest.mark.any_backend
 def test_finetuning_on_a_replaced_input_keeps_nothing(place, tmp_path, name):
     folder = tmp_path / "place"
     shutil.copytree(place, folder)
@@ -44,6 +45,7 @@ def test_finetuning_on_a_replaced_input_keeps_nothing(place, tmp_path, name):
     assert not [*tmp_path.glob(".out.work/**/step-*"), *tmp_path.glob(".out.work/**/run.json")]
 
 
+@pytest.mark.any_backend
 def test_table_that_changes_after_it_was_read_is_refused(place, tmp_path):
     """`kbf finetune` reads the tables first, and digests them once Keras is loaded."""
     folder = tmp_path / "place"
@@ -57,6 +59,7 @@ def test_table_that_changes_after_it_was_read_is_refused(place, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.any_backend
 def test_pretraining_on_replaced_records_goes_on_from_the_checkpoint_before(records, tmp_path):
     """The checkpoints of the steps before the change hold what the key names; none is written after it."""
     shutil.copytree(records, tmp_path / "records")

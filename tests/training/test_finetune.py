@@ -155,6 +155,7 @@ def test_finetune_starts_a_new_head_for_other_classes(place, finished, tmp_path)
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_finetune_goes_on_between_runs_and_a_seed_is_the_same_anywhere(place, finished):
     class Killed(BaseException):
         pass

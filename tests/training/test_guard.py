@@ -195,6 +195,7 @@ def test_run_stops_at_the_step_and_keeps_what_was_good(records, tmp_path, monkey
 
 
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.any_backend), 2])
+@pytest.mark.slow_on_tensorflow
 def test_run_skips_steps_and_counts_them(records, tmp_path, monkeypatch, parts):
     config = make_tiny_config(**STEPS, batch_size=4, accumulate_batches=parts, non_finite="skip", max_skipped_steps=2)
     damage_batches(monkeypatch, {3 * parts, 4 * parts, 7 * parts})

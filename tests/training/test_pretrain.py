@@ -68,7 +68,7 @@ FEW_MOMENTS = {"written:7": BORDERS[:3], "removed": BORDERS}
     "moments",
     [
         pytest.param(MOMENTS, marks=[pytest.mark.any_backend, pytest.mark.slow], id="all"),
-        pytest.param(FEW_MOMENTS, marks=pytest.mark.slow_on_tensorflow, id="few"),
+        pytest.param(FEW_MOMENTS, marks=pytest.mark.any_backend, id="few"),
     ],
 )
 def test_killed_runs_end_in_the_same_bits(records, finished, killer, moments):

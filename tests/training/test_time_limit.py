@@ -145,6 +145,7 @@ def test_a_run_that_is_in_time_ends_in_the_bits_of_one_without_a_limit(whole, re
     assert found.read_bytes() == expected.read_bytes()
 
 
+@pytest.mark.any_backend
 def test_a_run_that_is_stopped_goes_on_and_ends_in_time(records, tmp_path, monkeypatch, caplog):
     ticks = itertools.count()
     monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: 0.5 * next(ticks)))

@@ -55,6 +55,7 @@ def test_lowest_layers_are_frozen_to_the_bit(place, tmp_path, frozen, still):
     assert list_moved(place, output) == expected
 
 
+@pytest.mark.slow_on_tensorflow
 def test_optimizer_has_no_state_of_frozen_weights(place, tmp_path, monkeypatch):
     seen = []
     save = TaskRuns._save
@@ -69,6 +70,7 @@ def test_optimizer_has_no_state_of_frozen_weights(place, tmp_path, monkeypatch):
     assert found["peak_bytes"] > 50e6  # of a process with numpy alone
 
 
+@pytest.mark.any_backend
 def test_lora_moves_the_projections_and_the_pooler_alone(place, tmp_path):
     output = run(place, tmp_path / "out", **LORA, **ONE_RUN, layer_decay=0.5, weight_decay=0.1)
     names = load_file(place / "model" / "model.safetensors").keys()
