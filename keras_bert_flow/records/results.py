@@ -24,9 +24,9 @@ INFORMATIONAL = {
 SCORES = {"run.json", "grid.json", "grid-random.json", "label-counts.json", "metrics.json"}
 ADAPTER = "adapter_config.json"  # names the path of its base
 MEASURED_SUFFIXES = ("seconds", "_per_second", "peak_bytes")
-# The devices and machine, when it began, in how many parts, where the base of an adapter is; and what a run was made
-# from, which is in its key.
-MEASURED = {"devices", "machine", "began", "parts", "base_model_name_or_path", "identity"}
+# The devices and machine, when it began, in how many parts, where the base of an adapter is and where a run was copied
+# from; and what it was made from, which is in its key.
+MEASURED = {"devices", "machine", "began", "parts", "base_model_name_or_path", "reused_from", "identity"}
 
 
 def is_informational(path: Path) -> bool:

@@ -27,7 +27,7 @@ from keras_bert_flow.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.training.finetuning.grid import search_grid
 from keras_bert_flow.training.finetuning.label_counts import train_label_counts
-from keras_bert_flow.training.finetuning.random_weights import with_random_training
+from keras_bert_flow.training.finetuning.random_baseline import REUSED, reuse_baseline, with_random_training
 from keras_bert_flow.training.finetuning.task_data import TaskData, read_task_data, write_unreachable
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, RUN_FILE, TaskRuns
 from keras_bert_flow.training.finetuning.task_tables import fetch_tables
@@ -51,7 +51,8 @@ def finetune(
     It returns at once if the folder exists, and resumes a killed run. `<start>` is `pretrained` and, unless comparison
     is turned off, `random`: the same shape from new weights, trained until it stops improving; see
     `with_random_training`. Beside them is `initial`, if pre-training began with embeddings from counts and published
-    that model; see `find_initial`. With `finetuning.grid`, each of its points is trained first, from the first two
+    that model; see `find_initial`. Runs from random weights that another result beside the folder has are copied; see
+    `reuse_baseline`. With `finetuning.grid`, each of its points is trained first, from the first two
     starts. The best one gives the settings of the published runs, and `grid.json` and `grid-random.json` list all; see
     `search_grid`. With `finetuning.label_counts`, the model is also trained on fewer labels, and `label-counts.json`
     has the scores; see `train_label_counts`. Labels that no model can predict are counted in a warning and in
@@ -95,6 +96,8 @@ def finetune(
         settled: dict[str, PipelineConfig] = {}
         clock = StageClock(config, work, initial is not None)
         for start, settings in list_starts(config, initial is not None):
+            if start == RANDOM:
+                reuse_baseline(settings, Path(output).parent, work, make_runs(settings).identity)
             if start == INITIAL:
                 settings = settled.get(RANDOM, settings)  # what the grid chose, if there is one
             elif settings.finetuning.grid is not None:
@@ -123,8 +126,8 @@ class StageClock:
         self._minutes, self._seeds = config.finetuning.minutes, config.finetuning.seeds
         self._ends = time.monotonic() + stage_seconds(self._minutes or 0)
         self._starts, self._work = [start for start, _ in list_starts(config, has_initial)], work
-        finished = [read_json_object(file)["seconds"] for file in self._list_files() if file.is_file()]
-        self._before = sum(finished)  # in earlier processes
+        finished = [read_json_object(file) for file in self._list_files() if file.is_file()]
+        self._before = sum(run["seconds"] for run in finished if REUSED not in run)  # in earlier processes
 
     def share(self) -> float | None:
         """Return the seconds of the next run; None if there is no limit."""

@@ -60,6 +60,9 @@ class TaskRuns:
         report: called with every line of a log.
         callbacks: see `finetune`.
         key: content key of the result, for loggers.
+
+    Attributes:
+        identity: see `finetuning_identity`.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class TaskRuns:
         self._settings = config.finetuning.model_copy(update={"accumulate_batches": self._parts})
         self._config, self._model = config.model_copy(update={"finetuning": self._settings}), model
         self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
-        self._identity = finetuning_identity(self._config, model)
+        self.identity = finetuning_identity(self._config, model)
         self._field = f"dev_{data.task.main_metric}"
         self._key = key
         self._classifier: Any = None
@@ -123,7 +126,7 @@ class TaskRuns:
                     raise
                 run |= {"seconds": None, "score": None, "failure": str(error)}
             self._data.inputs.check()
-            write_atomically(folder / RUN_FILE, json.dumps(run | {"identity": self._identity}).encode())
+            write_atomically(folder / RUN_FILE, json.dumps(run | {"identity": self.identity}).encode())
         for name in (CHECKPOINTS, BEST):  # also if a previous process was killed before this
             shutil.rmtree(folder / name, ignore_errors=True)
         return _read_run(folder)
@@ -146,7 +149,7 @@ class TaskRuns:
     def _is_finished(self, folder: Path) -> bool:
         if not (folder / RUN_FILE).is_file():
             return False
-        changes = list_changes(_read_run(folder)["identity"], self._identity)
+        changes = list_changes(_read_run(folder)["identity"], self.identity)
         if changes:
             raise ValueError(
                 f"A run must go on as it began. Received: {folder} with another {changes}. "
@@ -198,7 +201,7 @@ class TaskRuns:
         most_seconds: float | None,
     ) -> dict[str, Any]:
         """Train the run, leave the classifier in the state to publish, and return its entries of `run.json`."""
-        settings, model, identity = self._settings, self._classifier, self._identity | dict(run)
+        settings, model, identity = self._settings, self._classifier, self.identity | dict(run)
         folder.mkdir(parents=True, exist_ok=True)
         batches = make_batches(self._config, self._data.train, run["seed"], self._parts)
         total_steps = settings.epochs * batches.steps_per_epoch
