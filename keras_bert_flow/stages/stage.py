@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from keras_bert_flow.artifacts import content_key
@@ -31,8 +32,11 @@ class Stage:
         return content_key(self.name, settings, inputs, self.digest_code())
 
     def digest_code(self) -> dict[str, str]:
-        """Digest each module that contributes to the stage's result."""
-        return code_digests(self.made_by)
+        """Digest each module that contributes to the result, once a process, which runs the code that it loaded."""
+        return dict(_digest_code(self.made_by))
+
+
+_digest_code = cache(code_digests)
 
 
 def refuse_auto(**precisions: str) -> None:

@@ -85,7 +85,7 @@ def entries_below(address):
     return []
 
 
-@pytest.mark.parametrize("exchange", ["files", "engine"])
+@pytest.mark.parametrize("exchange", ["files", pytest.param("engine", marks=pytest.mark.slow)])
 def test_records_have_the_bytes_of_a_disk(exchange, output, built, corpus, vocabulary_file, monkeypatch):
     monkeypatch.setattr("beam_jobs.sharding.PART_BYTES", 20_000)  # several parts a shard, from the engine
     options = [f"--exchange={exchange}", "--direct_runner_bundle_repeat=1"]

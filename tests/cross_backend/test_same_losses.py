@@ -37,7 +37,8 @@ def run_steps(backend, families, folder):
 
 
 @pytest.mark.skipif(len(BACKENDS) < 2, reason="needs two of jax, torch and tensorflow to compare")
-@pytest.mark.parametrize("objectives", [["mlm_nsp"], pytest.param(["mlm", "mlm_sop", "rtd"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("objectives", [["mlm_nsp"], ["mlm", "mlm_sop", "rtd"]])
+@pytest.mark.slow
 def test_losses_agree_across_backends(objectives, tmp_path):
     for objective in objectives:
         write_objective_records(tmp_path / objective, objective)

@@ -44,6 +44,7 @@ def teacher(records):
 @pytest.mark.parametrize(
     ("family", "start"), [("distilbert", "teacher"), pytest.param("bert", "random", marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_student_comes_near_its_teacher(records, teacher, tmp_path, family, start):
     output = distill(make_config(family, start=start), records, teacher, tmp_path / "out", lambda line: None)
     manifest = check_folder(output, "distillation")

@@ -76,6 +76,7 @@ def test_loss_keeps_digits_and_ids_that_half_precision_loses(precision):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_float16_run_scales_its_loss_and_goes_on_to_the_same_bits(records, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass

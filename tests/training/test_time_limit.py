@@ -139,6 +139,7 @@ def whole(records, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow_on_tensorflow
 def test_a_run_that_is_in_time_ends_in_the_bits_of_one_without_a_limit(whole, records, tmp_path):
     pretrain(make_tiny_config(minutes=60), records, tmp_path / "out", ignore)
     found, expected = (folder / "model" / "model.safetensors" for folder in (tmp_path / "out", whole))
