@@ -31,6 +31,7 @@ HELD_OUT = "held_out_"
 LINE_EVERY_SECONDS = 5.0  # so that a log file of a long run stays readable
 STILL_EVERY_SECONDS = 30.0  # the same, for work of which only the elapsed time is known
 MEASURE_EVERY_SECONDS = 1.0
+TOLD_AFTER_SECONDS = 3.0
 HIDDEN = "KBF_PROGRESS"  # set to `off`, only training reports progress
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -117,6 +118,19 @@ def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[Non
         finally:
             ended.set()
             thread.join(MEASURE_EVERY_SECONDS)
+
+
+@contextmanager
+def told_if_long(name: str) -> Iterator[None]:
+    """Print on standard error what is being done, if it takes some seconds; above a bar on a terminal."""
+    timer = threading.Timer(TOLD_AFTER_SECONDS, show, [escape_controls(name), sys.stderr])
+    timer.daemon = True
+    if is_told():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def is_told() -> bool:

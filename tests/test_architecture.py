@@ -33,8 +33,8 @@ ALLOWED = {
     "distribution": "config data backends layers models keras numpy jax tensorflow torch",
     "training": (
         "config exit_status artifacts input_states interrupts json_documents outputs stages local_paths "
-        "own_packages precision_choice command_time data backends models distribution conversion layers markdown "
-        "stores tasks text records keras numpy scipy safetensors"
+        "own_packages precision_choice command_time progress data backends models distribution conversion layers "
+        "markdown stores tasks text records keras numpy scipy safetensors"
     ),
     "tasks": "by_name text pydantic json_documents local_paths outputs numpy sklearn scipy threadpoolctl",
     "evaluation": (

@@ -153,6 +153,25 @@ def test_work_on_a_terminal_is_a_line_that_goes_away(monkeypatch):
     assert screen.getvalue().rstrip().endswith("\x1b[2K")
 
 
+def test_work_is_told_only_if_it_is_long(monkeypatch, capsys):
+    monkeypatch.setenv("KBF_PROGRESS", "on")
+    monkeypatch.setattr(progress, "TOLD_AFTER_SECONDS", 0.0)
+    told = threading.Event()
+    monkeypatch.setattr(progress, "show", lambda line, stream: told.set())
+    with progress.told_if_long("Fitting"):
+        assert told.wait(PATIENCE_SECONDS)
+    monkeypatch.setattr(progress, "TOLD_AFTER_SECONDS", 3600.0)
+    before = threading.active_count()
+    told.clear()
+    with progress.told_if_long("Fitting"):
+        assert threading.active_count() == before + 1
+    wait_until(lambda: threading.active_count() == before)
+    monkeypatch.setenv("KBF_PROGRESS", "off")
+    with progress.told_if_long("Fitting"):
+        assert threading.active_count() == before
+    assert not told.is_set()
+
+
 def test_nothing_is_told_where_that_is_not_wanted(monkeypatch, capsys):
     monkeypatch.setenv("KBF_PROGRESS", "off")
     with working("Loading Keras"), counting_progress(10, "Asking") as advance:

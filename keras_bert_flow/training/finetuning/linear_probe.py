@@ -10,6 +10,7 @@ import numpy as np
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
 from keras_bert_flow.models.reentrant import ReentrantModel
+from keras_bert_flow.progress import told_if_long
 from keras_bert_flow.tasks.baselines.linear_head import MOST_ROWS, Start, add_directions, fit_start, spread_rows
 from keras_bert_flow.tasks.core.features import Features
 
@@ -54,6 +55,10 @@ class LinearProbe:
         Raises:
             ValueError: a vector is NaN or infinite.
         """
+        with told_if_long(f"Fitting the head to the vectors of {min(len(features), MOST_ROWS):,} texts"):
+            self._fit_head(features, max_widths, seed)
+
+    def _fit_head(self, features: Features, max_widths: int, seed: int) -> None:
         rows = _take_rows(features, spread_rows(len(features), MOST_ROWS))
         vectors = predict_features(self._pooled, rows, max_widths)[ONLY_OUTPUT]  # (rows, hidden)
         labels, outputs = rows.labels[ONLY_OUTPUT], self._layer.units

@@ -48,12 +48,12 @@ def baseline_key(identity: Mapping[str, Any]) -> str:
     Args:
         identity: see `finetuning_identity`.
     """
-    identity = json.loads(canonical_json(identity))
-    settings = identity.pop("finetuning")
+    facts = json.loads(canonical_json(identity))
+    settings, files = facts.pop("finetuning"), facts.pop("model")
     left_out = {*ABOUT_OTHERS, *CHOSEN} - {"seeds"} if settings["grid"] else {*ABOUT_OTHERS}
-    settings = {name: value for name, value in settings.items() if name not in left_out}
-    model = {name: digest for name, digest in identity.pop("model").items() if not name.endswith(WEIGHTS)}
-    return content_key("random baseline", {"finetuning": settings, **identity}, model, {})
+    facts |= {"finetuning": {name: value for name, value in settings.items() if name not in left_out}}
+    files = {name: digest for name, digest in files.items() if not name.endswith(WEIGHTS)}
+    return content_key("random baseline", facts, files, {})
 
 
 def reuse_baseline(config: PipelineConfig, results: Path, work: Path, identity: Mapping[str, Any]) -> None:
