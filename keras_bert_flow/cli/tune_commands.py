@@ -91,6 +91,8 @@ def _search(
         while (place := len(search.list_ended()) + 1) <= tuning.trials:
             _run_trial(search, f"trial {place} of {tuning.trials}", metric, config, given, objective, inputs)
         _show_best(search, settings.name, metric)
+        if objective == "dev_score":
+            show(_describe_choice(settings.task))
         return search.rank()[0][2]
 
 
@@ -194,3 +196,11 @@ def _show_best(search: "Search", name: str, metric: str) -> None:
     for place, value, values in rows[:SHOWN_TRIALS]:
         options = " ".join(f"--set {override}" for override in write_overrides(values))
         show(f"{place:5}  {value:15.4f}  {options}")
+
+
+def _describe_choice(task: Any) -> str:
+    """Say that the shown score is of the table that the settings were chosen on, and which one is not."""
+    said = "The dev table chose these settings, so they score lower on new texts, the more trials the lower."
+    if task.extra_dev:
+        return f"{said} Report what they score on a table that chose nothing: {', '.join(task.extra_dev)}."
+    return f"{said} Add a table that chooses nothing, and report its score: --set task.extra_dev.test=FILE"

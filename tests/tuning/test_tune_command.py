@@ -74,12 +74,15 @@ def test_command_says_what_the_study_has(tune, tiny_config, monkeypatch):
     table = [line.split() for line in said if line.rstrip().endswith(f"{RATE}={study.best_params[RATE]}")]
     best = [str(study.best_trial.number + 1), f"{study.best_value:.4f}", "--set", f"{RATE}={study.best_params[RATE]}"]
     assert table[-1] == best
+    assert "The dev table chose these settings" in said[-1] and said[-1].endswith("--set task.extra_dev.test=FILE")
     following = f" run {tiny_config.name} --set tuning.startup_trials=3 --set name=mine {' '.join(best[2:])}"
     assert errors[-1].startswith("Next: ") and errors[-1].endswith(following)
 
     status, said, _ = tune(*options, "--trials", "9")  # more of the same search
     assert status == 0 and said[0] == "8 of 9 trials have ended before." and said[1].startswith("trial 9 of 9: ")
     assert len(load_study(tiny_config.parent).trials) == 9
+    status, said, _ = tune(*options, "--trials", "9", "--set", f"task.extra_dev.test={tiny_config.parent}/dev.tsv")
+    assert status == 0 and said[-1].endswith("a table that chose nothing: test.")
 
 
 def test_search_whose_first_trials_all_fail_ends(tune, monkeypatch):
