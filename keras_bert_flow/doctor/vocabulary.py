@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.doctor.findings import Diagnosis, Finding, grade, judge, percent, share
+from keras_bert_flow.text.encodings import suggest_conversion
 from keras_bert_flow.text.tokenizers.added import WordRules
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS, PLAIN
@@ -68,7 +69,7 @@ def examine_vocabulary(path: str | Path, cased: bool | None = None, rules: WordR
         "characters_per_piece": _count_lengths(ordinary),
     }
     findings = (
-        judge("encoding", is_utf8, "UTF-8" if is_utf8 else "not UTF-8", "Convert it with iconv -t UTF-8."),
+        judge("encoding", is_utf8, "UTF-8" if is_utf8 else "not UTF-8", suggest_conversion(b"")),
         judge("size", bool(ordinary), f"{len(pieces):,} pieces", "Learn one with `kbf vocab`."),
         _judge_special(numbers["special_ids"]),
         _judge_lines(pieces),

@@ -131,13 +131,22 @@ def look_at_table(path: str | Path) -> Table:
     has_header, reason = find_header(first, rest)
     headings = first if has_header else [str(number) for number in range(width)]
     body = rest if has_header else [rows[0][1], *rest]
-    columns = tuple(Column(name, tuple(row[place] for row in body)) for place, name in enumerate(headings))
+    columns = tuple(
+        Column(name, tuple(row[place] for row in body)) for place, name in enumerate(headings) if name or place
+    )
     return Table(str(path), columns, has_header, reason, len(body))
+
+
+def _is_index(cells: Sequence[str]) -> bool:
+    numbers = [int(cell) if cell.strip().isdecimal() else -1 for cell in cells]
+    return bool(numbers) and min(numbers) >= 0 and len(set(numbers)) == len(numbers)
 
 
 def find_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bool, str]:
     """Return whether the first line is a header, and the reason."""
     known = [cell for cell in first if cell.lower() in KNOWN_NAMES]
+    if len(first) > 1 and not first[0] and all(first[1:]) and _is_index([row[0] for row in rest]):
+        return True, "its first cell is empty above row numbers: the index that pandas writes"
     is_named = len(set(first)) == len(first) and all(first)
     if known and is_named:
         return True, f"the first line has the name {known[0]!r}"

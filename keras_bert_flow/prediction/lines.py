@@ -15,6 +15,7 @@ from keras_bert_flow.prediction.whole_file import writing_whole
 from keras_bert_flow.tasks.core.task import Prediction
 from keras_bert_flow.tasks.formats.bounded_reading import MAX_LINE_BYTES
 from keras_bert_flow.terminal import show_json
+from keras_bert_flow.text.encodings import suggest_conversion
 
 PlacedItem = tuple[str, Any]  # location, for messages, and item
 READ_BYTES = 1 << 16  # capacity of a pipe on Linux
@@ -86,8 +87,7 @@ def decode_line(line: bytes, place: str) -> str:
         return line.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{place}: a text must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
-            "Convert it, for example with iconv -t utf-8."
+            f"{place}: a text must be UTF-8. Received: byte 0x{line[error.start]:02x}. {suggest_conversion(line)}"
         ) from None
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from keras_bert_flow.drafting.columns import find_header, look_at_table
 from keras_bert_flow.drafting.task import draft_task, find_beside
+from keras_bert_flow.tasks.registry import make_task
 
 FILMS = [f"a film about {thing} that is never dull" for thing in ("cats", "dogs", "rain", "war", "love", "tea")] * 4
 
@@ -38,6 +39,17 @@ def test_columns_without_a_header(tmp_path):
     drafted = draft_task(write(tmp_path / "t.tsv", rows))
     assert drafted.settings == {"header": False, "text": "3", "label": "2"}
     assert drafted.remarks == ("Not used: 0, 1.",)
+
+
+@pytest.mark.parametrize(("order", "delimiter"), [(1, ","), (-1, ";")])
+def test_index_of_pandas_is_no_column(tmp_path, order, delimiter):
+    rows = [(number, text, ("for", "against")[number % 2]) for number, text in enumerate(FILMS)]
+    path = write(tmp_path / "t.csv", [("", "what", "stance"), *rows[::order]], delimiter)
+    drafted = draft_task(path)
+    assert drafted.kind == "classification"
+    assert drafted.settings == {"header": True, "text": "what", "label": "stance"}
+    assert "pandas" in drafted.reasons["header"] and not drafted.remarks
+    assert make_task(**drafted.settings, kind="classification").read(path)[0].text == rows[::order][0][1]
 
 
 def test_pairs_by_name_and_by_shape(tmp_path):

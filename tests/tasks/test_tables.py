@@ -61,6 +61,33 @@ def test_csv_is_quoted_as_in_rfc_4180(tmp_path):
     assert read_table(path) == TaskTable(str(path), ('a, "b"\nand c', "d"), None, ("1", "0"), (2, 5))
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_csv_of_a_spreadsheet_with_another_delimiter_is_read(tmp_path, caplog, delimiter):
+    written = [("text", "label"), (f"a{delimiter}b", 1), ("it costs 1,5", 0), ("two\nlines", 1), ('"quoted"', 0)]
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(written)
+    table = read_table(tmp_path / "t.csv")
+    assert [(text, int(label)) for text, label in zip(table.texts, table.labels, strict=True)] == written[1:]
+    assert f"columns are separated by {delimiter!r}" in caplog.text
+    by_number = read_table(tmp_path / "t.csv", text="0", label="1", header=False)
+    assert by_number.texts == tuple(text for text, _ in written)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "text\na; b\nc; d\n",  # the header has none
+        "text; more\na; b\nc\n",  # not every row has it
+        "text,label\na;b,1\nc;d,0\n",
+    ],
+)
+def test_other_characters_of_a_csv_are_text(tmp_path, caplog, content):
+    path = write(tmp_path, "t.csv", content)
+    name = content.splitlines()[0].split(",")[0]
+    texts = [values[0] for _, values in rows.read_rows(path, [name], True, 0)]
+    assert texts == [line.split(",")[0] for line in content.splitlines()[1:]] and not caplog.text
+
+
 def test_jsonl_takes_named_fields_and_spells_labels(tmp_path):
     rows = [
         {"b": "x", "a": "p", "y": 1},
@@ -129,8 +156,8 @@ def test_read_table_stops_after_max_examples(tmp_path):
         ("t.jsonl", '{"text": "a"\n', {}, ["row 1", "one JSON object", '{"text": "a"']),
         ("t.jsonl", "[1]\n", {}, ["row 1", "one JSON object", "[1]"]),
         ("t.jsonl", "[" * 100_000, {}, ["row 1", "one JSON object", "[[[..."]),
-        ("t.tsv", b"text\tlabel\na\t1\nb\xe9\t1\n", {}, ["row 3", "UTF-8", "0xe9", "iconv"]),
-        ("t.tsv", "text\tlabel\na\t1\n".encode("utf-16"), {}, ["row 1", "UTF-8", "0xff"]),
+        ("t.tsv", b"text\tlabel\na\t1\nb\xe9\t1\n", {}, ["row 3", "UTF-8", "0xe9", "iconv -f ENCODING -t UTF-8"]),
+        ("t.tsv", "text\tlabel\na\t1\n".encode("utf-16"), {}, ["row 1", "UTF-8", "0xff", "iconv -f UTF-16 -t UTF-8"]),
         ("t.tsv", "text\tlabel\ra\t1\rb\t0\r", {}, ["LF or CR LF", "2 CR", "tr"]),
         ("t.csv", 'text,label\na,1\n"b,1\nc,1\n', {}, ["row 3", "RFC 4180"]),
         ("t.csv", 'text,label\n"b"c,1\n', {}, ["row 2", "RFC 4180"]),

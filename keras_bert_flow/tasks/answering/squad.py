@@ -9,6 +9,7 @@ from typing import Any
 from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.tasks.formats.bounded_reading import read_whole
 from keras_bert_flow.tasks.formats.rows import abridge, read_rows
+from keras_bert_flow.text.encodings import suggest_conversion
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def _load(path: str) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: the file must be UTF-8. Received: byte 0x{error.object[error.start]:02x} at {error.start}. "
-            "Convert it, for example with iconv -t utf-8."
+            f"{suggest_conversion(content)}"
         ) from None
     except ValueError as error:
         raise ValueError(

@@ -2,17 +2,24 @@
 
 import csv
 import json
+import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.tasks.formats.bounded_reading import GZIP, MAX_LINE_BYTES, read_byte_lines
+from keras_bert_flow.text.encodings import suggest_conversion
 
 JSON_LINES = ".jsonl"
 TABLES = (".tsv", ".csv", JSON_LINES)
+COMMA, DELIMITERS = ",", (";", "\t", "|")
+LOOKED_AT_ROWS = 50  # for the delimiter
 Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
+
+_logger = logging.getLogger(__name__)
 
 
 def read_rows(
@@ -35,7 +42,7 @@ def read_rows(
     path = str(path)
     if kind == JSON_LINES:
         return _parse_jsonl(path, columns, len(columns) - num_labels, keeps_blanks)
-    rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path)
+    rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path, find_delimiter(path, columns, header))
     return _pick_columns(path, rows, columns, header, keeps_blanks)
 
 
@@ -50,8 +57,35 @@ def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[st
     if kind == JSON_LINES:
         yield from read_objects(path)
     else:
-        rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path)
+        rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path, find_delimiter(path))
         yield from (row for row in rows if not _is_blank(row[1]))
+
+
+def find_delimiter(path: str | Path, columns: Sequence[str] = (), header: bool = True) -> str:
+    """Return what separates the columns of a .csv: a comma, or what spreadsheets write where numbers have commas.
+
+    It is another character if the first row is a single column without it, and the first rows all have equally many
+    columns with it. A warning says so.
+
+    Args:
+        columns, header: as for `read_rows`. If the row has these columns without it, nothing else is looked for.
+    """
+    first = next(read_lines(path), (0, ""))[1]
+    if "," in first or (columns and {*columns} <= ({first.strip().strip('"')} if header else {"0"})):
+        return COMMA
+    for delimiter in DELIMITERS:
+        if delimiter in first and len(widths := _count_columns(path, delimiter)) == 1 and widths != {1}:
+            _logger.warning("%s: columns are separated by %r instead of a comma.", path, delimiter)
+            return delimiter
+    return COMMA
+
+
+def _count_columns(path: str | Path, delimiter: str) -> set[int]:
+    rows = islice(_parse_csv(str(path), delimiter), LOOKED_AT_ROWS)
+    try:
+        return {len(values) for _, values in rows if not _is_blank(values)}
+    except ValueError:
+        return set()
 
 
 def read_objects(
@@ -137,10 +171,10 @@ def _parse_tsv(path: str) -> Iterator[Row]:
         yield number, line.split("\t")
 
 
-def _parse_csv(path: str) -> Iterator[Row]:
+def _parse_csv(path: str, delimiter: str) -> Iterator[Row]:
     # One limit for the process, 131,072 unless raised. A limit at all stops at a quote that nothing closes.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
+    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True, delimiter=delimiter)
     while True:
         number = reader.line_num + 1  # a quoted value may span several lines: name the first
         try:
@@ -220,7 +254,7 @@ def _decode(path: str, number: int, line: bytes) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}, row {number}: a table must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
-            "Convert it, for example with iconv -t utf-8."
+            f"{suggest_conversion(line)}"
         ) from None
     if "\0" in decoded:
         raise ValueError(

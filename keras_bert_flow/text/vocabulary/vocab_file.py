@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from keras_bert_flow.text.encodings import suggest_conversion
+
 VOCABULARY_FILE = "vocab.txt"  # its name in every folder that has one
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
@@ -27,7 +29,7 @@ def read_vocabulary(path: str | Path) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"A vocabulary must be UTF-8. Received: {path}, where byte {error.start} is not. "
-            "Convert it with iconv -t UTF-8."
+            f"{suggest_conversion(error.object)}"
         ) from None
     # Not splitlines(): a piece may be a character that Python treats as a line end, such as U+0085.
     pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
