@@ -10,13 +10,13 @@ MAX_DEPTH = 50
 MAX_NODES = 20_000  # an alias counts as the nodes that it refers to
 MAX_NUMBER_LENGTH = 100  # characters; anything longer is a string
 
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_TIMESTAMP, _BOOL = "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool"
 
 
 def parse_yaml(text: str | bytes) -> Any:
     """Parse one YAML document into dicts, lists, strings, numbers, booleans and None.
 
-    A date stays a string, and `1e6` is a number as in YAML 1.2.
+    A date stays a string, and as in YAML 1.2 `1e6` is a number, and `yes`, `no`, `on` and `off` are strings.
 
     Raises:
         ValueError: not plain YAML, a key is repeated, or the document exceeds a limit; the message is one line.
@@ -36,7 +36,7 @@ class _Loader(yaml.SafeLoader):
     """YAML's safe loader with limits, and an error for repeated keys."""
 
     yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_TIMESTAMP, _BOOL)]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -83,3 +83,4 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
+_Loader.add_implicit_resolver(_BOOL, re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))

@@ -93,6 +93,16 @@ def test_whole_numbers_in_any_notation(tmp_path, value):
     assert load_config(None, [f"pretraining.total_steps={value}"]).pretraining.total_steps == 1_000_000
 
 
+def test_words_that_yaml_once_took_for_booleans_are_labels(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("task: {train: a.tsv, dev: b.tsv, labels: [no, yes]}\nfinetuning: {compare_random: off}\n")
+    config = load_config(path)
+    assert config.task.labels == ("no", "yes") and config.finetuning.compare_random is False
+    path.write_text("task: {train: a.tsv, dev: b.tsv, labels: [true, 'false']}\n")
+    with pytest.raises(ValueError, match=r"`task\.labels\.0`: .* Received: True\. Put it in quotes: 'true'\."):
+        load_config(path)
+
+
 @pytest.mark.parametrize("value", ["1e-4", "1.5", "1e6x"])
 def test_whole_numbers_must_be_whole(value):
     message = message_of(load_config, None, [f"pretraining.total_steps={value}"])
@@ -104,10 +114,10 @@ def test_whole_numbers_must_be_whole(value):
     [
         ("finetuning.epochs=true", "`finetuning.epochs`: This must be a number. Received: true. Write 1 for one"),
         ("pretraining.total_steps=True", "`pretraining.total_steps`: This must be a number. Received: true"),
-        ("pretraining.learning_rate=no", "`pretraining.learning_rate`: This must be a number. Received: false"),
+        ("pretraining.learning_rate=false", "`pretraining.learning_rate`: This must be a number. Received: false"),
         ("finetuning.seeds=[2, true]", "`finetuning.seeds`: This must be a number. Received: true"),
         ("finetuning.label_counts=[true, all]", "Received: true"),
-        ("finetuning.max_train_examples=off", "Received: false"),
+        ("finetuning.max_train_examples=False", "Received: false"),
         ("task.stride=true", "Received: true"),
     ],
 )

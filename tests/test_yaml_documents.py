@@ -68,3 +68,8 @@ def test_alias_bomb_takes_little_memory(tmp_path):
     code += f"from keras_bert_flow.config.loading import load_config; load_config({str(tmp_path / 'bomb.yaml')!r})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert "ValueError: A configuration must be plain YAML" in run.stderr
+
+
+def test_words_for_yes_and_no_are_strings_as_in_yaml_1_2():
+    text = "[no, Yes, on, OFF, y, n, true, False, TRUE]"
+    assert parse_yaml(text) == ["no", "Yes", "on", "OFF", "y", "n", True, False, True]

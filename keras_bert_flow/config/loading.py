@@ -122,7 +122,9 @@ def _explain(kind: type[Settings], item: Mapping[str, Any], source: str) -> str:
     message = item["msg"].removeprefix("Value error, ").rstrip(".").replace("valid tuple", "valid list")
     place = f"`{path}`: " if path else ""
     received = f" Received: {abridge(repr(item['input']))}." if item["type"] != "value_error" else ""
-    return f"{source}: {place}{message}.{received}"
+    is_word = item["type"] == "string_type" and isinstance(item["input"], bool)
+    remedy = f" Put it in quotes: '{str(item['input']).lower()}'." if is_word else ""
+    return f"{source}: {place}{message}.{received}{remedy}"
 
 
 def _is_tag(path: Sequence[str | int], place: int) -> bool:

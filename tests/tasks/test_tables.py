@@ -10,6 +10,7 @@ import pytest
 from keras_bert_flow.tasks.formats import rows
 from keras_bert_flow.tasks.formats.tables import (
     TaskTable,
+    describe_heading,
     describe_lookalikes,
     label_ids,
     label_names,
@@ -234,6 +235,12 @@ def test_label_ids_refuses_a_label_that_training_never_had(tmp_path):
 def test_labels_that_look_alike_are_told(labels, parts):
     line = describe_lookalikes(Counter([labels[0], *labels]))
     assert all(part in line for part in parts) and bool(line) == bool(parts) and "\n" not in line
+
+
+def test_a_class_that_is_a_heading_is_told():
+    line = describe_heading({"pos": 4, "neg": 3, "Label": 1})
+    assert "class 'Label' with a single row" in line and "task.header=true" in line
+    assert describe_heading({"pos": 4, "rare": 1, "topic": 2}) == ""
 
 
 def test_nan_is_no_label(tmp_path):

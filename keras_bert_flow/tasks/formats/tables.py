@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_bert_flow.tasks.formats.rows import Row, abridge, read_rows
 
+HEADINGS = {"label", "labels", "class", "category", "target", "sentiment", "gold_label", "topic", "intent", "rating"}
 # At most 18 digits, which fit in int64, and are far fewer than int() rejects.
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 
@@ -188,6 +189,21 @@ def describe_lookalikes(counts: Mapping[str, int]) -> str:
     parts = [f"{' and '.join(_show_name(name, counts) for name in names[:4])} {what}" for what, names in groups[:3]]
     more = f" ({len(groups) - 3} more groups)" if len(groups) > 3 else ""
     return f"different labels: {'; '.join(parts)}{more}. Make them one in the table if they are."
+
+
+def describe_heading(counts: Mapping[str, int]) -> str:
+    """Return one line about a class of a single row that is probably the name of a column, or "" if there is none.
+
+    Args:
+        counts: name → number of rows.
+    """
+    for name, rows in counts.items():
+        if rows == 1 and name.strip().casefold() in HEADINGS:
+            return (
+                f"a class {ascii(name)} with a single row, which looks like the name of a column. If the first line "
+                "has names, set task.header=true; if not, remove the row."
+            )
+    return ""
 
 
 def label_ids(table: TaskTable, names: tuple[str, ...]) -> np.ndarray:

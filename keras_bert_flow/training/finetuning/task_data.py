@@ -22,7 +22,7 @@ from keras_bert_flow.tasks.core.repeats import count_repeats
 from keras_bert_flow.tasks.core.shares import describe_shares
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.core.unreachable import Unreachable, describe_unreachable
-from keras_bert_flow.tasks.formats.tables import describe_lookalikes
+from keras_bert_flow.tasks.formats.tables import describe_heading, describe_lookalikes
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.tokenizers.lost_characters import count_lost, describe_lost
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
@@ -118,8 +118,9 @@ def list_remarks(
         dev_files: `dev` and the names in `task.extra_dev` → file and examples.
     """
     yield from task.describe_guesses(given)
-    if lookalikes := describe_lookalikes(Counter(chain.from_iterable(map(task.names_of, training)))):
-        yield f"The training file has {lookalikes}"
+    counts = Counter(chain.from_iterable(map(task.names_of, training)))
+    for found in filter(None, (describe_lookalikes(counts), describe_heading(counts))):
+        yield f"The training file has {found}"
     for name, (path, examples) in dev_files.items():
         if os.path.samefile(path, train):
             yield f"{name} is the training file itself: its scores are those of rows that were trained on."
