@@ -4,7 +4,9 @@ Workers append lines to a file that an environment variable names; the waiting c
 """
 
 import os
+import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,11 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_bert_flow.interrupts import on_leaving
+from keras_bert_flow.terminal import escape_controls, show
 
 VARIABLE = "KBF_JOB_PROGRESS"
 MB = "MB"
 DOCUMENTS = "documents"
 _DONE = "="  # in place of a unit
+TOLD_AFTER_SECONDS = 3.0
+HIDDEN = "KBF_PROGRESS"  # set to `off`, only training reports progress
 
 
 class JobPart(NamedTuple):
@@ -26,6 +31,24 @@ class JobPart(NamedTuple):
 
     name: str
     unit: str = ""
+
+
+def is_told() -> bool:
+    """Return whether a command may report its progress and the next steps on standard error."""
+    return os.environ.get(HIDDEN) != "off"
+
+
+@contextmanager
+def told_if_long(name: str) -> Iterator[None]:
+    """Print on standard error what is being done, if it takes some seconds; above a bar on a terminal."""
+    timer = threading.Timer(TOLD_AFTER_SECONDS, show, [escape_controls(name), sys.stderr])
+    timer.daemon = True
+    if is_told():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def plan_parts(*parts: JobPart) -> None:

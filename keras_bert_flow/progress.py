@@ -22,6 +22,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from keras_bert_flow.job_progress import is_told
 from keras_bert_flow.terminal import escape_controls, show
 
 SHOWN = ("loss", "tokens_per_second", "utilisation")  # besides dev scores, and the loss and accuracy of each part
@@ -31,8 +32,6 @@ HELD_OUT = "held_out_"
 LINE_EVERY_SECONDS = 5.0  # so that a log file of a long run stays readable
 STILL_EVERY_SECONDS = 30.0  # the same, for work of which only the elapsed time is known
 MEASURE_EVERY_SECONDS = 1.0
-TOLD_AFTER_SECONDS = 3.0
-HIDDEN = "KBF_PROGRESS"  # set to `off`, only training reports progress
 
 Report = Callable[[Mapping[str, Any]], None]
 
@@ -118,24 +117,6 @@ def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[Non
         finally:
             ended.set()
             thread.join(MEASURE_EVERY_SECONDS)
-
-
-@contextmanager
-def told_if_long(name: str) -> Iterator[None]:
-    """Print on standard error what is being done, if it takes some seconds; above a bar on a terminal."""
-    timer = threading.Timer(TOLD_AFTER_SECONDS, show, [escape_controls(name), sys.stderr])
-    timer.daemon = True
-    if is_told():
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def is_told() -> bool:
-    """Return whether a command may report its progress and the next steps on standard error."""
-    return os.environ.get(HIDDEN) != "off"
 
 
 @contextmanager

@@ -33,7 +33,7 @@ ALLOWED = {
     "distribution": "config data backends layers models keras numpy jax tensorflow torch",
     "training": (
         "config exit_status artifacts input_states interrupts json_documents outputs stages local_paths "
-        "own_packages precision_choice command_time progress data backends models distribution conversion layers "
+        "own_packages precision_choice command_time job_progress data backends models distribution conversion layers "
         "markdown stores tasks text records keras numpy scipy safetensors"
     ),
     "tasks": "by_name text pydantic json_documents local_paths outputs numpy sklearn scipy threadpoolctl",
@@ -70,9 +70,9 @@ ALLOWED = {
     "builtin": "artifacts stages records text",
     # Each of the two where the file of its logger is loaded.
     "tracking": "artifacts exit_status local_paths locks terminal mlflow wandb",
-    "progress": "terminal rich",
+    "progress": "job_progress terminal rich",
     "command_time": "",
-    "job_progress": "interrupts",
+    "job_progress": "interrupts terminal",
     "markdown": "terminal",
     "exit_status": "",
     "interrupts": "exit_status",

@@ -85,6 +85,25 @@ def test_only_the_mean_is_named_in_the_configuration(tmp_path):
     assert "classifier_pooling" not in stored["cls"]
 
 
+@pytest.mark.parametrize("head", [kbf.TextClassifier, kbf.MultiLabelClassifier, kbf.TextRegressor])
+def test_default_pooling_follows_the_backbone(tmp_path, head):
+    names = {} if head is kbf.TextRegressor else {"labels": ["no", "yes"]}
+    for use_pooler, pooling in ((True, "cls"), (False, "mean")):
+        model = head(kbf.BertBackbone(**SMALL, use_pooler=use_pooler), **names)
+        assert model.pooling == pooling
+        assert model.get_config()["pooling"] == pooling
+        model.save_to_preset(tmp_path / pooling)
+        assert head.from_preset(tmp_path / pooling).pooling == pooling
+
+
+def test_labels_count_the_classes():
+    backbone = kbf.BertBackbone(**SMALL, use_pooler=False)
+    for head in (kbf.TextClassifier, kbf.MultiLabelClassifier, kbf.TokenClassifier):
+        assert head(backbone, labels=["a", "b", "c"]).num_classes == 3
+        with pytest.raises(ValueError, match="neither `labels` nor `num_classes`"):
+            head(backbone)
+
+
 @pytest.mark.parametrize("family", ["albert", "bert", "distilbert", "electra", "roberta"])
 def test_transformers_refuses_the_head_and_reads_the_encoder(tmp_path, family):
     model, inputs = make_model("classification", family=family), make_task_inputs("classification")

@@ -69,6 +69,6 @@ def test_heads_refuse_a_backbone_that_does_not_fit():
     with pytest.raises(ValueError, match="without a pooler.*Received: use_pooler=True"):
         MaskedLM(BertBackbone(**SMALL))
     bare = BertBackbone(**SMALL, use_pooler=False)
-    for make in (BertPretrainer, lambda backbone: TextClassifier(backbone, 2)):
+    for make in (BertPretrainer, lambda backbone: TextClassifier(backbone, 2, pooling="cls")):
         with pytest.raises(ValueError, match="with a pooler. Received: use_pooler=False"):
             make(bare)

@@ -12,6 +12,7 @@ from tests.oracles.small_bert import SMALL
 from tests.oracles.task_models import CASES, call, make_task_inputs, make_task_labels, make_task_model
 
 EVERY_KIND = pytest.mark.parametrize("kind", CASES)
+POOLED_KINDS = ("classification", "regression", "multi_label")
 TRAINED_KINDS = [kind for kind in CASES if kind != "embedding"]  # which is trained as pairs
 # What is added alike to each choice, or to each token, changes no softmax: these have no gradient but rounding.
 UNMOVED = {
@@ -24,7 +25,7 @@ def select_real(kind, outputs, mask):
     """Leave out what an empty text says: it has no token to say it by."""
     if kind == "token_classification":
         return {name: value[:, : mask.shape[1]][mask.astype(bool)] for name, value in outputs.items()}
-    if kind in ("classification", "regression", "multi_label"):
+    if kind in POOLED_KINDS:
         return {name: value[mask.any(axis=-1)] for name, value in outputs.items()}
     if kind == "question_answering":
         return {name: value[:, : mask.shape[1]] for name, value in outputs.items()}
@@ -108,8 +109,10 @@ def test_task_model_config_round_trip(kind):
 def test_task_model_refuses_a_backbone_that_does_not_fit(kind):
     use_pooler = CASES[kind].use_pooler
     message = "with a pooler. Received: use_pooler=False" if use_pooler else "without a pooler.*use_pooler=True"
+    backbone = kbf.BertBackbone(**SMALL, use_pooler=not use_pooler)
+    options = {"pooling": "cls"} if kind in POOLED_KINDS else {}  # their default follows the backbone
     with pytest.raises(ValueError, match=message):
-        CASES[kind].make(kbf.BertBackbone(**SMALL, use_pooler=not use_pooler))
+        CASES[kind].make(backbone, **options)
 
 
 @pytest.mark.parametrize("kind", TRAINED_KINDS)

@@ -6,13 +6,17 @@ from keras_bert_flow.models.with_head import ModelWithHead, classify
 class ModelWithClasses(ModelWithHead):
     """Base class of models with one logit per class; abstract.
 
+    Without `num_classes` there are as many as `labels`.
+
     Raises:
-        ValueError: there are fewer than `least_classes` classes, or not `num_classes` labels.
+        ValueError: there are fewer than `least_classes` classes, not `num_classes` labels, or neither is given.
     """
 
     least_classes = 2
 
     def __init__(self, backbone, inputs, hidden, num_classes, dropout_rate, labels, name):
+        if num_classes is None and labels is not None:
+            num_classes = len(labels)
         self._check_classes(num_classes, labels)
         super().__init__(backbone, inputs, classify(backbone, hidden, num_classes, dropout_rate), name)
         self.num_classes = num_classes
@@ -21,6 +25,11 @@ class ModelWithClasses(ModelWithHead):
 
     @classmethod
     def _check_classes(cls, num_classes, labels):
+        if num_classes is None:
+            raise ValueError(
+                "A classifier must be given its classes. Received: neither `labels` nor `num_classes`. "
+                "Try labels=['no', 'yes']."
+            )
         if num_classes < cls.least_classes:
             raise ValueError(
                 f"`num_classes` must be at least {cls.least_classes}. Received: num_classes={num_classes}. "

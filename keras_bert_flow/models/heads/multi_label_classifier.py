@@ -4,9 +4,8 @@ import keras
 
 from keras_bert_flow.models.batch_checks import Rule
 from keras_bert_flow.models.heads.labelled import ModelWithClasses
-from keras_bert_flow.models.heads.text_pooling import pool_text, with_pooling
+from keras_bert_flow.models.heads.text_pooling import choose_pooling, pool_text, with_pooling
 from keras_bert_flow.models.losses import LabelAccuracy, LabelLoss
-from keras_bert_flow.models.poolings import CLS
 from keras_bert_flow.models.saved_as import CLASSES, CLASSIFIER_HEAD, TEXT_POOLING, SavedAs
 from keras_bert_flow.models.with_head import make_inputs
 
@@ -20,8 +19,10 @@ class MultiLabelClassifier(ModelWithClasses):
     labels.
 
     Args:
+        num_classes: their number; not needed with `labels`.
         labels: names in the order of the outputs; saved in the model directory.
-        pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a pooler.
+        pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a
+            pooler, and it is the default where there is one; elsewhere `mean` is.
     Raises:
         ValueError: there are no classes, not `num_classes` labels, or `pooling` does not fit the backbone.
     """
@@ -37,9 +38,9 @@ class MultiLabelClassifier(ModelWithClasses):
     least_classes = 1
 
     def __init__(
-        self, backbone, num_classes, dropout_rate=0.1, labels=None, pooling=CLS, name="multi_label_classifier"
+        self, backbone, num_classes=None, dropout_rate=0.1, labels=None, pooling=None, name="multi_label_classifier"
     ):
-        inputs = make_inputs()
+        inputs, pooling = make_inputs(), choose_pooling(backbone, pooling)
         pooled = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling

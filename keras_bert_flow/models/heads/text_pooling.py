@@ -40,6 +40,11 @@ def pool_text(backbone, inputs, pooling):
     return transform_mean(backbone, mean) if pooling == BAG_OF_WORDS else mean
 
 
+def choose_pooling(backbone, pooling):
+    """Return the given pooling, or without one `cls` if the backbone has a pooler, else `mean`."""
+    return (CLS if backbone.use_pooler else MEAN) if pooling is None else pooling
+
+
 def with_pooling(saved_as, pooling):
     """Return the `SavedAs` of a head for whole texts, with the layers of its pooling, if any."""
     return replace(saved_as, head=saved_as.head | WORDS_TRANSFORM) if pooling == BAG_OF_WORDS else saved_as

@@ -3,9 +3,8 @@
 import keras
 
 from keras_bert_flow.models.batch_checks import Rule
-from keras_bert_flow.models.heads.text_pooling import pool_text, with_pooling
+from keras_bert_flow.models.heads.text_pooling import choose_pooling, pool_text, with_pooling
 from keras_bert_flow.models.losses import SquaredError
-from keras_bert_flow.models.poolings import CLS
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, TEXT_POOLING, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, classify, make_inputs
 
@@ -17,7 +16,8 @@ class TextRegressor(ModelWithHead):
     Inputs: those of the backbone. Output: float32, (batch,). Default loss of `compile()`: the mean squared error.
 
     Args:
-        pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a pooler.
+        pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a
+            pooler, and it is the default where there is one; elsewhere `mean` is.
     Raises:
         ValueError: `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1 (STS-B).
@@ -32,8 +32,8 @@ class TextRegressor(ModelWithHead):
         options=TEXT_POOLING,
     )
 
-    def __init__(self, backbone, dropout_rate=0.1, pooling=CLS, name="text_regressor"):
-        inputs = make_inputs()
+    def __init__(self, backbone, dropout_rate=0.1, pooling=None, name="text_regressor"):
+        inputs, pooling = make_inputs(), choose_pooling(backbone, pooling)
         numbers = classify(backbone, pool_text(backbone, inputs, pooling), 1, dropout_rate)
         super().__init__(backbone, inputs, numbers[:, 0], name)
         self.dropout_rate = dropout_rate

@@ -20,6 +20,7 @@ class TokenClassifier(ModelWithClasses):
 
     Args:
         backbone: built with `use_pooler=False`.
+        num_classes: their number; not needed with `labels`.
         labels: names of the tags, in the order of their ids; saved in the model directory.
     Raises:
         ValueError: there are fewer than two tags, not `num_classes` labels, or the backbone has a pooler.
@@ -28,7 +29,7 @@ class TokenClassifier(ModelWithClasses):
 
     saved_as = SavedAs("ForTokenClassification", "token classifier", CLASSIFIER_HEAD, use_pooler=False, options=CLASSES)
 
-    def __init__(self, backbone, num_classes, dropout_rate=0.1, labels=None, name="token_classifier"):
+    def __init__(self, backbone, num_classes=None, dropout_rate=0.1, labels=None, name="token_classifier"):
         refuse_pooler(backbone)
         inputs = make_inputs()
         sequence = encode(backbone, inputs)["sequence_output"]

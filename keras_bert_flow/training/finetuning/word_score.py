@@ -4,7 +4,7 @@ It is separate from `task_data`, which every command imports: scikit-learn takes
 """
 
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.progress import told_if_long
+from keras_bert_flow.job_progress import told_if_long
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.training.finetuning.task_data import TaskData
 
