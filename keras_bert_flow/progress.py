@@ -1,6 +1,5 @@
 """Progress display: a bar on a terminal, plain lines elsewhere, on standard error except for training."""
 
-import os
 import sys
 import threading
 import time

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.extras import BACKENDS
-from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.job_progress import is_told
+from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.terminal import show
 
 HIDDEN = "KBF_NEXT_STEPS"  # set to `off`, as `kbf run` does for its stages

@@ -20,9 +20,9 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.matrix import MatrixConfig, list_cells
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import BUILTIN
+from keras_bert_flow.job_progress import is_told
 from keras_bert_flow.leases import holding_results
 from keras_bert_flow.local_paths import find_address, name_path
-from keras_bert_flow.job_progress import is_told
 from keras_bert_flow.progress import working
 from keras_bert_flow.stages.names import name_stages
 from keras_bert_flow.terminal import show

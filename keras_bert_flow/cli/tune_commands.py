@@ -16,9 +16,9 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.tuning import TuningConfig
 from keras_bert_flow.extras import check_installed
 from keras_bert_flow.input_states import InputStates
+from keras_bert_flow.job_progress import is_told
 from keras_bert_flow.leases import holding_results
 from keras_bert_flow.locks import locked
-from keras_bert_flow.job_progress import is_told
 from keras_bert_flow.progress import working
 from keras_bert_flow.shared_folders import check_work_folder, make_folder
 from keras_bert_flow.terminal import show

@@ -9,8 +9,8 @@ import numpy as np
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
-from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.job_progress import told_if_long
+from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.tasks.baselines.linear_head import MOST_ROWS, Start, add_directions, fit_start, spread_rows
 from keras_bert_flow.tasks.core.features import Features
 
