@@ -105,12 +105,12 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
         if output.exists():
             raise existing_output(output)
         check_work_folder(work)
-        if not resumable:
-            _remove(work)
-        work.mkdir(exist_ok=resumable)  # fails if rmtree failed: old files must not be published
-        _remove_temporary(work)
         try:
-            with on_leaving(lambda _: _discard(work, resumable)):
+            with on_leaving(lambda _: _discard(work, resumable)):  # first: a signal may arrive at once
+                if not resumable:
+                    _remove(work)
+                work.mkdir(exist_ok=resumable)  # fails if rmtree failed: old files must not be published
+                _remove_temporary(work)
                 yield work
                 sync_folder(work)
                 os.rename(work, output)
@@ -202,7 +202,7 @@ def _discard(work: Path, resumable: bool) -> None:
     """Remove a work folder that will not be published, unless it holds something to resume."""
     if not resumable:
         _remove(work)
-    elif not any(work.iterdir()):
+    elif work.is_dir() and not any(work.iterdir()):
         work.rmdir()
 
 

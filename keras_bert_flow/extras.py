@@ -1,12 +1,20 @@
 """Check that optional packages are installed, and name the extras that install them."""
 
 import importlib.util
+import json
+import logging
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from keras_bert_flow.versions import find_version
 
+_logger = logging.getLogger(__name__)
+
 BACKENDS = ("jax", "tensorflow", "torch")
+KERAS_BACKEND = "KERAS_BACKEND"
+KERAS_DEFAULT = "tensorflow"
 # package → extra
 EXTRAS = {
     "apache_beam": "beam",
@@ -81,3 +89,33 @@ def check_backend(name: str) -> None:
             f"The backend must be installed. Received: {name}, which is not. "
             f"pip install 'keras-bert-flow[{EXTRAS[name]}]'{instead}."
         )
+
+
+def take_installed_backend() -> None:
+    """Set $KERAS_BACKEND to an installed backend where Keras, about to be imported, would look for another.
+
+    Raises:
+        ImportError: none is installed.
+    """
+    if os.environ.get(KERAS_BACKEND) or importlib.util.find_spec(_read_keras_backend()) is not None:
+        return
+    chosen = next((name for name in BACKENDS if importlib.util.find_spec(name)), None)
+    if chosen is None:
+        raise ImportError(
+            f"Keras needs a backend. Received: none of {', '.join(BACKENDS)} is installed. "
+            "pip install 'keras-bert-flow[jax]', or [torch] or [tensorflow]."
+        )
+    os.environ[KERAS_BACKEND] = chosen
+    _logger.warning("Keras runs on %s, which is installed. Set %s to choose another.", chosen, KERAS_BACKEND)
+
+
+def _read_keras_backend() -> str:
+    """Return the backend that Keras takes without $KERAS_BACKEND: that of its configuration file, or its default."""
+    home = os.environ.get("KERAS_HOME")
+    path = Path(home) if home else Path.home() / ".keras"
+    try:
+        content = json.loads((path / "keras.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return KERAS_DEFAULT
+    named = content.get("backend") if isinstance(content, dict) else None
+    return named if isinstance(named, str) and named.isidentifier() else KERAS_DEFAULT

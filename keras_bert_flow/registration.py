@@ -135,7 +135,7 @@ def register_with_keras() -> None:
 
 
 class _KerasFinder:
-    """Import finder that leaves finding Keras to the others, and registers the stand-ins once it is imported.
+    """Import finder that leaves finding Keras to the others: a backend for it before, the stand-ins once it is there.
 
     Not an `importlib.abc.MetaPathFinder`: that module imports others, before `kbf` has cleaned the search path.
     """
@@ -153,6 +153,8 @@ class _KerasFinder:
 
     def _then_register(self, exec_module):
         def exec_and_register(module):
+            # Imported here, as it imports others; see the class.
+            importlib.import_module(f"{PACKAGE}.extras").take_installed_backend()
             exec_module(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

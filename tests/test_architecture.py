@@ -102,7 +102,7 @@ ALLOWED = {
     "drafting": "artifacts config doctor models planning tasks terminal text yaml",
     "lineage": "artifacts config interrupts json_documents leases locks outputs records shared_folders stages terminal",
     "__main__": "cli exit_status interrupts own_packages terminal versions",
-    "registration": "",
+    "registration": "extras",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used
 }
 NOBODY_IMPORTS = {"flows": ("flows", "cli"), "cli": ("cli", "__main__"), "beam_jobs": ("beam_jobs", "flows", "cli")}

@@ -57,6 +57,40 @@ def test_keras_builds_a_class_that_was_not_imported(first):
     )
 
 
+HIDING = """
+import sys, importlib.machinery as machinery
+class Hiding:
+    def find_spec(name, path=None, target=None):
+        return None if name in HIDDEN else machinery.PathFinder.find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(machinery.PathFinder)] = Hiding
+import keras_bert_flow
+"""
+
+
+def run_without(code, hidden, **environment):
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"} | environment
+    code = f"HIDDEN = {hidden!r}\n{HIDING}\n{code}"
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+
+
+def test_keras_takes_the_backend_that_is_installed(tmp_path):
+    (tmp_path / "keras.json").write_text('{"backend": "tensorflow"}')  # as Keras writes it when it is first imported
+    code = "import keras; print(keras.backend.backend())"
+    done = run_without(code, ("tensorflow", "jax"), KERAS_HOME=str(tmp_path))
+    assert done.stdout == "torch\n", done.stderr[-2000:]
+    assert done.stderr.count("Keras runs on torch, which is installed. Set KERAS_BACKEND to choose another.") == 1
+    done = run_without(code, ("tensorflow", "jax", "torch"), KERAS_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "ImportError: Keras needs a backend. Received: none of jax, tensorflow, torch" in done.stderr
+    (tmp_path / "keras.json").write_text('{"backend": "torch"}')
+    done = run_without(code, ("tensorflow",), KERAS_HOME=str(tmp_path))
+    assert (done.stdout, "Keras runs on" in done.stderr) == ("torch\n", False)
+    done = run_without(code, ("tensorflow",), KERAS_HOME=str(tmp_path), KERAS_BACKEND="jax")
+    assert (done.stdout, "Keras runs on" in done.stderr) == ("jax\n", False)
+
+
 @pytest.mark.slow
 def test_import_of_a_module_leaves_its_own_classes_registered():
     run(

@@ -34,9 +34,10 @@ def pretraining_dataset(
     masked_fraction: float | None = None,
     objective: Objective | None = None,
 ) -> grain.IterDataset:
-    """Return infinite shuffled batches (x, y, sample_weight) for `fit`; use with `steps_per_epoch`.
+    """Return infinite shuffled batches (x, y, sample_weight) for `fit`.
 
-    They fit the model of the records' objective, such as a `MaskedLM` for `mlm`.
+    Its `steps_per_epoch` is the number of batches, or parts of them, of one pass over the records, and what `fit` takes
+    unless it is given another. The batches fit the model of the records' objective, such as a `MaskedLM` for `mlm`.
 
     Args:
         records: a published folder, or one already opened.
@@ -75,7 +76,10 @@ def pretraining_dataset(
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
     batches = dataset.batch(batch_size // count)[number::count].map(to_batch)
     batches = batches[start_step:].to_iter_dataset(READING if records.is_here else READING_ELSEWHERE)
-    return split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
+    batches = split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
+    # An attribute, as Grain datasets are made by functions; `ModelWithHead` looks for it.
+    batches.steps_per_epoch = -(-len(records) // batch_size) * accumulate_batches
+    return batches
 
 
 def ordered_batches(

@@ -133,7 +133,10 @@ def task_dataset(
     accumulate_batches: int = 1,
     compiles_shapes: bool = True,
 ) -> grain.IterDataset:
-    """Return infinite shuffled batches (inputs, labels, weights); use with `steps_per_epoch`. See `TaskBatches`.
+    """Return infinite shuffled batches (inputs, labels, weights); see `TaskBatches`.
+
+    Its `steps_per_epoch` is the number of batches, or parts of them, of one pass over the rows, and what `fit` takes
+    unless it is given another.
 
     Args:
         start_step: number of batches to skip at the start, at no cost.
@@ -147,8 +150,9 @@ def task_dataset(
         """Return the same batches for `evaluate`, in which no weight depends on the rest of its batch."""
         return read_batches(TaskBatches(features, batch_size, seed, *options, plain_weights=True), start_step)
 
-    # An attribute, as Grain datasets are made by functions; `ModelWithHead.evaluate` looks for it.
+    # Attributes, as Grain datasets are made by functions; `ModelWithHead` looks for them.
     dataset.plain_weights = plain_weights
+    dataset.steps_per_epoch = -(-len(features) // batch_size) * accumulate_batches
     return dataset
 
 

@@ -40,6 +40,8 @@ class Backbone(ReentrantModel):
 
     only_family: str | None = None  # of a subclass for one family
 
+    preset = None  # the model directory that it was loaded from by `from_preset`
+
     def __init__(self, family=None, use_pooler=None, dtype=None, name=None, **sizes):
         family = family or self.only_family or DEFAULT
         if self.only_family not in (None, family):

@@ -24,6 +24,8 @@ class Rule:
         is_whole: whether labels are whole numbers.
         remedy: a sentence.
         is_real: bool, (batch, places): which places a label may name; None for all.
+        distribution: shape of one probability per class in place of a label, without the batch axis; None if there is
+            no such form.
     """
 
     noun: str
@@ -32,13 +34,14 @@ class Rule:
     remedy: str
     is_whole: bool = True
     is_real: np.ndarray | None = None
+    distribution: tuple[int | None, ...] | None = None
 
 
-def class_rule(count: int) -> Rule:
-    """Return the rule of labels that are class ids."""
-    return Rule(
-        "labels", 0, count - 1, f"Number the {count:,} classes from 0; a label to leave out needs `sample_weight` 0."
-    )
+def class_rule(shape: tuple[int | None, ...]) -> Rule:
+    """Return the rule of labels that are class ids, or one-hot, for logits of a shape, (batch, ..., classes)."""
+    count = shape[-1] or 0
+    remedy = f"Number the {count:,} classes from 0; a label to leave out needs `sample_weight` 0."
+    return Rule("labels", 0, count - 1, remedy, distribution=tuple(shape[1:]))
 
 
 def tag_rule(count: int) -> Rule:
@@ -57,6 +60,13 @@ def check_labels(labels: Any, weights: Any, rule: Rule) -> None:
     weights = None if weights is None else as_host_array(weights)
     if labels is None or labels.dtype == object or not labels.size:
         return
+    if rule.distribution is not None and _fits(labels.shape[1:], rule.distribution):
+        rule = Rule("one-hot labels", 0, 1, "Give a probability for each class, or its number.", is_whole=False)
+    elif rule.distribution is not None and len(rule.distribution) == 1 and labels.shape[1:] not in ((), (1,)):
+        raise ValueError(
+            f"Labels must be class ids, (rows,), or one-hot, (rows, {rule.distribution[0]}). Received: the shape "
+            f"{labels.shape}. Count the classes."
+        )
     with np.errstate(invalid="ignore"):
         is_wrong = ~np.isfinite(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
         if rule.is_whole and labels.dtype.kind == "f":
@@ -93,6 +103,10 @@ def check_ids(x: Any, sizes: Mapping[str, int | None]) -> None:
                 f"`{name}` must be from 0 to {most - 1:,}. Received: {ids[place]} in row {place[0]}. "
                 "Encode texts with the vocabulary of this model."
             )
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(size in (other, None) for other, size in zip(shape, wanted, strict=True))
 
 
 def _broadcast(weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -17,6 +17,11 @@ def _cross_entropies(labels, logits):
     return ops.logsumexp(logits, axis=-1) - picked
 
 
+def are_distributions(labels, logits):
+    """Return whether labels are probabilities of classes, one-hot ones included, and not ids."""
+    return len(labels.shape) == len(logits.shape) > 1 and labels.shape[-1] == logits.shape[-1] not in (1, None)
+
+
 def share_logits(labels, logits):
     """Return whether all labels of a row, (batch, labels), share one set of logits, (batch, 1, classes)."""
     return len(logits.shape) == 3 and logits.shape[1] == 1 and len(labels.shape) == 2 and labels.shape[1] != 1
@@ -26,7 +31,8 @@ def share_logits(labels, logits):
 class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     """Sparse categorical cross-entropy of logits, computed by rows; labels that share logits each have a loss.
 
-    A label that is no class has the loss NaN, on every backend, unless its weight is 0.
+    One-hot labels, or other probabilities of the classes, are taken as they are. A label that is no class has the loss
+    NaN, on every backend, unless its weight is 0.
 
     Outputs with one number per position, (batch, positions, 1), are taken as losses that the model has computed itself.
 
@@ -43,6 +49,8 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     def call(self, y_true, y_pred):
         if len(y_pred.shape) == 3 and y_pred.shape[-1] == 1:
             return y_pred[..., 0]
+        if are_distributions(y_true, y_pred):
+            return -ops.sum(ops.cast(y_true, y_pred.dtype) * ops.log_softmax(y_pred, axis=-1), axis=-1)
         is_class = find_classes(y_true, ops.shape(y_pred)[-1])
         losses = self._find_entropies(ops.where(is_class, y_true, ops.zeros_like(y_true)), y_pred)
         is_class = ops.reshape(is_class, ops.shape(losses))
@@ -103,6 +111,8 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        if are_distributions(y_true, y_pred):
+            y_true = ops.argmax(y_true, axis=-1)
         if is_computable(y_pred):
             is_right = ops.equal(best_classes(y_pred), ops.reshape(y_true, ops.shape(y_pred)[:-1]))
             return keras.metrics.Mean.update_state(self, ops.cast(is_right, self.dtype), sample_weight)

@@ -30,31 +30,49 @@ class ReentrantModel(keras.Model):
             self._loops = StatelessLoops(self)
 
     def fit(self, *args, **kwargs):
-        with keeping_global_state():
+        with self._keeping_state():
             return super().fit(*args, **kwargs)
 
     def predict_on_batch(self, x):
-        with keeping_global_state():
+        with self._keeping_state():
             return super().predict_on_batch(x) if self._loops is None else self._loops.predict_on_batch(x)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         options = {"batch_size": batch_size, "verbose": verbose, "steps": steps, "callbacks": callbacks}
-        with keeping_global_state():
+        with self._keeping_state():
             return super().predict(x, **options) if self._loops is None else self._loops.predict(x, **options)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         # Inside `fit` Keras passes its own argument, and the state of the training is not in the variables.
         is_inner = any(name.startswith("_") for name in kwargs)
-        with self._evaluating, keeping_global_state():
+        with self._evaluating, self._keeping_state():
             if self._loops is None or is_inner or not self.compiled:
                 return super().evaluate(x, y, *args, **kwargs)
             return self._loops.evaluate(x, y, *args, **kwargs)
 
+    def train_on_batch(self, *args, **kwargs):
+        with self._keeping_state():
+            return super().train_on_batch(*args, **kwargs)
+
     def test_on_batch(self, *args, **kwargs):
-        with self._evaluating, keeping_global_state():
+        with self._evaluating, self._keeping_state():
             if self._loops is None or not self.compiled:
                 return super().test_on_batch(*args, **kwargs)
             return self._loops.test_on_batch(*args, **kwargs)
+
+    @contextmanager
+    def _keeping_state(self):
+        """Keep the global state, and let the next call after a failed one trace its own TensorFlow function.
+
+        One that failed in its first trace would not create the variables of the optimizer and the metrics any more.
+        """
+        with keeping_global_state():
+            try:
+                yield
+            except Exception:
+                if keras.backend.backend() == "tensorflow":
+                    self.train_function = self.test_function = self.predict_function = None
+                raise
 
     def make_test_function(self, force=False):
         if self._loops is None:

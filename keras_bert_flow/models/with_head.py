@@ -20,9 +20,10 @@ from keras_bert_flow.models.defaults import make_adamw
 from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
 from keras_bert_flow.models.lora import LORA, describe_lora, restore_lora
 from keras_bert_flow.models.losses import BinaryTokenLoss, LabelLoss, SquaredError
-from keras_bert_flow.models.preset import load_preset, save_preset
+from keras_bert_flow.models.preset import load_preprocessor, load_preset, save_preset
 from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
 from keras_bert_flow.models.reentrant import ReentrantModel
+from keras_bert_flow.models.text_inputs import list_texts, number_classes
 
 KNOWN_LOSSES = (keras.losses.SparseCategoricalCrossentropy, SquaredError, LabelLoss, BinaryTokenLoss)
 COMPILES_SHAPES = keras.backend.backend() != "torch"  # whether training compiles each new shape
@@ -42,7 +43,13 @@ class ModelWithHead(ReentrantModel):
     Concrete subclasses are final. They define the defaults of `compile()` in `make_losses` and `make_metrics`, and add
     the arguments of their constructor to `get_config`.
 
+    Where it has a `preprocessor`, `fit`, `evaluate` and `predict`, and the calls for one batch, take texts in place of
+    the inputs: a list, an array or a column of texts, or of pairs of texts. A model with `labels` takes their names in
+    place of class ids.
+
     Attributes:
+        preprocessor: makes inputs of texts, as a `TextPreprocessor` does. Default: that of the model directory that the
+            model or its backbone was loaded from; None for any other.
         saved_as: how it is saved in a model directory; a class without it can only be saved as `.keras`.
         settings: constructor arguments that are settings of pre-training.
     """
@@ -52,6 +59,8 @@ class ModelWithHead(ReentrantModel):
     has_one_width = False  # whether all batches have the same width
     compiles_shapes = property(compiles_shapes)
     settings: Any = ()
+    labels: Any = None
+    _preprocessor: Any = None
     _dataset_losses: Any = None
     _has_known_losses = False
 
@@ -59,6 +68,38 @@ class ModelWithHead(ReentrantModel):
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         self.dtype_policy = backbone.dtype_policy
         self.backbone = backbone
+
+    @property
+    def preprocessor(self):
+        if self._preprocessor is None and self.backbone.preset is not None:
+            self._preprocessor = load_preprocessor(self.backbone.preset, self.backbone.max_positions)
+        return self._preprocessor
+
+    @preprocessor.setter
+    def preprocessor(self, value):
+        self._preprocessor = value
+
+    def encode_texts(self, x, y=None):
+        """Return (x, y) with the model's inputs in place of texts, and class ids in place of names.
+
+        Raises:
+            ValueError: there are texts and no preprocessor, the model reads more than texts, or a class is unknown.
+        """
+        y = number_classes(y, self.labels)
+        if (texts := list_texts(x)) is None:
+            return x, y
+        if any(len(tensor.shape) != 2 for tensor in self.inputs) or len(self.inputs) != len(INPUT_NAMES):
+            raise ValueError(
+                f"{type(self).__name__} must be given its inputs, which are more than texts. Received: texts. "
+                "`kbf.load` asks a model directory with texts."
+            )
+        if self.preprocessor is None:
+            raise ValueError(
+                "A model needs a tokenizer to take texts. Received: texts, and no `preprocessor`. Load the model or "
+                "its backbone with `from_preset` from a directory that holds one, or set `model.preprocessor` to "
+                "kbf.TextPreprocessor(kbf.Tokenizer.from_preset(path))."
+            )
+        return self.preprocessor(texts), y
 
     def find_published(self):
         """Return the model to save in the model directory; not a property, as Keras traverses properties to save."""
@@ -84,7 +125,7 @@ class ModelWithHead(ReentrantModel):
         """Return the `batch_checks.Rule` of the labels of each output of the default losses, given the inputs."""
         if not isinstance(self.output, Mapping):
             return {}
-        return {name: class_rule(output.shape[-1]) for name, output in self.output.items() if output.shape[-1] != 1}
+        return {name: class_rule(output.shape) for name, output in self.output.items() if output.shape[-1] != 1}
 
     def check_batch(self, x, y=None, sample_weight=None):
         """Check ids and labels that are in the memory of the host.
@@ -137,13 +178,19 @@ class ModelWithHead(ReentrantModel):
             self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, y=None, *args, **kwargs):
-        """Train like `keras.Model.fit`, and support Grain datasets with batches of several widths on TensorFlow.
+        """Train like `keras.Model.fit`, on texts too, and on Grain datasets with batches of several widths.
+
+        Without `steps_per_epoch` an epoch of `task_dataset` or `pretraining_dataset` is one pass over its rows.
 
         Raises:
             ValueError: an id or a label does not exist.
         """
+        x, y = self.encode_texts(x, y)
+        _count_steps(x, "steps_per_epoch", kwargs)
         if (validation := kwargs.get("validation_data")) is not None:
             parts = keras.utils.unpack_x_y_sample_weight(validation) if isinstance(validation, tuple) else (validation,)
+            parts = (*self.encode_texts(*parts[:2]), *parts[2:]) if isinstance(validation, tuple) else parts
+            _count_steps(parts[0], "validation_steps", kwargs)
             with self._checked(*parts) as checked:
                 kwargs["validation_data"] = (checked, *parts[1:]) if isinstance(validation, tuple) else checked
                 return self._fit(x, y, *args, **kwargs)
@@ -154,7 +201,7 @@ class ModelWithHead(ReentrantModel):
             return super().fit(x, y, *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
-        """Evaluate like `keras.Model.evaluate`, with the same datasets as `fit`.
+        """Evaluate like `keras.Model.evaluate`, with the same texts and datasets as `fit`.
 
         The default losses are the weighted means over all rows, or labelled tokens, of the dataset, as the metrics are,
         where Keras averages the means of batches, filler rows of weight 0 included.
@@ -164,24 +211,32 @@ class ModelWithHead(ReentrantModel):
         """
         if any(name.startswith("_") for name in kwargs):  # inside `fit`, which has looked at the batches
             return super().evaluate(x, y, *args, **kwargs)
+        x, y = self.encode_texts(x, y)
+        _count_steps(x, "steps", kwargs)
         self._build_losses()
         with self._checked(x, y, kwargs.get("sample_weight")) as x:
             return super().evaluate(x, y, *args, **kwargs)
 
     def train_on_batch(self, x, y=None, sample_weight=None, *args, **kwargs):
+        x, y = self.encode_texts(x, y)
         self.check_batch(x, y, sample_weight)
         return super().train_on_batch(x, y, sample_weight, *args, **kwargs)
 
     def test_on_batch(self, x, y=None, sample_weight=None, *args, **kwargs):
+        x, y = self.encode_texts(x, y)
         self.check_batch(x, y, sample_weight)
         self._build_losses()
         return super().test_on_batch(x, y, sample_weight, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
+        """Predict like `keras.Model.predict`, from texts too."""
+        x, _ = self.encode_texts(x)
+        _count_steps(x, "steps", kwargs)
         with self._checked(x) as x:
             return super().predict(x, *args, **kwargs)
 
     def predict_on_batch(self, x):
+        x, _ = self.encode_texts(x)
         check_ids(x, self.backbone.list_id_sizes())
         return super().predict_on_batch(x)
 
@@ -270,6 +325,13 @@ class ModelWithHead(ReentrantModel):
         arguments = config | {"backbone": backbone}
         frozen, adapted, quantized = (arguments.pop(key, None) for key in (FROZEN, LORA, QUANTIZED))
         return freeze(quantize(restore_lora(cls(**arguments), adapted), quantized), frozen)
+
+
+def _count_steps(x, name, options):
+    """Set the number of steps of a pass over a dataset that repeats for ever, unless it is given."""
+    steps = getattr(x, "steps_per_epoch", None)
+    if steps is not None and options.get(name) is None:
+        options[name] = steps
 
 
 def _serialize(backbone):

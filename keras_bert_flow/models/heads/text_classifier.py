@@ -50,7 +50,7 @@ class TextClassifier(ModelWithClasses):
         return [token_accuracy()]
 
     def make_rules(self, x):
-        return {None: class_rule(self.num_classes)}
+        return {None: class_rule(self.output.shape)}
 
     def get_config(self):
         return super().get_config() | {"pooling": self.pooling}

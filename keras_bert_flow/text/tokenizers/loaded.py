@@ -23,7 +23,7 @@ from keras_bert_flow.text.tokenizers.settings import (
     read_settings,
 )
 from keras_bert_flow.text.tokenizers.strangers import check_pipeline, trying
-from keras_bert_flow.text.tokenizers.tokenizer import Offsets
+from keras_bert_flow.text.tokenizers.tokenizer import Offsets, Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
 
 # BERT's names of the special tokens → their possible spellings; the first one in the vocabulary is used.
@@ -37,7 +37,7 @@ SPECIAL_NAMES = {
 WORD_MARKS = ("Ġ", "▁")  # of byte-level BPE and of SentencePiece: a space before the piece
 
 
-class LoadedTokenizer:
+class LoadedTokenizer(Tokenizer):
     """Tokenizer of a `tokenizer.json`, encoding text as `tokenizers` does; see `Tokenizer`.
 
     Args:

@@ -7,6 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from keras_bert_flow.by_name import load_by_name
+
+# `data` imports `text`, so this is resolved by name to avoid an import cycle.
+READ = "keras_bert_flow.data.model_tokenizer:read_tokenizer"
+
 Offsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -34,6 +39,23 @@ class Tokenizer(Protocol):
     separators: int
     mask_token: str
     starts_word: np.ndarray
+
+    @classmethod
+    def from_preset(cls, path: str | Path) -> "Tokenizer":
+        """Read the tokenizer of a model directory, local or remote; see `data.model_tokenizer.read_tokenizer`.
+
+        >>> tokenizer = kbf.Tokenizer.from_preset("runs/finetuning/KEY/pretrained/seed-1/model")  # doctest: +SKIP
+        >>> tokenizer.decode(tokenizer("a fine film"))  # doctest: +SKIP
+        'a fine film'
+        """
+        return load_by_name(READ)(path)
+
+    def __call__(self, texts: str | Sequence[str]) -> Any:
+        """Return the ids of a text, or of each of several, int32, (tokens,), without special tokens.
+
+        `TextPreprocessor` makes the inputs of a model.
+        """
+        return self.encode(texts) if isinstance(texts, str) else self.encode_batch(list(texts))
 
     @property
     def vocabulary_size(self) -> int: ...

@@ -20,7 +20,7 @@ from keras_bert_flow.text.tokenizers.normalization import (
     normalize_text,
 )
 from keras_bert_flow.text.tokenizers.offsets import encode_with_offsets
-from keras_bert_flow.text.tokenizers.tokenizer import Offsets
+from keras_bert_flow.text.tokenizers.tokenizer import Offsets, Tokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import (
     CONTINUATION,
     SPECIAL_PIECES,
@@ -35,7 +35,7 @@ PLAIN = WordRules()  # those of google-research/bert
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]: google-research/bert `WordpieceTokenizer`; others use 100
 
 
-class WordPieceTokenizer:
+class WordPieceTokenizer(Tokenizer):
     """WordPiece tokenizer: greedy longest match, as in google-research/bert.
 
     Special pieces written out in a text are not protected, as in the original: "[MASK]" is three words. An instance
