@@ -22,7 +22,7 @@ _HOMES = {
     "ReplacedTokenPretrainer": "models.pretraining.replaced_tokens",
     "QuestionAnswerer": "models.heads.question_answerer",
     "TextClassifier": "models.heads.text_classifier",
-    "TextPreprocessor": "data.model_tokenizer",
+    "TextPreprocessor": "data.text_preprocessor",
     "TextEmbedder": "models.heads.text_embedder",
     "TextRegressor": "models.heads.text_regressor",
     "Tokenizer": "text.tokenizers.tokenizer",

@@ -39,6 +39,9 @@ EXTRAS = {
     "mlflow": "mlflow",
     "wandb": "wandb",
     "optuna": "tune",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
 }
 
 

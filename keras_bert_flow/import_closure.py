@@ -7,7 +7,9 @@ Python, so digests are comparable only within one minor version.
 
 import ast
 import hashlib
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("keras_bert_flow", "beam_jobs")
 PUBLIC = "keras_bert_flow"  # its `__init__.py` only looks up names, in the table `LAZY_NAMES` of attribute → module
 LAZY_NAMES = "_HOMES"
+PARSINGS = 20
+_parsing = threading.RLock()
 
 
 def code_digests(module: str, root: Path = ROOT) -> dict[str, str]:
@@ -68,7 +72,7 @@ def _follow_lazy_name(target: str, root: Path) -> str:
 
 @cache
 def _lazy_names(source: bytes) -> dict[str, str]:
-    for node in ast.parse(source).body:
+    for node in parse(source).body:
         if isinstance(node, ast.Assign) and any(getattr(to, "id", None) == LAZY_NAMES for to in node.targets):
             return ast.literal_eval(node.value)
     return {}
@@ -77,7 +81,7 @@ def _lazy_names(source: bytes) -> dict[str, str]:
 @cache
 def _examine(source: bytes, package: str) -> tuple[str, frozenset[str]]:
     """Return the digest of a module and the dotted names that it may import, including attributes."""
-    tree = ast.parse(source)
+    tree = parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and _has_docstring(
             node
@@ -85,6 +89,18 @@ def _examine(source: bytes, package: str) -> tuple[str, frozenset[str]]:
             node.body = node.body[1:]
     digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
     return digest, frozenset(name for name in _list_imports(tree, package) if name.partition(".")[0] in PACKAGES)
+
+
+def parse(source: bytes) -> ast.Module:
+    """Return the syntax tree of a source; like `ast.parse`, also while other threads parse.
+
+    CPython 3.11 and 3.12 keep the depth of a parse for the whole interpreter, so one that another thread or a finalizer
+    interrupts may raise SystemError (https://github.com/python/cpython/issues/106905), and is repeated here.
+    """
+    for _ in range(PARSINGS - 1):
+        with suppress(SystemError), _parsing:
+            return ast.parse(source)
+    return ast.parse(source)
 
 
 def _has_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

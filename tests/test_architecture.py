@@ -55,6 +55,7 @@ ALLOWED = {
         "by_name artifacts conversion data extras input_states local_paths models outputs prediction stores tasks text "
         "keras numpy job_progress ai_edge_litert jax onnx onnxruntime tensorflow tensorflow_text tf2onnx torch"
     ),
+    "serving": ("outputs prediction stores fastapi numpy prometheus_client pydantic starlette uvicorn"),
     "doctor": "text records config artifacts input_states stages json_documents terminal numpy scipy",
     "config": "tasks local_paths terminal yaml_documents pydantic",
     "arrivals": "",

@@ -155,6 +155,41 @@ def test_closures_hold_what_a_result_depends_on_and_no_more():
     assert "keras_bert_flow.tasks.classification.regression" in STAGES["finetuning"].digest_code()
 
 
+PARSING_TOGETHER = """
+import ast, gc, sys, threading, time
+from keras_bert_flow.import_closure import ROOT, parse
+sys.setswitchinterval(1e-6)
+gc.set_threshold(200)
+sources = [path.read_bytes() for path in sorted((ROOT / "keras_bert_flow").rglob("*.py"))[:60]]
+failed = []
+class Finalized:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        time.sleep(1e-4)
+        ast.parse("1 + 1")
+def parse_all():
+    for source in sources:
+        for _ in range(3):
+            Finalized()
+        try:
+            parse(source)
+        except SystemError as error:
+            failed.append(error)
+threads = [threading.Thread(target=parse_all) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not failed, failed[0]
+"""
+
+
+def test_other_threads_may_parse_meanwhile():
+    done = subprocess.run([sys.executable, "-c", PARSING_TOGETHER], capture_output=True, timeout=PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stderr[-1000:]
+
+
 def test_files_that_import_by_name_are_known():
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     found = {path for path in files if "import_module(" in path.read_text(encoding="utf-8")}

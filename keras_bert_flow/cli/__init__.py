@@ -25,7 +25,7 @@ COMMANDS = {
     "config_commands": ("configs",),
     "run_commands": ("run",),
     "tune_commands": ("tune",),
-    "serve_commands": ("serve",),
+    "serve_commands": ("serve", "serve-model"),
     "data_commands": ("corpus", "vocab", "records", "doctor", "inspect"),
     "model_commands": ("pretrain", "distill", "finetune", "evaluate"),
     "report_commands": ("report",),

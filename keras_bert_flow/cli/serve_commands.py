@@ -1,4 +1,4 @@
-"""The command that keeps Prefect's server, UI and worker on this machine."""
+"""The commands that serve: Prefect's server, UI and worker on this machine, and a model over HTTP."""
 
 import importlib.util
 import os
@@ -10,9 +10,17 @@ import typer
 
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.config_commands import find_configs
+from keras_bert_flow.cli.options import ChosenBackend, choose_backend
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.extras import check_installed
 from keras_bert_flow.interrupts import UNATTENDED, ending_with
+from keras_bert_flow.prediction.exported_model import is_exported
+from keras_bert_flow.preflight.models import check_model_directory
+from keras_bert_flow.progress import working
 from keras_bert_flow.terminal import show
 
+TOKEN = "KBF_SERVE_TOKEN"
+MODEL_STOPPED = "kbf: stopped; the requests that had arrived are answered.\n"
 STOPPED = "kbf: stopped; `kbf serve` goes on with the same runs.\n"
 
 
@@ -36,3 +44,80 @@ def serve(
     home = find_home()
     with ending_with((signal.SIGINT, *UNATTENDED), 0, STOPPED):
         serve_here(files, home, port, parallel, show)
+
+
+@app.command("serve-model")
+def serve_model(
+    model: Annotated[Path, typer.Argument(help="A model directory, or what `kbf export --format onnx` wrote.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one, which is printed.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address; others than this machine need a token.")] = "127.0.0.1",
+    only: Annotated[
+        str | None, typer.Option(help="predict or embed. Default: /embed, and /predict of a fine-tuned model.")
+    ] = None,
+    max_texts: Annotated[int, typer.Option(min=1, help="Most texts of a request.")] = 256,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Most texts that wait; further requests are refused with status 503.")
+    ] = 1024,
+    max_bytes: Annotated[int, typer.Option(min=1024, help="Most bytes of a request.")] = 1 << 20,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Most seconds until an answer.")] = 30.0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of ONNX Runtime. Default: its own choice.")
+    ] = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Serve a model over HTTP until Ctrl-C: /predict, /embed, /v1/embeddings (as OpenAI's), /health and /metrics.
+
+    Requests that wait are answered together. With $KBF_SERVE_TOKEN set, each must have the header
+    `Authorization: Bearer TOKEN`.
+    """
+    check_installed(("fastapi", "uvicorn", "prometheus_client"))
+    from keras_bert_flow.serving.limits import Limits
+    from keras_bert_flow.serving.server import bind, check_place, load_asked
+    from keras_bert_flow.serving.server import serve_model as serve_here
+
+    token = os.environ.get(TOKEN) or None
+    check_place(host, token)
+    paths = _choose_paths(model, only)
+    if is_exported(model):
+        check_installed(("onnxruntime",))
+    else:
+        check_model_directory(model)
+    choose_backend(PipelineConfig(), backend)
+    bound = bind(host, port)
+    with ending_with((signal.SIGINT, *UNATTENDED), 0, MODEL_STOPPED):
+        with working(f"Loading {model}"):
+            asked = load_asked(model, paths, threads)
+        serve_here(asked, bound, name_model(model), Limits(max_bytes, max_texts, max_waiting, seconds), token, show)
+
+
+def name_model(model: Path) -> str:
+    """Return a short name of a model directory: of one of a fine-tuning its last folders."""
+    parts = Path(model).resolve().parts
+    return "/".join(parts[-3:] if parts[-1] == "model" else parts[-1:])
+
+
+def _choose_paths(model: Path, only: str | None) -> tuple[str, ...]:
+    """Return the paths that a model can be asked at.
+
+    Raises:
+        ValueError: it cannot be asked at the one that is given.
+    """
+    from keras_bert_flow.export.kinds import EMBEDDING, find_kind
+    from keras_bert_flow.prediction.derived_task import has_task
+    from keras_bert_flow.prediction.exported_model import read_kind
+
+    if only not in (None, "predict", "embed"):
+        raise ValueError(f"--only must be predict or embed. Received: {only}.")
+    found: tuple[str, ...]
+    if is_exported(model):
+        found = ("/embed",) if read_kind(model) == EMBEDDING else ("/predict",)
+    else:
+        is_task = has_task(model) and find_kind(model) != EMBEDDING
+        found = ("/predict", "/embed") if is_task else ("/embed",)
+    chosen = tuple(path for path in found if only in (None, path[1:]))
+    if not chosen:
+        raise ValueError(
+            f"A model must be one that can be asked so. Received: --only {only}, and {model} answers "
+            f"{' and '.join(found)}. Leave --only out, or fine-tune or export it for that."
+        )
+    return chosen

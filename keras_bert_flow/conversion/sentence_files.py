@@ -19,6 +19,7 @@ ENCODER_FILES = (
         for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
     ),
 )
+INPUT_FILES = (*ENCODER_FILES, WHOLE, "1_Pooling/config.json")  # what `read_sentence_input` reads
 # Fields of these that are read here, or do not change vectors.
 ENCODER_FIELDS = ("max_seq_length", "do_lower_case", "transformer_task", "modality_config", "unpad_inputs")
 OUTPUT_FIELD, OUTPUT = "module_output_name", "token_embeddings"  # written by sentence-transformers 6

@@ -10,9 +10,10 @@ import keras
 from keras_bert_flow.artifacts import package_version, publishing
 from keras_bert_flow.conversion.directory_files import write_json
 from keras_bert_flow.conversion.formats.huggingface import CONFIG, TOKENIZER, copy_files
+from keras_bert_flow.conversion.sentence_files import INPUT_FILES
 from keras_bert_flow.export.comparison import COMPARING, TOLERANCE, Comparison, compare, refused
 from keras_bert_flow.export.format import ExportFormat
-from keras_bert_flow.export.kinds import find_kind
+from keras_bert_flow.export.kinds import EMBEDDING, find_kind
 from keras_bert_flow.export.registry import find_export_format
 from keras_bert_flow.export.request import check_export, choose_backend
 from keras_bert_flow.export.served_model import ServedModel, StringInputs, load_served
@@ -77,9 +78,8 @@ def export_model(
         run = _load(known, path)
         note(COMPARING, 0)
         comparison = compare(model, run, tokenizer, known.title, int8)
-        copy_files(
-            {name: folder / name for name in (CONFIG, *TOKENIZER, TASK_FILE) if (folder / name).is_file()}, place
-        )
+        names = (CONFIG, *TOKENIZER, TASK_FILE, *(INPUT_FILES if model.kind == EMBEDDING else ()))
+        copy_files({name: folder / name for name in names if (folder / name).is_file()}, place)
         pad_right(place)
         write_json(place / DESCRIPTION, _describe(known, model, folder, format, int8, comparison))
         inputs.check()

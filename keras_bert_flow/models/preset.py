@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.by_name import load_by_name, load_public
 
 # `conversion` imports `models`, so these are resolved by name to avoid an import cycle.
 LOAD = "keras_bert_flow.conversion.model_directory:load_model"
 SAVE = "keras_bert_flow.conversion.model_directory:save_model_directory"
-PREPROCESSOR = "keras_bert_flow.data.model_tokenizer:load_preprocessor"
 
 
 def load_preset(kind: type, path, **overrides):
@@ -19,7 +18,7 @@ def load_preset(kind: type, path, **overrides):
 
 def load_preprocessor(path, max_positions):
     """Return the `TextPreprocessor` of a model directory, or None if it holds no tokenizer."""
-    return load_by_name(PREPROCESSOR)(path, max_positions)
+    return load_public("TextPreprocessor").of_model(path, max_positions)
 
 
 def save_preset(model, path, **details) -> None:

@@ -59,7 +59,6 @@ class ModelWithHead(ReentrantModel):
     has_one_width = False  # whether all batches have the same width
     compiles_shapes = property(compiles_shapes)
     settings: Any = ()
-    labels: Any = None
     _preprocessor: Any = None
     _dataset_losses: Any = None
     _has_known_losses = False
@@ -85,7 +84,7 @@ class ModelWithHead(ReentrantModel):
         Raises:
             ValueError: there are texts and no preprocessor, the model reads more than texts, or a class is unknown.
         """
-        y = number_classes(y, self.labels)
+        y = number_classes(y, getattr(self, "labels", None))
         if (texts := list_texts(x)) is None:
             return x, y
         if any(len(tensor.shape) != 2 for tensor in self.inputs) or len(self.inputs) != len(INPUT_NAMES):

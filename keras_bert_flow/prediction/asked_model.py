@@ -83,7 +83,7 @@ class AskedModel(ABC):
             TypeError: the items are bytes, a number or None.
             ValueError: an item does not fit the model; the message has its number, from 1.
         """
-        answers = self.answer(list(self._pose_all(_number(items))), self._choose_fixed)
+        answers = self.answer(list(self._pose_all(_number(items))), self.choose_fixed)
         self.tell_cut_texts()
         return answers
 
@@ -108,7 +108,7 @@ class AskedModel(ABC):
         for chunk in chunks:
             examples, mistake = read_until_mistake(self._pose_all(chunk))
             if examples:
-                yield self.answer(examples, self._choose_fixed)
+                yield self.answer(examples, self.choose_fixed)
             if mistake is not None:
                 raise mistake
 
@@ -132,7 +132,8 @@ class AskedModel(ABC):
                 raise ValueError(f"{place}: {error}") from None
             yield example
 
-    def _choose_fixed(self, lengths) -> Sequence[int]:
+    def choose_fixed(self, lengths) -> Sequence[int]:
+        """Return batch widths that do not depend on the texts, so that later ones need no new shapes."""
         return fit_widths(lengths, halve_widths(self.sequence_length), self.batch_positions)
 
 

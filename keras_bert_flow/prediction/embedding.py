@@ -12,6 +12,7 @@ from keras_bert_flow.conversion.sentence_files import read_sentence_input
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
 from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.exported_model import ExportedModel, load_exported
 from keras_bert_flow.prediction.lines import list_items
 from keras_bert_flow.tasks.core.stored import read_task
 from keras_bert_flow.tasks.core.task import TASK_FILE, Prediction
@@ -26,10 +27,12 @@ class Embedder(AskedModel):
     Args:
         folder: any BERT model directory: one made by `kbf finetune`, one of `sentence_transformers`, or a plain
             encoder. Texts are truncated at the length in the directory, or at the encoder's last position. The default
-            prompt of `sentence_transformers` is put before every text, and its `truncate_dim` cuts the vectors.
+            prompt of `sentence_transformers` is put before every text, and its `truncate_dim` cuts the vectors. Or what
+            `kbf export --as sentence_embedding` wrote as ONNX, whose pooling is part of it.
         pooling: mean, cls or max. None: as in the directory, or else mean.
         normalize: scale every vector to length 1. None: as in the directory, or else True.
         batch_positions: rows times width of a batch.
+        threads: of ONNX Runtime; None: its own choice.
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
         ValueError: a file is damaged, or the pooling is unknown.
@@ -41,11 +44,14 @@ class Embedder(AskedModel):
         pooling: Any = None,
         normalize: bool | None = None,
         batch_positions: int = BATCH_POSITIONS,
+        threads: int | None = None,
     ):
         folder = Path(folder)
         self.task = SentenceEmbedding(pooling=pooling, normalize=normalize)
         self.tokenizer = read_tokenizer(folder)
-        self.model = load_task_model(self.task.kind, folder, **self.task.model_options)
+        self.model = load_exported(folder, self.task.kind, threads)
+        if self.model is None:
+            self.model = load_task_model(self.task.kind, folder, **self.task.model_options)
         given = read_sentence_input(folder)
         if (folder / TASK_FILE).is_file():
             given = replace(given, max_tokens=read_task(folder)[1])
@@ -54,12 +60,13 @@ class Embedder(AskedModel):
                 f"{folder}: a prompt that is not pooled is not implemented. Received: include_prompt=false, and the "
                 f"prompt {abridge(ascii(given.prompt))}. Use `sentence_transformers` for this model."
             )
-        self._given, longest = given, self.model.backbone.max_positions
+        self._given, self._is_exported = given, isinstance(self.model, ExportedModel)
+        longest = getattr(self.model, "backbone", self.model).max_positions
         super().__init__(longest if given.max_tokens is None else min(given.max_tokens, longest), batch_positions)
 
     @property
     def hidden_dim(self) -> int:
-        whole = self.model.backbone.hidden_dim
+        whole = self.model.output["logits"].shape[-1] if self._is_exported else self.model.backbone.hidden_dim
         return whole if self._given.dimension is None else min(self._given.dimension, whole)
 
     @property

@@ -26,9 +26,9 @@ ASKED_AS = {
 }
 # task → arguments of the class after the folder
 OPTIONS = {
-    FINE_TUNED: ("batch_positions",),
+    FINE_TUNED: ("batch_positions", "threads"),
     "fill_mask": ("top_k", "batch_positions"),
-    "sentence_embedding": ("pooling", "normalize", "batch_positions"),
+    "sentence_embedding": ("pooling", "normalize", "batch_positions", "threads"),
     "features": ("layers", "pooling", "batch_positions"),
 }
 

@@ -113,7 +113,7 @@ class MaskFiller(AskedModel):
         )
         self.cut_texts.add(features)
         batches = ask_in_batches(
-            self.model, features, choose or self._choose_fixed, self.batch_positions, follow, make_masked_inputs
+            self.model, features, choose or self.choose_fixed, self.batch_positions, follow, make_masked_inputs
         )
         choices: list[list[Choice]] = [[]] * len(examples)
         for rows, found in batches:  # only the chosen tokens of each batch are kept

@@ -9,6 +9,7 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.prediction.derived_task import find_task
+from keras_bert_flow.prediction.exported_model import load_exported
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.task import TASK_FILE, Prediction, Task
 from keras_bert_flow.tasks.core.texts import pose_texts
@@ -20,20 +21,21 @@ class Predictor(AskedModel):
 
     Args:
         folder: a model directory with `task.json`, or with a config.json that names the head's task; see `find_task`.
-            Without `task.json` a model of texts also accepts pairs of texts.
+            Without `task.json` a model of texts also accepts pairs of texts. Or what `kbf export` wrote as ONNX.
         batch_positions: rows times width of a batch.
+        threads: of ONNX Runtime; None: its own choice.
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
         ValueError: a file is damaged, or the model has no head for the task.
     """
 
-    def __init__(self, folder: str | Path, batch_positions: int = BATCH_POSITIONS):
+    def __init__(self, folder: str | Path, batch_positions: int = BATCH_POSITIONS, threads: int | None = None):
         folder = Path(folder)
         self.task, sequence_length = find_task(folder)
         self._may_be_pairs = hasattr(self.task, "text_pair") and not (folder / TASK_FILE).is_file()
         super().__init__(sequence_length, batch_positions)
         self.tokenizer = read_tokenizer(folder)
-        self.model = _load_model(self.task, folder)
+        self.model = load_exported(folder, self.task.kind, threads) or _load_model(self.task, folder)
 
     def take_weights(self, folder: str | Path) -> None:
         """Load the weights of another run of the same fine-tuning into this model, which is already compiled."""

@@ -56,7 +56,7 @@ def test_every_model_says_whether_its_backend_compiles_shapes(classifier, masked
         ),
         ("masked_lm", None, {}, r"must hold task\.json.* as what it is asked: fill_mask, sentence_embedding"),
         ("masked_lm", "fill_mask", {"layers": [1]}, r"Received: layers for fill_mask. Use: top_k, batch_positions\."),
-        ("classifier", None, {"top_k": 1}, r"Received: top_k for task. Use: batch_positions\."),
+        ("classifier", None, {"top_k": 1}, r"Received: top_k for task. Use: batch_positions, threads\."),
         (
             "classifier",
             "fill_mask",

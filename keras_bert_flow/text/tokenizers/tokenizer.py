@@ -7,10 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from keras_bert_flow.by_name import load_by_name
-
-# `data` imports `text`, so this is resolved by name to avoid an import cycle.
-READ = "keras_bert_flow.data.model_tokenizer:read_tokenizer"
+from keras_bert_flow.by_name import load_public
 
 Offsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -48,7 +45,7 @@ class Tokenizer(Protocol):
         >>> tokenizer.decode(tokenizer("a fine film"))  # doctest: +SKIP
         'a fine film'
         """
-        return load_by_name(READ)(path)
+        return load_public("TextPreprocessor").from_preset(path).tokenizer
 
     def __call__(self, texts: str | Sequence[str]) -> Any:
         """Return the ids of a text, or of each of several, int32, (tokens,), without special tokens.

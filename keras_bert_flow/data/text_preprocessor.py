@@ -1,0 +1,79 @@
+"""The inputs that a model directory's tokenizer makes of texts."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bert_flow.data.lengths import halve_widths
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.tasks import make_inputs
+from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.tasks.core.stored import read_task
+from keras_bert_flow.tasks.core.task import TASK_FILE
+from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, pose_texts
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+
+SEQUENCE_LENGTH = 512
+
+
+class TextPreprocessor:
+    """Make the inputs of a model from texts: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] for two.
+
+    A model that `from_preset` loads has one as `preprocessor`, so that its `fit`, `evaluate` and `predict` take texts.
+
+    Args:
+        tokenizer: that of the model.
+        sequence_length: most tokens of a row; longer texts are cut at the end.
+    Raises:
+        ValueError: no token would fit beside the special ones.
+    Source: Devlin et al. 2019, section 3, input representation.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, sequence_length: int = SEQUENCE_LENGTH):
+        if sequence_length < 4 + tokenizer.separators:
+            raise ValueError(
+                f"`sequence_length` must leave room beside the special tokens. Received: {sequence_length}. Try 128."
+            )
+        self.tokenizer, self.sequence_length = tokenizer, sequence_length
+
+    @classmethod
+    def from_preset(cls, path: str | Path, sequence_length: int = SEQUENCE_LENGTH) -> "TextPreprocessor":
+        """Make one with the tokenizer of a model directory; errors as for `read_tokenizer`."""
+        return cls(read_tokenizer(path), sequence_length)
+
+    @classmethod
+    def of_model(cls, path: str | Path, max_positions: int) -> "TextPreprocessor | None":
+        """Make that of a model directory, or return None if it holds no tokenizer.
+
+        Rows are as long as its `task.json` says, else as the model has positions, at most `SEQUENCE_LENGTH`.
+        """
+        folder = fetch(path)
+        if not find_tokenizer_file(folder).is_file():
+            return None
+        length = min(max_positions, SEQUENCE_LENGTH)
+        if (folder / TASK_FILE).is_file():
+            length = min(length, read_task(folder)[1])
+        return cls(read_tokenizer(folder), length)
+
+    def __call__(self, texts: Iterable[Any]) -> dict[str, np.ndarray]:
+        """Return `token_ids`, `segment_ids` and `padding_mask` of texts, int32, (texts, width).
+
+        The width is the smallest that holds the longest text of `sequence_length`, its half, its quarter and so on, so
+        that few shapes are compiled.
+
+        Args:
+            texts: texts; for pairs, lists or tuples of two texts, or objects with `text` and `text_pair`.
+        Raises:
+            ValueError: an item is something else.
+        """
+        examples = [self._pose(item) for item in texts]
+        features = encode_examples(self.tokenizer, examples, self.sequence_length, {})
+        longest = features.lengths.max(initial=1)
+        width = next(width for width in halve_widths(self.sequence_length) if width >= longest)
+        return make_inputs(features, np.arange(len(examples)), width)
+
+    def _pose(self, item: Any) -> TextExample:
+        return pose_texts(item, is_pair=not isinstance(item, str))

@@ -1,0 +1,1 @@
+"""Answer requests over HTTP with a model directory or an exported model."""

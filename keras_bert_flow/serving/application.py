@@ -1,0 +1,248 @@
+"""The HTTP application of a model: predictions, embeddings, health and metrics.
+
+`/v1/embeddings` has the shape of OpenAI's embeddings API, which vector databases and their clients speak:
+https://platform.openai.com/docs/api-reference/embeddings.
+"""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException as StarletteError
+
+from keras_bert_flow.serving.batching import Batcher, Closed, Overloaded
+from keras_bert_flow.serving.limits import LimitedRequests, Limits, describe_refusal
+
+RETRY_SECONDS = 1
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model that a path asks.
+
+    Attributes:
+        pose: makes an example of an item of a request; its ValueError is told to the client.
+        answer: returns one answer per example.
+        count: returns the number of tokens of an example, special ones included, as far as the model reads it.
+        longest: most tokens of a text; the rest of it is not read.
+    """
+
+    pose: Callable[[Any], Any]
+    answer: Callable[[Sequence[Any]], Sequence[Any]]
+    count: Callable[[Any], int]
+    longest: int
+
+
+class Texts(BaseModel):
+    """Body of `/predict` and `/embed`: texts; for pairs, lists of two; or objects with the names of the parts."""
+
+    model_config = ConfigDict(extra="forbid")
+    texts: list[Any] = Field(min_length=1)
+
+
+class EmbeddingsRequest(BaseModel):
+    """Body of `/v1/embeddings`."""
+
+    input: str | list[str]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(default=None, ge=1)
+    user: str | None = None
+
+
+class Metrics:
+    """Counts and durations, for Prometheus."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        options: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter("kbf_requests", "Requests by path and status.", ("path", "status"), **options)
+        self.texts = Counter("kbf_texts", "Texts that were answered.", ("path",), **options)
+        self.seconds = Histogram("kbf_request_seconds", "Seconds from a request to its answer.", ("path",), **options)
+        self.batches = Histogram(
+            "kbf_batch_texts", "Texts that a model answered in one call.", ("path",), buckets=BATCH_SIZES, **options
+        )
+        self.waiting = Gauge("kbf_waiting_texts", "Texts that wait.", ("path",), **options)
+
+
+def make_application(
+    asked: Mapping[str, Asked], name: str, limits: Limits | None = None, token: str | None = None
+) -> Callable[..., Awaitable[None]]:
+    """Return the ASGI application.
+
+    Args:
+        asked: path, `/predict` or `/embed`, → the model that answers there.
+        name: of the model, in the answers.
+        token: which every request but `/health` must give; None for none.
+    """
+    limits, metrics = limits or Limits(), Metrics()
+    batchers = {
+        path: Batcher(model.answer, most_waiting=limits.waiting, follow=metrics.batches.labels(path).observe)
+        for path, model in asked.items()
+    }
+    for path, batcher in batchers.items():
+        metrics.waiting.labels(path).set_function(partial(getattr, batcher, "waiting"))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI):
+        yield
+        for batcher in batchers.values():
+            await asyncio.to_thread(batcher.close, limits.seconds)
+
+    app = FastAPI(title="kbf serve-model", docs_url=None, redoc_url=None, lifespan=lifespan)
+
+    async def ask(path: str, items: Sequence[Any]) -> list[Any]:
+        """Return the answers for the items of a request."""
+        if len(items) > limits.texts:
+            raise HTTPException(
+                413, f"A request must have at most {limits.texts} texts. Received: {len(items)}. Send them in several."
+            )
+        examples = []
+        for number, item in enumerate(items, 1):
+            try:
+                examples.append(asked[path].pose(item))
+            except ValueError as error:
+                raise HTTPException(422, f"Item {number}: {error}") from None
+        try:
+            future = batchers[path].submit(examples)
+        except Overloaded:
+            line = f"At most {limits.waiting:,} texts may wait. Ask again in a moment."
+            raise HTTPException(503, line, {"Retry-After": str(RETRY_SECONDS)}) from None
+        except Closed:
+            raise HTTPException(503, "The server is ending. Ask another one.") from None
+        try:
+            answers = await asyncio.wait_for(asyncio.wrap_future(future), limits.seconds)
+        except TimeoutError:
+            line = f"A request must be answered within {limits.seconds:g} seconds. Send fewer texts."
+            raise HTTPException(504, line, {"Retry-After": str(RETRY_SECONDS)}) from None
+        metrics.texts.labels(path).inc(len(items))
+        return answers
+
+    if "/predict" in asked:
+
+        @app.post("/predict")
+        async def predict(body: Texts) -> Response:
+            return answer_json({"model": name, "predictions": await ask("/predict", body.texts)})
+
+    if "/embed" in asked:
+
+        @app.post("/embed")
+        async def embed(body: Texts) -> Response:
+            found = await ask("/embed", body.texts)
+            return answer_json({"model": name, "embeddings": [answer["embedding"] for answer in found]})
+
+        @app.post("/v1/embeddings")
+        async def openai_embeddings(body: EmbeddingsRequest) -> Response:
+            texts = [body.input] if isinstance(body.input, str) else body.input
+            if not texts:
+                raise HTTPException(422, "`input` must hold a text. Received: an empty list.")
+            vectors = [cut(answer["embedding"], body.dimensions) for answer in await ask("/embed", texts)]
+            data = [
+                {"object": "embedding", "index": index, "embedding": encode(vector, body.encoding_format)}
+                for index, vector in enumerate(vectors)
+            ]
+            count = sum(asked["/embed"].count(asked["/embed"].pose(text)) for text in texts)
+            usage = {"prompt_tokens": count, "total_tokens": count}
+            return answer_json({"object": "list", "data": data, "model": name, "usage": usage})
+
+        @app.get("/v1/models")
+        async def models() -> dict[str, Any]:
+            return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "keras-bert-flow"}]}
+
+    @app.get("/health")
+    async def health() -> Response:
+        is_alive = all(batcher.is_alive for batcher in batchers.values())
+        longest = {path: model.longest for path, model in asked.items()}
+        content = {"status": "ok" if is_alive else "broken", "model": name, "paths": sorted(asked), "tokens": longest}
+        return JSONResponse(content, 200 if is_alive else 503)
+
+    @app.get("/metrics")
+    async def show_metrics() -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.exception_handler(StarletteError)
+    async def tell(request: Request, error: StarletteError) -> Response:
+        line = str(error.detail)
+        if error.status_code == 404:
+            line = f"There is no {request.url.path} here. Ask {', '.join([*sorted(asked), '/health', '/metrics'])}."
+        return JSONResponse(describe_refusal(error.status_code, line), error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def tell_invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str)) or "the body"
+        example = '{"input": "a text"}' if request.url.path.startswith("/v1") else '{"texts": ["a text"]}'
+        kind = request.headers.get("content-type", "none")
+        said = "" if kind.startswith("application/json") else f", as content-type {kind} and not application/json"
+        line = f"A request must be JSON like {example}. Received: {place}: {first['msg']}{said}."
+        return JSONResponse(describe_refusal(422, line), 422)
+
+    @app.exception_handler(Exception)
+    async def tell_failed(request: Request, error: Exception) -> Response:
+        return JSONResponse(describe_refusal(500, f"The model failed: {type(error).__name__}: {error}"), 500)
+
+    @app.middleware("http")
+    async def measure(request: Request, call: Callable) -> Response:
+        started = time.perf_counter()
+        response = await call(request)
+        path = request.url.path if response.status_code != 404 else "other"
+        metrics.requests.labels(path, str(response.status_code)).inc()
+        metrics.seconds.labels(path).observe(time.perf_counter() - started)
+        return response
+
+    return LimitedRequests(app, limits, token)
+
+
+def cut(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:
+    """Return the first dimensions of a vector, scaled to length 1 again, as OpenAI's API does.
+
+    Raises:
+        HTTPException: it has fewer.
+    """
+    if dimensions is None or dimensions == len(vector):
+        return vector
+    if dimensions > len(vector):
+        raise HTTPException(422, f"`dimensions` must be at most the model's {len(vector)}. Received: {dimensions}.")
+    kept = np.asarray(vector[:dimensions])
+    length = float(np.linalg.norm(kept))
+    return (kept / length if length else kept).tolist()
+
+
+def encode(vector: Sequence[float], encoding_format: str) -> Any:
+    """Return a vector as numbers, or as the base64 text of little-endian float32."""
+    if encoding_format == "float":
+        return vector
+    return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()
+
+
+def answer_json(content: Any) -> Response:
+    """Return a JSON response.
+
+    Raises:
+        HTTPException: a number of it is not finite: the model computed no answer.
+    """
+    try:
+        text = json.dumps(content, allow_nan=False, default=_plain)  # ASCII, as a text may have a lone surrogate
+    except ValueError:
+        raise HTTPException(500, "The model computed NaN or infinity for a text, which is no answer.") from None
+    return Response(text, media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    """Return the plain form of values of NumPy."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON")
