@@ -3,11 +3,13 @@
 import importlib.util
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from keras_bert_flow.artifacts import removed_on_leaving
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.config_commands import find_configs
 from keras_bert_flow.cli.options import ChosenBackend, choose_backend
@@ -60,6 +62,9 @@ def serve_model(
     ] = 1024,
     max_bytes: Annotated[int, typer.Option(min=1024, help="Most bytes of a request.")] = 1 << 20,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Most seconds until an answer.")] = 30.0,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Export the model to ONNX first, and serve that: faster on a processor.")
+    ] = False,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of ONNX Runtime. Default: its own choice.")
     ] = None,
@@ -71,8 +76,10 @@ def serve_model(
     `Authorization: Bearer TOKEN`.
     """
     check_installed(("fastapi", "uvicorn", "prometheus_client"))
+    from keras_bert_flow.export.request import check_export
+    from keras_bert_flow.export.request import choose_backend as choose_exporter
     from keras_bert_flow.serving.limits import Limits
-    from keras_bert_flow.serving.server import bind, check_place, load_asked
+    from keras_bert_flow.serving.server import ASKED_AS, bind, check_place, load_asked
     from keras_bert_flow.serving.server import serve_model as serve_here
 
     token = os.environ.get(TOKEN) or None
@@ -82,12 +89,24 @@ def serve_model(
         check_installed(("onnxruntime",))
     else:
         check_model_directory(model)
-    choose_backend(PipelineConfig(), backend)
-    bound = bind(host, port)
-    with ending_with((signal.SIGINT, *UNATTENDED), 0, MODEL_STOPPED):
-        with working(f"Loading {model}"):
-            asked = load_asked(model, paths, threads)
-        serve_here(asked, bound, name_model(model), Limits(max_bytes, max_texts, max_waiting, seconds), token, show)
+    with tempfile.TemporaryDirectory(prefix="kbf-") as place, removed_on_leaving(place):
+        outputs = {path: Path(place) / path[1:] for path in paths} if onnx and not is_exported(model) else {}
+        if outputs:
+            backend = choose_exporter("onnx", backend)
+            for path, output in outputs.items():
+                check_export(model, output, "onnx", backend, False, ASKED_AS[path], False)
+        choose_backend(PipelineConfig(), backend)
+        bound = bind(host, port)
+        with ending_with((signal.SIGINT, *UNATTENDED), 0, MODEL_STOPPED):
+            for path, output in outputs.items():
+                with working(f"Exporting {model} for {path}"):
+                    from keras_bert_flow.export.export_model import export_model
+
+                    export_model(model, output, "onnx", asked_as=ASKED_AS[path])
+            with working(f"Loading {model}"):
+                asked = load_asked({path: outputs.get(path, model) for path in paths}, threads)
+            limits = Limits(max_bytes, max_texts, max_waiting, seconds)
+            serve_here(asked, bound, name_model(model), limits, token, show)
 
 
 def name_model(model: Path) -> str:

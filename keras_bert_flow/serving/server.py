@@ -9,7 +9,8 @@ from typing import Any
 from keras_bert_flow.prediction.exported_model import ExportedModel, is_exported
 from keras_bert_flow.serving.limits import Limits
 
-PREDICT, EMBED = "/predict", "/embed"
+# path → what the model is asked as there
+ASKED_AS = {"/predict": "task", "/embed": "sentence_embedding"}
 LEAST_TOKEN = 16
 # Texts of about 3, 12, 48 and 192 tokens: the widths that a stream of texts is padded to where shapes are compiled.
 WARM_UP = tuple("a film " * count for count in (1, 6, 24, 96))
@@ -41,12 +42,11 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def load_asked(folder: Path, paths: tuple[str, ...], threads: int | None) -> dict[str, Any]:
+def load_asked(folders: Mapping[str, Path], threads: int | None) -> dict[str, Any]:
     """Load what each path asks, and answer a text of each width, so that the first request waits for nothing.
 
     Args:
-        folder: a model directory, or what `kbf export` wrote as ONNX.
-        paths: `/predict`, `/embed` or both.
+        folders: `/predict`, `/embed` or both → a model directory, or what `kbf export` wrote as ONNX.
         threads: of ONNX Runtime.
     Raises:
         FileNotFoundError, ValueError: as for `prediction.load.load`.
@@ -55,9 +55,9 @@ def load_asked(folder: Path, paths: tuple[str, ...], threads: int | None) -> dic
     from keras_bert_flow.serving.application import Asked
 
     asked = {}
-    for path in paths:
+    for path, folder in folders.items():
         options = {"threads": threads} if is_exported(folder) else {}
-        model: Any = load(folder, "sentence_embedding" if path == EMBED else None, **options)
+        model: Any = load(folder, ASKED_AS[path], **options)
         asked[path] = Asked(model.pose, _answer_with(model), _count_with(model), model.sequence_length)
         if not isinstance(model.model, ExportedModel):
             _warm_up(asked[path])

@@ -248,11 +248,19 @@ def test_an_exported_model_has_the_answers_of_its_model(folder, tmp_path):
         output = tmp_path / as_
         subprocess.run([*export, "--as", as_, str(folder), str(output)], check=True, timeout=PATIENCE_SECONDS)
         server = Server(output, "--threads", "1")
-        found = server.post(path, {"texts": TEXTS[:20]}).json()
-        if path == "/predict":
-            wanted = [answer["probabilities"]["yes"] for answer in kbf.load(folder).predict(TEXTS[:20])]
-            received = [answer["probabilities"]["yes"] for answer in found["predictions"]]
-        else:
-            wanted, received = kbf.Embedder(folder).embed(TEXTS[:20]), found["embeddings"]
-        np.testing.assert_allclose(received, wanted, atol=1e-5)
+        check_answers(server, path, folder)
         assert server.end()[0] == 0
+    server = Server(folder, "--onnx")  # both of these, exported by the server itself
+    for path in ("/predict", "/embed"):
+        check_answers(server, path, folder)
+    assert server.end()[0] == 0
+
+
+def check_answers(server, path, folder):
+    found = server.post(path, {"texts": TEXTS[:20]}).json()
+    if path == "/predict":
+        wanted = [answer["probabilities"]["yes"] for answer in kbf.load(folder).predict(TEXTS[:20])]
+        received = [answer["probabilities"]["yes"] for answer in found["predictions"]]
+    else:
+        wanted, received = kbf.Embedder(folder).embed(TEXTS[:20]), found["embeddings"]
+    np.testing.assert_allclose(received, wanted, atol=1e-5)
