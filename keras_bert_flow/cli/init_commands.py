@@ -15,6 +15,8 @@ from keras_bert_flow.outputs import check_place
 from keras_bert_flow.progress import working
 from keras_bert_flow.terminal import show
 
+EAGER_BACKEND, SHORT_MINUTES = "torch", 30
+
 
 @app.command()
 def init(
@@ -73,8 +75,8 @@ def init(
         budget = choose_budget(minutes, look, drafted, examples, measure_rate())
         train, *measured = [*map(str, parts or (task, dev)), *(str(file) for file, _ in test_files.values())]
         draft = Draft(
-            name or output.stem, text, train, measured[0], minutes, _choose_backend(), look, drafted, examples, budget,
-            tuple(measured[1:]),
+            name or output.stem, text, train, measured[0], minutes, _choose_backend(minutes), look, drafted, examples,
+            budget, tuple(measured[1:]),
         )  # fmt: skip
         content = write_draft(draft, str(output))
         remarks = [*list_remarks(learnt, drafted.settings, task, rows, dev_files), *unread]
@@ -122,9 +124,13 @@ def _existing(output: Path) -> FileExistsError:
     return FileExistsError(f"The configuration must be a new file. Received: {output}, which exists. Choose another.")
 
 
-def _choose_backend() -> str:
-    """Return the backend that a run would use: $KERAS_BACKEND, else the first that is installed."""
+def _choose_backend(minutes: float) -> str:
+    """Return $KERAS_BACKEND, else the first backend that is installed; for a short run the one that compiles nothing.
+
+    On JAX each of the starts of a fine-tuning is compiled, for half a minute on two cores, whatever it trains then.
+    """
     chosen = os.environ.get("KERAS_BACKEND")
     if chosen in BACKENDS:
         return chosen
-    return next((name for name in BACKENDS if importlib.util.find_spec(name)), BACKENDS[0])
+    order = sorted(BACKENDS, key=lambda name: name != EAGER_BACKEND) if minutes <= SHORT_MINUTES else BACKENDS
+    return next((name for name in order if importlib.util.find_spec(name)), order[0])

@@ -111,6 +111,9 @@ def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineCon
     chosen = backend or os.environ.get("KERAS_BACKEND") or settings.backend
     check_backend(chosen)
     os.environ["KERAS_BACKEND"] = chosen
+    # Threads of PyTorch that wait for one another spin by default: with another busy process on the machine, each step
+    # then waits for the scheduler, and takes five times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     settings = settings.model_copy(update={"backend": chosen})
     resolved = resolve_precision(settings)
     for name in SECTIONS:

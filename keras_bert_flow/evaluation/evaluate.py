@@ -158,8 +158,8 @@ def write_evaluation(
             results["calibration"] = calibration
         if unreachable := read_unreachable(finetuned):
             results["unreachable"] = unreachable
-        if read.remarks:
-            results["remarks"] = list(read.remarks)
+        if remarks := dict.fromkeys((*read.remarks, *_list_run_remarks(finetuned))):
+            results["remarks"] = list(remarks)
         counters = read_manifest(finetuned).counters
         if texts := {name: found for name, found in counters.items() if isinstance(found, Mapping)}:
             results["texts"] = texts  # by file; an earlier version has none
@@ -228,6 +228,12 @@ def _read_calibration(finetuned: Path) -> dict[str, list[dict[str, float]]]:
         if "calibration" in run:
             found.setdefault(run["start"], []).append(run["calibration"])
     return found
+
+
+def _list_run_remarks(finetuned: Path) -> list[str]:
+    """Return what the runs say of themselves, as that their training was cut."""
+    runs = map(read_json_object, sorted(finetuned.glob("*/seed-*/run.json")))
+    return [remark for run in runs for remark in run.get("remarks", ()) if f"{run['start']}/seed-" in remark]
 
 
 def _ending(dev_set: str) -> str:

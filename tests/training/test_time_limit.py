@@ -96,6 +96,13 @@ def test_time_that_is_over_ends_at_once_and_evaluations_are_counted():
     limit = TimeLimit(2.0, 500, Recorded())
     limit.correct(5, 3.0)
     assert limit.last_step == 5
+    limit = TimeLimit(2.0, 500, schedule := Recorded(), least_steps=40)
+    for step in (5, 20):
+        limit.correct(step, float(step))
+        assert limit.last_step == 40
+    assert schedule.find_place(40) == pytest.approx(500, rel=1e-6)  # the rate still decays to its end
+    limit.correct(40, 50.0)
+    assert limit.last_step == 40
     limit = TimeLimit(101.0, 10_000, Recorded())
     for note in (0.0, 50.0):
         limit.note_evaluation(note)

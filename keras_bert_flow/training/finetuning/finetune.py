@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,8 @@ from typing import Any
 
 import keras
 
+from keras_bert_flow.artifacts import removed_on_leaving
+from keras_bert_flow.backends.compilations import keeping_compilations
 from keras_bert_flow.command_time import stage_seconds
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.adapters import check_whole
@@ -115,7 +118,12 @@ def finetune(
         written = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
         return Contents(written, {"model": folder_digest(model)}, data.texts)
 
-    with arithmetic(config.finetuning.precision):
+    with (
+        arithmetic(config.finetuning.precision),
+        tempfile.TemporaryDirectory(prefix="kbf-") as place,
+        removed_on_leaving(place),
+        keeping_compilations(place),
+    ):
         return publish(output, "finetuning", key, build, resumable=True, inputs=data.inputs)
 
 

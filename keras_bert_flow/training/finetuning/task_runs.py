@@ -223,7 +223,10 @@ class TaskRuns:
                 best.offer(model, model.optimizer.steps, -scores[self._field])
             return scores
 
-        limit = None if most_seconds is None else TimeLimit(most_seconds, total_steps, model.optimizer.paced)
+        limit = None
+        if most_seconds is not None:
+            # Fewer steps than an epoch teach nothing, and their scores would be those of no model.
+            limit = TimeLimit(most_seconds, total_steps, model.optimizer.paced, least_steps=batches.steps_per_epoch)
         seconds = train(
             model,
             lambda step: read_batches(batches, step),
@@ -241,7 +244,13 @@ class TaskRuns:
         if is_chosen:
             best.restore(model)
         facts: dict[str, Any] = count_parameters(model) | {"peak_bytes": read_peak_bytes()}
-        facts |= {"remarks": list(self._data.remarks)} if self._data.remarks else {}
+        remarks = [*self._data.remarks]
+        if limit is not None and limit.last_step < total_steps:
+            remarks.append(
+                f"{folder.parent.name}/{folder.name}: `finetuning.minutes` cut its training from {total_steps:,} to "
+                f"{limit.last_step:,} steps."
+            )
+        facts |= {"remarks": remarks} if remarks else {}
         facts |= {"label_units": asdict(self._units)} if self._units is not None else {}
         facts |= {"calibration": self._calibrate()} if settings.calibrate else {}
         return {"seconds": round(seconds, 1), "score": self._find_score(folder, is_chosen)} | facts

@@ -21,11 +21,13 @@ class TimeLimit:
         seconds: of training and evaluation, including those before a restart.
         total_steps: of the schedule; a faster machine takes no more.
         schedule: whose pace is set.
+        least_steps: taken in any case, however long they take.
     """
 
-    def __init__(self, seconds: float, total_steps: int, schedule: PacedSteps):
+    def __init__(self, seconds: float, total_steps: int, schedule: PacedSteps, least_steps: int = 0):
         self.last_step = total_steps
         self._total_steps, self._schedule = total_steps, schedule
+        self._least_steps = min(least_steps, total_steps)
         self._seconds = seconds * (1 - RESERVED_SHARE) - RESERVED_SECONDS
         self._measured: list[tuple[int, float]] = []  # (step, seconds elapsed by then) of this process
         self._evaluation_seconds = 0.0
@@ -49,11 +51,10 @@ class TimeLimit:
             del self._measured[0]
         left = self._seconds - self._evaluation_seconds - elapsed_seconds
         step_seconds = self._find_step_seconds()
-        if left <= 0:
-            self.last_step = step
-        elif step_seconds is not None:
+        if step_seconds is not None or left <= 0:
             place = self._schedule.find_place(step)
-            steps = min(int(left / step_seconds), math.ceil(self._total_steps - place))
+            fitting = 0 if step_seconds is None or left <= 0 else int(left / step_seconds)
+            steps = min(max(fitting, self._least_steps - step), math.ceil(self._total_steps - place))
             self.last_step = step + max(0, steps)
             if steps > 0:
                 self._schedule.set_pace(step, place, (self._total_steps - place) / steps)
