@@ -39,6 +39,7 @@ _HOMES = {
     "export_model": "export.export_model",
     "evaluate_minimal_pairs": "evaluation.minimal_pairs",
     "from_keras_hub": "conversion.keras_hub_models",
+    "find_model": "lineage.configured",
     "finetune": "training.finetuning.finetune",
     "learn_vocabulary": "text.vocabulary.learner",
     "load": "prediction.load",

@@ -45,6 +45,7 @@ def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[
             is_list = isinstance(given, list | tuple)
             settled[name] = [fetched if one == path else one for one in given] if is_list else fetched
         if name in MODELS:
+            settled[name] = find_configured(settled[name])
             check_model(settled[name])
     return settled
 
@@ -79,6 +80,13 @@ def _is_open(descriptor: int, path: Path) -> bool:
         return stat.S_ISREG(status.st_mode) and os.path.samestat(status, path.stat())
     except OSError:
         return False
+
+
+def find_configured(model: Path) -> Path:
+    """Return the model that a configuration, given in place of one, has made; any other path unchanged."""
+    from keras_bert_flow.lineage.configured import find_model, is_configuration
+
+    return find_model(model) if is_configuration(model) else model
 
 
 def check_model(folder: Path) -> None:

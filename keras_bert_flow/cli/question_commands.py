@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from keras_bert_flow.cli.application import app
+from keras_bert_flow.cli.inputs import settle_paths
 from keras_bert_flow.cli.options import ChosenBackend, choose_backend
 from keras_bert_flow.cli.task_files import change_task
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.prediction.derived_task import find_task
 from keras_bert_flow.prediction.lines import read_items, read_waiting_items, read_waiting_texts, write_lines
 from keras_bert_flow.prediction.load import FINE_TUNED
@@ -25,9 +27,12 @@ JSONL = "jsonl"
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Option(help="A model directory.")],
     texts: Annotated[
-        list[str] | None, typer.Argument(help="Texts to predict for. Default: lines of standard input.")
+        list[str] | None,
+        typer.Argument(help="Texts to predict for. Default: lines of standard input. Without --model the first is it."),
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A model directory, or a configuration: its newest and best model.")
     ] = None,
     asked_as: Annotated[
         str | None,
@@ -61,6 +66,7 @@ def predict(
     A pair of texts is separated by a tab; inputs with more parts are JSON objects. Features can also be written as
     arrays, to an --output that ends in .npz.
     """
+    model, texts = _choose_model(model, texts or [])
     given = {"top_k": top_k, "layers": _read_layers(layers), "pooling": pooling, "batch_positions": batch_positions}
     options = {name: value for name, value in given.items() if value is not None}
     choose_backend(PipelineConfig(), backend)
@@ -122,6 +128,21 @@ def search(
         write_lines([found.search(queries, top)], output)
     else:
         write_lines(found.search_chunks(read_waiting_texts(sys.stdin.fileno(), AT_ONCE), top), output)
+
+
+def _choose_model(model: Path | None, texts: list[str]) -> tuple[Path, list[str]]:
+    """Return the model and the texts, of which the first names the model where no option does.
+
+    Raises:
+        ValueError: none is named.
+    """
+    if model is not None:
+        return model, texts
+    if not texts or not (Path(texts[0]).exists() or find_address(texts[0])):
+        received = f"{texts[0]!r} first, which is no path" if texts else "neither --model nor a path"
+        raise ValueError(f"A model must be named. Received: {received}. Try kbf predict mine.yaml 'a text'.")
+    settled = settle_paths({"model": Path(texts[0])}, {"model": "the model"})
+    return settled["model"], texts[1:]
 
 
 def _check_file_options(is_fine_tuned: bool, format: str, set: list[str] | None, *files: Path | None) -> None:

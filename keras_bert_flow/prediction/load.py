@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.by_name import load_by_name, load_public
 from keras_bert_flow.conversion.adapters import is_bare_adapter
 from keras_bert_flow.prediction.derived_task import has_task
 from keras_bert_flow.prediction.lines import check_batch_positions
@@ -37,7 +37,8 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
     """Load a model directory, ours or Hugging Face's, for prediction.
 
     Args:
-        folder: local or remote location; see `stores.fetching.fetch`.
+        folder: local or remote location; see `stores.fetching.fetch`. Or the configuration of a finished run, a `.yaml`
+            file: the model of the seed that is best on dev.
         task: one of `ASKED_AS`. Default: `task`, what the model was fine-tuned for according to its `task.json` or
             `config.json`.
         options: arguments of the class, such as `top_k`.
@@ -45,7 +46,7 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
         FileNotFoundError: the folder or a file of it is missing.
         ValueError: the model does not have the task, or an option is unknown.
     """
-    folder = fetch(folder)
+    folder = load_public("find_model")(folder) if str(folder).endswith((".yaml", ".yml")) else fetch(folder)
     if is_bare_adapter(folder):
         # peft writes the matrices alone: the tokenizer, the settings and the task are those of the base.
         with tempfile.TemporaryDirectory() as place:

@@ -88,6 +88,17 @@ def test_what_cannot_be_drafted_is_refused(tmp_path, corpus):
     assert not (tmp_path / "mine.yaml").exists()
 
 
+def test_short_runs_take_the_backend_that_compiles_nothing(monkeypatch):
+    from keras_bert_flow.cli import init_commands
+
+    monkeypatch.delenv("KERAS_BACKEND")
+    assert [init_commands._choose_backend(minutes) for minutes in (6, 30, 31)] == ["torch", "torch", "jax"]
+    monkeypatch.setattr(init_commands.importlib.util, "find_spec", lambda name: name == "jax" or None)
+    assert init_commands._choose_backend(6) == "jax"
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    assert init_commands._choose_backend(6) == "tensorflow"
+
+
 def test_corpus_is_told_by_its_lines_and_letters(tmp_path, corpus):
     look = look_at_corpus([str(corpus)])
     assert (look.files, look.lines, look.text_field, look.scripts[0]) == (1, "sentences", "text", ("LATIN", 1.0))

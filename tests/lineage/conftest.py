@@ -21,12 +21,12 @@ TEXT = "\n\n".join(f"The {noun} goes home. It sleeps there." for noun in ("cat",
 DAY = 86400.0
 
 
-def publish_folder(folder: Path, stage: str, key: str, config: dict, inputs: dict, files: dict[str, str]) -> Path:
-    """Publish files under a manifest, as a stage does."""
+def publish_folder(folder: Path, stage: str, key: str, config: dict, inputs: dict, files: dict) -> Path:
+    """Publish files, given as text or bytes, under a manifest, as a stage does."""
     with publishing(folder) as work:
         for name, content in files.items():
             (work / name).parent.mkdir(parents=True, exist_ok=True)
-            (work / name).write_text(content)
+            (work / name).write_bytes(content.encode() if isinstance(content, str) else content)
         write_manifest(work, stage, key, config, inputs, {})
     return folder
 
