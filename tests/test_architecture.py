@@ -101,7 +101,10 @@ ALLOWED = {
     "own_packages": "",
     "versions": "",
     "drafting": "artifacts config doctor models planning tasks terminal text yaml",
-    "lineage": "artifacts config interrupts json_documents leases locks outputs records shared_folders stages terminal",
+    "lineage": (
+        "artifacts config interrupts json_documents leases local_paths locks outputs records shared_folders stages "
+        "terminal"
+    ),
     "__main__": "cli exit_status interrupts own_packages terminal versions",
     "registration": "extras",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used
