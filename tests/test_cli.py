@@ -207,3 +207,16 @@ def test_bare_command_prints_its_help():
 
 def test_unknown_command():
     assert_refused(kbf("trian"), "No such command 'trian'. Did you mean 'pretrain'? See --help.")
+
+
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch):
+    from keras_bert_flow.cli.options import choose_backend
+    from keras_bert_flow.config.pipeline import PipelineConfig
+
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    choose_backend(PipelineConfig(), None)
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    choose_backend(PipelineConfig(), None)
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
