@@ -41,17 +41,22 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", nargs="+", default=("jax", "tensorflow", "torch"))
     parser.add_argument("--positions", nargs="+", type=int, default=[1 << power for power in range(10, 17)])
+    add_model_arguments(parser)
+    parser.add_argument("--export", nargs="+", default=(), choices=EXPORTS, help="formats to predict in as well")
+    parser.add_argument("--threads", type=int, default=1, help="of the processor")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
+    parser.add_argument("--clock", default="wall", choices=("wall", "cpu"), help="time passed, or of the processor")
+    return parser.parse_args()
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `find_examples` and `make_model` read."""
     parser.add_argument("--model", help="fine-tuned for classification; else random weights")
     parser.add_argument("--size", default="small", help="of random weights: tiny, mini, small, medium, base or large")
     parser.add_argument("--vocabulary-size", type=int, default=8000, help="of random weights")
     parser.add_argument("--sequence-length", type=int, default=64, help="of random weights")
     parser.add_argument("--input", help="file of the task: lines of a text, a tab and a label")
     parser.add_argument("--examples", type=int, default=2000, help="the first so many")
-    parser.add_argument("--export", nargs="+", default=(), choices=EXPORTS, help="formats to predict in as well")
-    parser.add_argument("--threads", type=int, default=1, help="of the processor")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
-    parser.add_argument("--clock", default="wall", choices=("wall", "cpu"), help="time passed, or of the processor")
-    return parser.parse_args()
 
 
 def find_examples(arguments: argparse.Namespace, folder: Path) -> list[TextExample]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.prediction import find_examples, make_model
+from benchmarks.prediction import add_model_arguments, find_examples, make_model
 
 OURS, EXPORTED, THEIRS = "kbf serve-model", "kbf serve-model, ONNX Runtime", "transformers pipeline"
 WARM_UP = 20
@@ -52,12 +52,7 @@ uvicorn.run(app, port=int(sys.argv[3]), log_level="warning", access_log=False)
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="fine-tuned for classification; else random weights")
-    parser.add_argument("--size", default="small", help="of random weights: tiny, mini, small, medium, base or large")
-    parser.add_argument("--vocabulary-size", type=int, default=8000, help="of random weights")
-    parser.add_argument("--sequence-length", type=int, default=64, help="of random weights")
-    parser.add_argument("--input", help="file of the task: lines of a text, a tab and a label")
-    parser.add_argument("--examples", type=int, default=2000, help="the first so many")
+    add_model_arguments(parser)
     parser.add_argument("--backend", default="torch", help="of kbf serve-model")
     parser.add_argument("--onnx", action="store_true", help="also serve the model exported to ONNX")
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 8])

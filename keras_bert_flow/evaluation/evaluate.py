@@ -158,7 +158,7 @@ def write_evaluation(
             results["calibration"] = calibration
         if unreachable := read_unreachable(finetuned):
             results["unreachable"] = unreachable
-        if remarks := dict.fromkeys((*read.remarks, *_list_run_remarks(finetuned))):
+        if remarks := dict.fromkeys((*read.remarks, *list_shortened(finetuned))):
             results["remarks"] = list(remarks)
         counters = read_manifest(finetuned).counters
         if texts := {name: found for name, found in counters.items() if isinstance(found, Mapping)}:
@@ -230,10 +230,14 @@ def _read_calibration(finetuned: Path) -> dict[str, list[dict[str, float]]]:
     return found
 
 
-def _list_run_remarks(finetuned: Path) -> list[str]:
-    """Return what the runs say of themselves, as that their training was cut."""
-    runs = map(read_json_object, sorted(finetuned.glob("*/seed-*/run.json")))
-    return [remark for run in runs for remark in run.get("remarks", ()) if f"{run['start']}/seed-" in remark]
+def list_shortened(finetuned: Path) -> list[str]:
+    """Return a line for each run whose training `finetuning.minutes` cut."""
+    lines = []
+    for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
+        if found := read_json_object(run_file).get("shortened"):
+            name, (steps, total_steps) = f"{run_file.parent.parent.name}/{run_file.parent.name}", found
+            lines.append(f"{name}: `finetuning.minutes` cut its training from {total_steps:,} to {steps:,} steps.")
+    return lines
 
 
 def _ending(dev_set: str) -> str:

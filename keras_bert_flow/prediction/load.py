@@ -46,7 +46,8 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
         FileNotFoundError: the folder or a file of it is missing.
         ValueError: the model does not have the task, or an option is unknown.
     """
-    folder = load_public("find_model")(folder) if str(folder).endswith((".yaml", ".yml")) else fetch(folder)
+    is_configuration = Path(folder).suffix in (".yaml", ".yml") and not Path(folder).is_dir()
+    folder = load_public("find_model")(folder) if is_configuration else fetch(folder)
     if is_bare_adapter(folder):
         # peft writes the matrices alone: the tokenizer, the settings and the task are those of the base.
         with tempfile.TemporaryDirectory() as place:

@@ -24,7 +24,7 @@ class Limits:
         body_bytes: size of a request.
         texts: number of texts of a request.
         waiting: number of texts that wait, of all requests.
-        seconds: from the first byte of a request to its answer.
+        seconds: for a request to arrive, and again until its answer.
     """
 
     body_bytes: int = 1 << 20

@@ -6,7 +6,7 @@ import pytest
 from keras_bert_flow.config.evaluation import EvaluationConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
-from keras_bert_flow.evaluation.evaluate import evaluate_model, write_evaluation
+from keras_bert_flow.evaluation.evaluate import evaluate_model, list_shortened, write_evaluation
 from keras_bert_flow.evaluation.grid_table import grid_markdown
 from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
 from keras_bert_flow.job_progress import following_job
@@ -279,3 +279,11 @@ def test_label_curve_of_the_fine_tuning_is_told(make_folders, tmp_path):
     assert (
         "| labels, accuracy % | TF-IDF with logistic regression | pre-trained |" in (output / "report.md").read_text()
     )
+
+
+def test_runs_that_were_cut_are_named(tmp_path):
+    for name, facts in (("pretrained/seed-1", {"shortened": [44, 1084]}), ("random/seed-1", {})):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "run.json").write_text(json.dumps(facts))
+    line = "pretrained/seed-1: `finetuning.minutes` cut its training from 1,084 to 44 steps."
+    assert list_shortened(tmp_path) == [line]

@@ -109,7 +109,7 @@ class TaskRuns:
             The content of `run.json`: start, seed, seconds, score (the main metric of the model on the dev table),
             trained_parameters, parameters, peak_bytes (of the process by the end of the run) and identity; of a
             regression on standardised numbers also their `mean` and `deviation`, as `label_units`; if asked for,
-            `calibration`, the fields of `Calibration`.
+            `calibration`, the fields of `Calibration`; if `seconds` allowed fewer steps than all, `shortened`, both.
         """
         run = {"start": start, "seed": seed}
         if not self._is_finished(folder):
@@ -244,13 +244,9 @@ class TaskRuns:
         if is_chosen:
             best.restore(model)
         facts: dict[str, Any] = count_parameters(model) | {"peak_bytes": read_peak_bytes()}
-        remarks = [*self._data.remarks]
+        facts |= {"remarks": list(self._data.remarks)} if self._data.remarks else {}
         if limit is not None and limit.last_step < total_steps:
-            remarks.append(
-                f"{folder.parent.name}/{folder.name}: `finetuning.minutes` cut its training from {total_steps:,} to "
-                f"{limit.last_step:,} steps."
-            )
-        facts |= {"remarks": remarks} if remarks else {}
+            facts |= {"shortened": [limit.last_step, total_steps]}
         facts |= {"label_units": asdict(self._units)} if self._units is not None else {}
         facts |= {"calibration": self._calibrate()} if settings.calibrate else {}
         return {"seconds": round(seconds, 1), "score": self._find_score(folder, is_chosen)} | facts
