@@ -51,14 +51,14 @@ def init(
     _check_new(output)
     with working("Looking at the text and the table, and measuring this processor"):
         from keras_bert_flow.drafting.budget import choose_budget
-        from keras_bert_flow.drafting.splitting import count_rows, name_parts, split_table
+        from keras_bert_flow.drafting.splitting import EVERY, count_rows, name_parts, split_table
         from keras_bert_flow.drafting.task import draft_task, find_beside
         from keras_bert_flow.drafting.text import look_at_corpus
         from keras_bert_flow.drafting.writing import Draft, describe_draft, write_draft
         from keras_bert_flow.planning.estimates import measure_rate
         from keras_bert_flow.tasks.registry import make_task
         from keras_bert_flow.text.corpus.inputs import check_inputs
-        from keras_bert_flow.training.finetuning.task_data import list_remarks
+        from keras_bert_flow.training.finetuning.task_data import compare_classes, list_remarks
 
         look = look_at_corpus(check_inputs(text))
         drafted = draft_task(task)
@@ -72,11 +72,12 @@ def init(
         examples = count_rows(task, header)
         dev_files = {} if dev is None else {"dev": (dev, as_drafted.read(dev))}
         dev_files |= test_files
-        budget = choose_budget(minutes, look, drafted, examples, measure_rate())
+        dev_rows = dev_files["dev"][1] if dev else ()
+        budget = choose_budget(minutes, look, drafted, examples, measure_rate(), len(dev_rows) or examples // EVERY)
         train, *measured = [*map(str, parts or (task, dev)), *(str(file) for file, _ in test_files.values())]
         draft = Draft(
             name or output.stem, text, train, measured[0], minutes, _choose_backend(minutes), look, drafted, examples,
-            budget, tuple(measured[1:]),
+            budget, tuple(measured[1:]), compare_classes(learnt, "dev", rows, dev_rows),
         )  # fmt: skip
         content = write_draft(draft, str(output))
         remarks = [*list_remarks(learnt, drafted.settings, task, rows, dev_files), *unread]

@@ -62,7 +62,12 @@ class FinetuningConfig(Settings):
         "run takes fewer steps, and the learning rate still decays to its end. Default: no limit.",
     )
     max_train_examples: int | None = Field(
-        None, ge=1, le=MOST_EXAMPLES, description="Maximum number of rows, from the start of the table."
+        None, ge=1, le=MOST_EXAMPLES, description="Maximum number of training rows. Default: all."
+    )
+    train_examples: Literal["first", "random"] = Field(
+        "first",
+        description="Which rows `max_train_examples` takes: the first, or random ones, drawn with `seed`, for a table "
+        "in some order. Of random ones, the labels are those of the whole table.",
     )
     sequence_length: int = Field(128, ge=8, description="Tokens per example; longer ones are truncated.")
     optimizer: Literal["adamw", "bert_adam", "lamb"] = Field(
@@ -151,10 +156,12 @@ class FinetuningConfig(Settings):
     publish: Literal["last", "best"] = Field(
         "last", description="Model to publish: that of the last epoch, or of the best dev score."
     )
-    calibrate: bool = Field(
+    calibrate: bool | Literal["bias_corrected"] = Field(
         False,
         description="Divide the head of a published classifier by the temperature with the least loss on dev, so that "
-        "its probabilities agree with the shares of right answers. No answer changes.",
+        "its probabilities agree with the shares of right answers; no answer changes. `bias_corrected` also adds a "
+        "bias to each class, for a dev table with other shares of classes than the training table; answers change. "
+        "Alexandari et al. 2020, arXiv:1901.06852.",
     )
     seeds: tuple[Seed, ...] = Field(
         (1, 2, 3), min_length=1, description="Seeds, one run per seed; the report gives the mean."

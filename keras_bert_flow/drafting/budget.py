@@ -9,7 +9,9 @@ from keras_bert_flow.drafting.text import CorpusLook
 from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.sizes import resolve_shape
 
-EFFICIENCY = 0.5  # training FLOP/s of such small models, relative to large matrix products; the high end
+# FLOP/s of such small models, relative to large matrix products. The high end sets the number of steps, of which a
+# slower machine takes fewer; the low end, of short rows on a busy machine, sets how many rows are worth reading.
+EFFICIENCY, LOW_EFFICIENCY = 0.5, 0.35
 PRETRAINING_SHARE, FINETUNING_SHARE = 0.45, 0.3  # of the time after `FIXED_MINUTES`
 FIXED_MINUTES = 1.0  # to start five commands, and for text, records, baselines and report: of small inputs
 LEAST_STAGE_MINUTES = 0.5
@@ -21,8 +23,11 @@ BATCH, FINETUNING_BATCH = 32, 32
 LENGTHS = (32, 64, 128, 256)
 PIECES_PER_WORD, PIECES_PER_CHARACTER = 1.4, 1.0
 MOST_EPOCHS, LEAST_EPOCHS = 10, 4
+SHORT_EPOCHS = 2  # where there is no time for all rows: other rows teach more than the same ones again
 PATIENCE_EPOCHS = 3
 STARTS = 3
+FEW_ROWS, FEWEST_ROWS = 1000, 100  # below `FEW_ROWS`, one seed on more rows says more than two on these
+PADDED = 1.4  # positions of a batch, relative to the tokens of its texts, which differ in length
 BYTES_PER_TOKEN = 4.0
 # (upper limit of the bytes of text, number of pieces of the vocabulary)
 VOCABULARIES = ((10e6, 4000), (100e6, 8000), (1e9, 16000), (float("inf"), 30522))
@@ -37,6 +42,7 @@ class Budget:
         sequence_length: sequence length of the records.
         text_length: sequence length of fine-tuning.
         max_train_examples: None for the whole table.
+        enough_for_rows: minutes in which the whole table would be read; None if it is.
         pretraining_minutes, finetuning_minutes: limits of the stages.
     """
 
@@ -53,6 +59,7 @@ class Budget:
     parameters: int
     pretraining_minutes: float
     finetuning_minutes: float
+    enough_for_rows: float | None = None
 
     @property
     def enough_minutes(self) -> float | None:
@@ -67,7 +74,7 @@ class Budget:
 
 
 def choose_budget(
-    minutes: float, look: CorpusLook, task: DraftedTask, examples: int, operations_per_second: float
+    minutes: float, look: CorpusLook, task: DraftedTask, examples: int, operations_per_second: float, dev_rows: int = 0
 ) -> Budget:
     """Choose the sizes for a corpus and a task within a time budget.
 
@@ -75,6 +82,7 @@ def choose_budget(
         minutes: time for the whole run.
         examples: number of examples in the training table.
         operations_per_second: FLOP/s of large float32 products on this machine; see `planning.estimates.measure_rate`.
+        dev_rows: number of examples in the dev table, which is scored after every epoch.
     """
     stages = {
         share: max(LEAST_STAGE_MINUTES, round(share * (minutes - FIXED_MINUTES), 1))
@@ -92,17 +100,21 @@ def choose_budget(
         tokens = min(available / flops * length, MOST_PASSES * corpus_tokens)
         parameters = _count_parameters(shape.num_layers, shape.hidden_dim, shape.intermediate_dim, pieces)
         if chosen is None or tokens >= TOKENS_PER_PARAMETER * parameters:
-            chosen = (size, tokens, parameters, flops / length)
-    size, tokens, parameters, flops_per_token = chosen
+            chosen = (size, tokens, parameters, shape)
+    size, tokens, parameters, shape = chosen
     steps = max(20, int(tokens / (BATCH * length)))
     steps = round(steps, -2) or steps if steps >= 200 else steps
     text_length = choose_length(task, look.has_spaces)
-    rows = operations_per_second * EFFICIENCY * 60 * finetuning_minutes / (flops_per_token * text_length)
-    epochs, seeds, limit = _divide(rows, examples)
+    row_tokens = estimate_row_tokens(task, look.has_spaces, text_length)
+    row = count_flops(shape, row_tokens, 0)
+    row_seconds, dev_row_seconds = row.training / operations_per_second, row.forward / operations_per_second
+    epochs, seeds, limit = _divide(60 * finetuning_minutes, row_seconds, dev_row_seconds, examples, dev_rows)
+    whole = STARTS * 2 * SHORT_EPOCHS * (examples * row_seconds + dev_rows * dev_row_seconds) / LOW_EFFICIENCY
     return Budget(
         *(size, pieces, length, text_length, steps, max(1, min(steps // 10, 100))),
         *(epochs, seeds, limit, steps * BATCH * length, parameters),
         *(pretraining_minutes, finetuning_minutes),
+        None if limit is None else FIXED_MINUTES + whole / 60 / FINETUNING_SHARE,
     )
 
 
@@ -120,16 +132,44 @@ def choose_length(task: DraftedTask, has_spaces: bool) -> int:
     return next((length for length in LENGTHS if PIECES_PER_WORD * longest + 3 <= length), LENGTHS[-1])
 
 
-def _divide(rows: float, examples: int) -> tuple[int, tuple[int, ...], int | None]:
-    """Return epochs, seeds and a limit on examples such that all runs together train on at most `rows` rows.
+def estimate_row_tokens(task: DraftedTask, has_spaces: bool, text_length: int) -> int:
+    """Return the positions that a row takes in a batch on average, with padding."""
+    if not task.lengths or not has_spaces:
+        return text_length
+    tokens = PIECES_PER_WORD * sum(task.lengths) / len(task.lengths) + 3
+    return min(text_length, round(PADDED * tokens))
 
-    Each seed is run from pre-trained and random weights and from the initial embeddings, for as many epochs.
+
+def _divide(
+    seconds: float, row_seconds: float, dev_row_seconds: float, examples: int, dev_rows: int
+) -> tuple[int, tuple[int, ...], int | None]:
+    """Return epochs, seeds and a limit on examples such that all runs together fit into the time.
+
+    Each seed is run from pre-trained and random weights and from the initial embeddings, for as many epochs, after each
+    of which the dev table is scored.
+
+    Args:
+        seconds: of all runs.
+        row_seconds, dev_row_seconds: to train on a row and to score one, at the rate of large products.
     """
+
+    def count_epochs(rows: int, seeds: tuple[int, ...], efficiency: float) -> int:
+        epoch = (rows * row_seconds + dev_rows * dev_row_seconds) / efficiency
+        return int(seconds / (STARTS * len(seeds) * epoch))
+
+    seeds: tuple[int, ...]
     for seeds in ((1, 2, 3), (1, 2)):
-        epochs = int(rows / (STARTS * len(seeds) * examples))
-        if epochs >= LEAST_EPOCHS:
-            return min(MOST_EPOCHS, epochs), seeds, None
-    return LEAST_EPOCHS, (1, 2), max(100, int(rows / (STARTS * 2 * LEAST_EPOCHS)))
+        if count_epochs(examples, seeds, LOW_EFFICIENCY) >= LEAST_EPOCHS:
+            return min(MOST_EPOCHS, count_epochs(examples, seeds, EFFICIENCY)), seeds, None
+    rows = 0
+    for seeds in ((1, 2), (1,)):
+        epoch = seconds * LOW_EFFICIENCY / (STARTS * len(seeds) * SHORT_EPOCHS)
+        rows = int((epoch - dev_rows * dev_row_seconds) / row_seconds)
+        if rows >= min(FEW_ROWS, examples):
+            break
+    rows = max(FEWEST_ROWS, rows)
+    epochs = max(SHORT_EPOCHS, min(LEAST_EPOCHS, count_epochs(min(rows, examples), seeds, EFFICIENCY)))
+    return epochs, seeds, rows if rows < examples else None
 
 
 def _count_parameters(layers: int, width: int, inner: int, pieces: int) -> int:

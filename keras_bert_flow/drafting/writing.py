@@ -1,5 +1,6 @@
 """Write a configuration with a comment on each guessed setting."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,11 @@ KINDS = "another kind of task: `kbf configs list`, tasks/"
 
 @dataclass(frozen=True)
 class Draft:
-    """Everything that a configuration is written from."""
+    """Everything that a configuration is written from.
+
+    Attributes:
+        shares: a sentence on classes whose shares differ between training and dev table, if there are any.
+    """
 
     name: str
     patterns: Sequence[str]
@@ -34,6 +39,7 @@ class Draft:
     examples: int
     budget: Budget
     tests: tuple[str, ...] = ()
+    shares: str = ""
 
 
 def write_draft(draft: Draft, path: str) -> str:
@@ -72,22 +78,28 @@ def describe_draft(draft: Draft) -> list[str]:
 
 
 def describe_shortage(draft: Draft) -> list[str]:
-    """Return what to do where the time is too short for pre-training to teach anything; empty if it is not."""
-    budget = draft.budget
-    if budget.enough_minutes is None:
-        return []
-    passes = draft.look.total_bytes * MOST_PASSES / BYTES_PER_TOKEN
-    enough = (
-        f"--minutes {budget.enough_minutes:.0f} would be enough"
-        if passes >= LEAST_TOKENS
-        else f"so little text gives no more ({draft.look.total_bytes / 1e6:.1f} MB)"
-    )
-    return [
-        f"Pre-training on {budget.tokens / 1e6:.1f} million tokens teaches next to nothing, unlike on "
-        f"{LEAST_TOKENS / 1e6:.1f} million: {enough}.",
-        "A published checkpoint of this language helps more than minutes of pre-training: initial_model: "
-        "hf://ORGANISATION/NAME",
-    ]
+    """Return what the time is too short for, and what would be enough; empty if it is not."""
+    budget, lines = draft.budget, []
+    if budget.enough_minutes is not None:
+        passes = draft.look.total_bytes * MOST_PASSES / BYTES_PER_TOKEN
+        enough = (
+            f"--minutes {budget.enough_minutes:.0f} would be enough"
+            if passes >= LEAST_TOKENS
+            else f"so little text gives no more ({draft.look.total_bytes / 1e6:.1f} MB)"
+        )
+        lines = [
+            f"Pre-training on {budget.tokens / 1e6:.1f} million tokens teaches next to nothing, unlike on "
+            f"{LEAST_TOKENS / 1e6:.1f} million: {enough}.",
+            "A published checkpoint of this language helps more than minutes of pre-training: initial_model: "
+            "hf://ORGANISATION/NAME",
+        ]
+    if budget.max_train_examples is not None and budget.enough_for_rows is not None:
+        lines.append(
+            f"Fine-tuning reads {budget.max_train_examples:,} of {draft.examples:,} examples "
+            f"{budget.epochs} times at most, and so learns less than there is to learn: --minutes "
+            f"{math.ceil(budget.enough_for_rows)} would be enough for all of them."
+        )
+    return lines
 
 
 def _head(draft: Draft, path: str) -> list[str]:
@@ -206,7 +218,10 @@ def _finetuning(draft: Draft, _: str) -> list[str]:
             "  pooling: cls  # as in transformers, which reads the published model; mean may score a little more",
             "  head_start: probe",
         ]
-    if draft.task.kind == "classification":
+    if draft.task.kind == "classification" and draft.shares:
+        lines += _comment(f"calibrate: {draft.shares} A bias for each class, fitted there, corrects for it.", "  ")
+        lines.append("  calibrate: bias_corrected  # true if texts to come are mixed as the training table is")
+    elif draft.task.kind == "classification":
         lines.append("  calibrate: true  # probabilities that agree with the shares of right answers on dev")
     lines += [
         "  batch_size: 32",
@@ -223,6 +238,7 @@ def _finetuning(draft: Draft, _: str) -> list[str]:
     ]
     if budget.max_train_examples is not None:
         lines.append(f"  max_train_examples: {budget.max_train_examples}  # of the time there is; leave it out for all")
+        lines.append("  train_examples: random  # tables are often in some order")
     return lines
 
 

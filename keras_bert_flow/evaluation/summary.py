@@ -187,12 +187,13 @@ def calibration_sentence(results: Mapping[str, Any]) -> str:
         return ""
     low, high = (pick(run["temperature"] for run in runs) for pick in (min, max))
     before, after = (100 * sum(run[name] for run in runs) / len(runs) for name in ("error_before", "error_after"))
-    if low == high == 1.0:
+    if low == high == 1.0 and not any(any(run.get("biases", ())) for run in runs):
         return f"The probabilities are not calibrated: {runs[0]['rows']} dev examples are too few to choose by."
     temperatures = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+    biases = " and a bias is added for each class, both" if runs[0].get("biases") else ","
     return (
-        f"Probabilities: the logits are divided by a temperature of {temperatures}, chosen on these dev examples. "
-        f"There the expected calibration error was {before:.1f} % and is {after:.1f} %."
+        f"Probabilities: the logits are divided by a temperature of {temperatures}{biases} chosen on these dev "
+        f"examples. There the expected calibration error was {before:.1f} % and is {after:.1f} %."
     )
 
 

@@ -1,14 +1,17 @@
 """Drafts of configurations as `kbf init` writes them, which `kbf run --plan` takes as they are."""
 
+import math
 import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.drafting.budget import choose_budget, choose_vocabulary
-from keras_bert_flow.drafting.task import DraftedTask
+from keras_bert_flow.drafting.task import DraftedTask, draft_task
 from keras_bert_flow.drafting.text import look_at_corpus
+from keras_bert_flow.drafting.writing import Draft, describe_shortage, write_draft
 from tests.commands import assert_refused, kbf
 from tests.test_cli import TEXT
 
@@ -141,5 +144,38 @@ def test_budget_grows_with_the_time(corpus):
     assert short.size == "tiny" and weeks.size != "tiny"
     assert weeks.tokens > short.tokens and (short.sequence_length, weeks.sequence_length) == (64, 128)
     assert short.text_length == 32
-    assert short.max_train_examples is not None and short.seeds == (1, 2)
+    assert short.max_train_examples is not None and short.enough_for_rows > 5
     assert choose_budget(5, look, task, 100, 1e11).steps * 32 * 64 <= 40 * look.total_bytes  # few passes over few bytes
+
+
+def test_short_time_goes_to_more_rows_before_more_seeds(corpus):
+    look = look_at_corpus([str(corpus)])
+    task = DraftedTask("classification", {}, {}, lengths=(20,) * 100)
+
+    def choose(minutes, examples=100_000, dev_rows=1000, rate=1e11):
+        return choose_budget(minutes, look, task, examples, rate, dev_rows)
+
+    few, more, many = (choose(minutes) for minutes in (3, 8, 40))
+    assert (few.seeds, more.seeds) == ((1,), (1, 2)) and few.epochs >= 2
+    assert few.max_train_examples < more.max_train_examples < many.max_train_examples
+    assert choose(8, dev_rows=30_000).max_train_examples < more.max_train_examples  # scoring them takes time too
+    whole = choose(few.enough_for_rows * 1.1)
+    assert whole.max_train_examples is None and whole.enough_for_rows is None
+    assert choose(40, examples=300).epochs == 10 and choose(40, examples=300).seeds == (1, 2, 3)
+
+
+@pytest.mark.parametrize("shares", ["", "dev: other shares of classes."])
+def test_draft_of_a_short_run_says_what_it_leaves_out(tmp_path, corpus, shares):
+    table = tmp_path / "train.tsv"
+    table.write_text("text\tlabel\n" + "".join(f"a film number {n}\t{'ab'[n % 2]}\n" for n in range(3000)))
+    look, task = look_at_corpus([str(corpus)]), draft_task(table)
+    budget = choose_budget(2, look, task, 3000, 2e10, 300)
+    draft = Draft(
+        "mine", [str(corpus)], str(table), str(table), 2, "torch", look, task, 3000, budget, shares=shares
+    )  # fmt: skip
+    told, config = " ".join(describe_shortage(draft)), yaml.safe_load(write_draft(draft, "mine.yaml"))
+    assert f"reads {budget.max_train_examples:,} of 3,000 examples" in told and "initial_model" in told
+    assert f"--minutes {math.ceil(budget.enough_for_rows)} would be enough for all" in told
+    settings = config["finetuning"]
+    assert (settings["max_train_examples"], settings["train_examples"]) == (budget.max_train_examples, "random")
+    assert settings["calibrate"] == ("bias_corrected" if shares else True)

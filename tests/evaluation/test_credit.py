@@ -46,5 +46,7 @@ def test_temperatures_are_told_with_what_they_do():
         "Probabilities: the logits are divided by a temperature of 1.50 to 2.25, chosen on these dev examples. "
         "There the expected calibration error was 20.0 % and is 5.0 %."
     )
+    results["calibration"] = {"pretrained": [CALIBRATION | {"temperature": 1.0, "biases": [0.5, -0.5]}]}
+    assert "a temperature of 1.00 and a bias is added for each class, both chosen" in calibration_sentence(results)
     results["calibration"] = {"pretrained": [CALIBRATION | {"temperature": 1.0}]}
     assert "40 dev examples are too few to choose by" in calibration_sentence(results)

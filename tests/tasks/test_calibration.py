@@ -82,3 +82,40 @@ def test_extreme_logits_are_no_fault():
     logits = np.array([[1e4, -1e4], [-1e4, 1e4]] * 20)
     found = calibrate(logits, np.zeros(40, int))  # half of the answers are wrong, with certainty
     assert found.temperature == pytest.approx(20, rel=1e-3) and np.isfinite(found.loss_after)
+
+
+def test_biases_are_those_of_another_optimizer_and_undo_other_shares_of_classes():
+    logits, labels = draw(3000, classes=3, sharpness=1.0)
+    rng = np.random.default_rng(1)
+    kept = rng.random(3000) < np.array([1.0, 0.3, 0.05])[labels]  # the shares change, what a text says does not
+    logits, labels = logits[kept], labels[kept]
+    found = calibrate(logits, labels, with_biases=True)
+    scale = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    biases = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([scale, biases], lr=0.5, max_iter=500, tolerance_grad=1e-12)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(torch.as_tensor(logits) * scale + biases, torch.as_tensor(labels))
+        loss = loss + (biases**2).sum() / 2 / len(labels)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert found.temperature == pytest.approx(1 / scale.item(), rel=1e-4)
+    np.testing.assert_allclose(found.biases, biases.detach().numpy(), atol=1e-4)
+    differences = np.subtract(found.biases, found.biases[0])  # only these matter: ln of the shares that were kept
+    np.testing.assert_allclose(differences, np.log([1.0, 0.3, 0.05]), atol=0.35)  # 2 errors of some 60 rows of a class
+    answers = found.apply(logits).argmax(axis=1)
+    assert (answers == labels).mean() > (logits.argmax(axis=1) == labels).mean()
+    assert found.loss_after < calibrate(logits, labels).loss_after
+
+
+def test_biases_stay_finite_and_stay_away():
+    logits, labels = draw(200, classes=4)
+    found = calibrate(logits, np.where(labels == 3, 0, labels), with_biases=True)  # no row of the last class
+    assert np.isfinite(found.biases).all() and found.biases[3] == min(found.biases)
+    assert calibrate(logits, labels).biases == ()
+    few = calibrate(logits[:20], labels[:20], with_biases=True)
+    assert (few.temperature, few.biases) == (1.0, (0.0,) * 4)
+    np.testing.assert_array_equal(few.apply(logits), logits)

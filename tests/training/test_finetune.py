@@ -124,6 +124,29 @@ def test_word_baseline_of_the_card_is_that_of_the_report(place, tmp_path):
     assert row in (output / RUNS[0] / "model" / "README.md").read_text()
 
 
+@pytest.mark.any_backend
+def test_random_examples_have_the_shares_and_the_labels_of_a_sorted_table(place, tmp_path):
+    lines = [f"word{row}\t{'aabbc'[row // 100]}" for row in range(400)] + ["word400\tc"]  # `c` once, at the end
+    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    tables = {"train": str(tmp_path / "train.tsv"), "dev": str(tmp_path / "train.tsv")}
+    config = make_task_config(place, max_train_examples=100)
+
+    def read(seed, **settings):
+        update = {"task": config.task.model_copy(update=tables), "seed": seed}
+        update |= {"finetuning": config.finetuning.model_copy(update=settings)}
+        return read_task_files(config.model_copy(update=update))
+
+    with pytest.raises(ValueError, match="label"):
+        read(0)  # the first have the label `a` alone
+    files = read(0, train_examples="random")
+    rows = [int(example.text.removeprefix("word")) for example in files.training]
+    assert rows == sorted(set(rows)) and len(rows) == 100 and files.task.labels == ("a", "b", "c")
+    assert abs(sum(row < 200 for row in rows) - 50) < 20  # 4 standard deviations
+    assert read(0, train_examples="random").training == files.training != read(1, train_examples="random").training
+    everything = read(0, train_examples="random", max_train_examples=None).training
+    assert everything == read(0, max_train_examples=1000).training and len(everything) == 401
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("bert_adam", marks=pytest.mark.any_backend)])
 @pytest.mark.any_backend
 def test_finetune_slows_layers_by_depth(place, tmp_path, optimizer):
@@ -270,7 +293,7 @@ def test_calibration_divides_the_published_head_and_nothing_else(place, tmp_path
     shutil.copy(place / "train.tsv", tmp_path)
     settings = {"epochs": 1, "seeds": (1,), "compare_random": False}
     folders = {}
-    for calibrates in (False, True):
+    for calibrates in (False, True, "bias_corrected"):
         config = make_task_config(tmp_path, calibrate=calibrates, **settings)
         folders[calibrates] = finetune(config, place / "model", tmp_path / str(calibrates), lambda line: None) / RUNS[0]
     before, after = (load_file(folders[each] / "model" / "model.safetensors") for each in (False, True))
@@ -286,6 +309,14 @@ def test_calibration_divides_the_published_head_and_nothing_else(place, tmp_path
     loss = -np.mean([np.log(one["probabilities"][label]) for one, label in zip(answers[1], labels, strict=True)])
     assert loss == pytest.approx(found["loss_after"], abs=1e-5)
     assert "expected calibration error" in (folders[True] / "model" / "README.md").read_text()
+    run = read_json_object(folders["bias_corrected"] / "run.json")
+    corrected = load_file(folders["bias_corrected"] / "model" / "model.safetensors")
+    assert run["calibration"]["biases"] and run["calibration"]["loss_after"] < found["loss_after"]
+    expected = before["classifier.bias"] / run["calibration"]["temperature"] + run["calibration"]["biases"]
+    np.testing.assert_allclose(corrected["classifier.bias"], expected, rtol=1e-5)
+    answers = kbf.load(folders["bias_corrected"] / "model").predict(texts)
+    right = np.mean([one["label"] == label for one, label in zip(answers, labels, strict=True)])
+    assert right == pytest.approx(run["score"])
 
 
 @pytest.mark.any_backend

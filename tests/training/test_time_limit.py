@@ -103,13 +103,13 @@ def test_time_that_is_over_ends_at_once_and_evaluations_are_counted():
     assert schedule.find_place(40) == pytest.approx(500, rel=1e-6)  # the rate still decays to its end
     limit.correct(40, 50.0)
     assert limit.last_step == 40
-    limit = TimeLimit(101.0, 10_000, Recorded())
-    for note in (0.0, 50.0):
+    for note, evaluations in ((0.0, 1), (40.0, 1), (40.0, 2)):
+        limit = TimeLimit(101.0, 10_000, Recorded(), final_evaluations=evaluations)
         limit.note_evaluation(note)
         limit.correct(5, 1.0)
         limit.correct(15, 2.0)
         steps = limit.last_step - 15
-        assert steps == pytest.approx((0.98 * 101 - 1 - note - 2) / 0.1, abs=1)
+        assert steps == pytest.approx((0.98 * 101 - 1 - evaluations * note - 2) / 0.1, abs=1)
 
 
 def test_a_compiled_step_follows_the_pace():

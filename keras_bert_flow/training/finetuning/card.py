@@ -40,6 +40,8 @@ def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any])
         score.append([f"of {task.word_baseline}, fitted on the same labels", f"{data.word_score:.4f}"])
     if found := run.get("calibration"):
         score.append(["temperature of the probabilities, chosen there", f"{found['temperature']:.3f}"])
+        if biases := found["biases"]:
+            score.append(["biases of the classes, chosen there", ", ".join(f"{bias:.3f}" for bias in biases)])
         errors = f"{found['error_before']:.4f} before it, {found['error_after']:.4f} with it"
         score.append(["expected calibration error", errors])
     sections = (("Task", facts), ("Training", recipe), ("Score on the dev table", score))

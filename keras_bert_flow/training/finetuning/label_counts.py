@@ -12,7 +12,7 @@ from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
-from keras_bert_flow.training.finetuning.task_data import TaskData
+from keras_bert_flow.training.finetuning.task_data import TaskData, read_training
 from keras_bert_flow.training.finetuning.task_runs import MODEL, RUN_FILE, TaskRuns
 from keras_bert_flow.training.state.logs import read_log
 
@@ -58,8 +58,8 @@ def train_label_counts(
         work: folder of the runs.
         make_runs: makes the runs of a configuration on given data.
     """
-    settings = next(iter(starts.values())).finetuning
-    examples = data.task.read(next(iter(starts.values())).task.train, settings.max_train_examples)
+    first = next(iter(starts.values()))
+    settings, examples = first.finetuning, read_training(first, data.task)[0]
     rows = []
     for count in sorted(number for number in settings.label_counts or () if number != "all"):
         features = data.task.encode(tokenizer, examples[:count], settings.sequence_length)

@@ -11,6 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.input_states import NOTHING_HELD, InputStates, hold
@@ -94,16 +96,31 @@ def read_task_files(config: PipelineConfig) -> TaskFiles:
     task = make_task(**config.task.arguments)
     inputs = hold(config.task.train, config.task.dev, *config.task.extra_dev.values())
     verify(config.task.train, config.task.dev, *config.task.extra_dev.values())
-    training = task.read(config.task.train, config.finetuning.max_train_examples)
+    training, labelled = read_training(config, task)
     extra_dev = {name: task.read(path) for name, path in config.task.extra_dev.items()}
     check_label_counts(config, training)
-    learnt = task.learn(training)
+    learnt = task.learn(labelled)
     check_label_words(config.finetuning.label_words, learnt.labels)
     dev = task.read(config.task.dev)
     found = {"dev": (config.task.dev, dev)} | {n: (path, extra_dev[n]) for n, path in config.task.extra_dev.items()}
     given = {name for name, value in config.task.arguments.items() if value is not None}
     remarks = list_remarks(learnt, given, config.task.train, training, found)
     return TaskFiles(learnt, training, dev, extra_dev, inputs, tuple(remarks))
+
+
+def read_training(config: PipelineConfig, task: Task) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the training examples, at most `finetuning.max_train_examples`, and those that the labels are learnt from.
+
+    The labels of a random sample are those of the whole table: it may lack one that the dev table has.
+    """
+    settings = config.finetuning
+    if settings.train_examples == "first":
+        examples = task.read(config.task.train, settings.max_train_examples)
+        return examples, examples
+    examples = task.read(config.task.train)
+    most = min(len(examples), settings.max_train_examples or len(examples))
+    rows = np.random.default_rng(config.seed).choice(len(examples), most, replace=False)
+    return [examples[row] for row in np.sort(rows)], examples
 
 
 def list_remarks(
@@ -126,9 +143,13 @@ def list_remarks(
             yield f"{name} is the training file itself: its scores are those of rows that were trained on."
         elif remark := count_repeats(training, examples).describe(name):
             yield remark
-        labels = [[*chain.from_iterable(map(task.names_of, part))] for part in (training, examples)]
-        if remark := describe_shares(name, *labels):
+        if remark := compare_classes(task, name, training, examples):
             yield remark
+
+
+def compare_classes(task: Task, name: str, training: Sequence[Any], examples: Sequence[Any]) -> str:
+    """Return a sentence on classes whose shares in the file `name` are not those of the training file, or ""."""
+    return describe_shares(name, *([*chain.from_iterable(map(task.names_of, part))] for part in (training, examples)))
 
 
 def check_task_files(config: PipelineConfig) -> TaskFiles:

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import keras
 
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.backends.peak_memory import read_peak_bytes
+from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.config.finetuning import ADAPTER, FinetuningConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_for_finetuning, save_model_directory
@@ -19,7 +21,7 @@ from keras_bert_flow.data.task_batches import read_batches
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
 from keras_bert_flow.json_documents import read_json_object
 from keras_bert_flow.stages.finetuning import FINETUNING
-from keras_bert_flow.tasks.core.calibration import calibrate
+from keras_bert_flow.tasks.core.calibration import Calibration, calibrate
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
@@ -103,7 +105,7 @@ class TaskRuns:
         Args:
             may_fail: whether a run that meets NaN or infinity counts as finished, without a model and with the message
                 in `failure`.
-            seconds: how long it may take, with `finetuning.minutes`.
+            seconds: how long it may take from now on, with `finetuning.minutes`.
             prefix: of the run name in reported lines; the name ends with those of the folder's parent and the folder.
         Returns:
             The content of `run.json`: start, seed, seconds, score (the main metric of the model on the dev table),
@@ -112,12 +114,13 @@ class TaskRuns:
             `calibration`, the fields of `Calibration`; if `seconds` allowed fewer steps than all, `shortened`, both.
         """
         run = {"start": start, "seed": seed}
+        ends_at = None if seconds is None else time.monotonic() + seconds
         if not self._is_finished(folder):
             is_head_new = self._take_first_state(start, seed)
             try:
                 name = prefix + str(folder.relative_to(folder.parents[1]))
                 with self._track(folder, run, name) as tracker:
-                    facts = self._train(folder, run, is_head_new, name, tracker.start, seconds)
+                    facts = self._train(folder, run, is_head_new, name, tracker.start, ends_at)
                     tracker.finish(facts)
                 run |= facts
                 self._save(folder / MODEL, run)
@@ -198,7 +201,7 @@ class TaskRuns:
         is_head_new: bool,
         name: str,
         on_begin: Callable[[], None],
-        most_seconds: float | None,
+        ends_at: float | None,
     ) -> dict[str, Any]:
         """Train the run, leave the classifier in the state to publish, and return its entries of `run.json`."""
         settings, model, identity = self._settings, self._classifier, self.identity | dict(run)
@@ -224,9 +227,15 @@ class TaskRuns:
             return scores
 
         limit = None
-        if most_seconds is not None:
+        if ends_at is not None:
             # Fewer steps than an epoch teach nothing, and their scores would be those of no model.
-            limit = TimeLimit(most_seconds, total_steps, model.optimizer.paced, least_steps=batches.steps_per_epoch)
+            limit = TimeLimit(
+                ends_at - time.monotonic(),
+                total_steps,
+                model.optimizer.paced,
+                least_steps=batches.steps_per_epoch,
+                final_evaluations=1 + bool(settings.calibrate),
+            )
         seconds = train(
             model,
             lambda step: read_batches(batches, step),
@@ -248,8 +257,12 @@ class TaskRuns:
         if limit is not None and limit.last_step < total_steps:
             facts |= {"shortened": [limit.last_step, total_steps]}
         facts |= {"label_units": asdict(self._units)} if self._units is not None else {}
-        facts |= {"calibration": self._calibrate()} if settings.calibrate else {}
-        return {"seconds": round(seconds, 1), "score": self._find_score(folder, is_chosen)} | facts
+        score = self._find_score(folder, is_chosen)
+        if settings.calibrate:
+            found, calibrated = self._calibrate()
+            score = score if calibrated is None else calibrated
+            facts |= {"calibration": asdict(found)}
+        return {"seconds": round(seconds, 1), "score": score} | facts
 
     def _score(self, follow: Callable = iter) -> dict[str, float]:
         data = self._data
@@ -257,18 +270,24 @@ class TaskRuns:
         loss = {"dev_loss": data.task.measure_loss(outputs, data.dev)}
         if self._units is not None:
             outputs = self._units.restore(outputs)
-        scores = data.task.score(data.dev_examples, data.task.decode(outputs, data.dev, data.dev_examples))
-        return loss | {f"dev_{name}": score for name, score in scores.items()}
+        return loss | {f"dev_{name}": score for name, score in self._score_outputs(outputs).items()}
 
-    def _calibrate(self) -> dict[str, float | int]:
-        """Choose the temperature of the head on the dev table, and divide the head by it."""
+    def _score_outputs(self, outputs: Mapping[str, Any]) -> Mapping[str, float]:
         data = self._data
+        return data.task.score(data.dev_examples, data.task.decode(outputs, data.dev, data.dev_examples))
+
+    def _calibrate(self) -> tuple[Calibration, float | None]:
+        """Calibrate the head on the dev table; return also the score there if answers may have changed."""
+        data, with_biases = self._data, self._settings.calibrate is not True
         outputs = predict_features(self._classifier, data.dev, self._settings.max_widths)
-        found = calibrate(outputs[ONLY_OUTPUT], data.dev.labels[ONLY_OUTPUT])
+        found = calibrate(outputs[ONLY_OUTPUT], data.dev.labels[ONLY_OUTPUT], with_biases)
         layer = self._classifier.get_layer("classifier")
-        for weights in (layer.kernel, layer.bias):
-            weights.assign(weights / found.temperature)
-        return asdict(found)
+        layer.kernel.assign(layer.kernel / found.temperature)
+        layer.bias.assign(found.apply(read_variable(layer.bias)))
+        if not with_biases:
+            return found, None
+        calibrated = {**outputs, ONLY_OUTPUT: found.apply(outputs[ONLY_OUTPUT])}
+        return found, self._score_outputs(calibrated)[data.task.main_metric]
 
     def _find_score(self, folder: Path, is_best: bool) -> float:
         """Return the logged score of the model to publish, or measure it if a callback ended the run before that."""

@@ -6,7 +6,7 @@ It is separate from `task_data`, which every command imports: scikit-learn takes
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.job_progress import told_if_long
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
-from keras_bert_flow.training.finetuning.task_data import TaskData
+from keras_bert_flow.training.finetuning.task_data import TaskData, read_training
 
 
 def score_word_baseline(config: PipelineConfig, data: TaskData) -> float | None:
@@ -14,7 +14,7 @@ def score_word_baseline(config: PipelineConfig, data: TaskData) -> float | None:
 
     The report computes the same. None if the kind of task has no such baseline.
     """
-    task, training = data.task, data.task.read(config.task.train, config.finetuning.max_train_examples)
+    task, training = data.task, read_training(config, data.task)[0]
     with told_if_long(f"Fitting TF-IDF and a linear model to {len(training):,} examples, for the cards"):
         answers = answer_from_words(task, training, {"dev": data.dev_examples}, config.seed)
     return None if answers is None else task.score(data.dev_examples, answers.predictions["dev"])[task.main_metric]

@@ -22,15 +22,23 @@ class TimeLimit:
         total_steps: of the schedule; a faster machine takes no more.
         schedule: whose pace is set.
         least_steps: taken in any case, however long they take.
+        final_evaluations: how many evaluations there are after the last step.
     """
 
-    def __init__(self, seconds: float, total_steps: int, schedule: PacedSteps, least_steps: int = 0):
+    def __init__(
+        self,
+        seconds: float,
+        total_steps: int,
+        schedule: PacedSteps,
+        least_steps: int = 0,
+        final_evaluations: int = 1,
+    ):
         self.last_step = total_steps
         self._total_steps, self._schedule = total_steps, schedule
         self._least_steps = min(least_steps, total_steps)
         self._seconds = seconds * (1 - RESERVED_SHARE) - RESERVED_SECONDS
         self._measured: list[tuple[int, float]] = []  # (step, seconds elapsed by then) of this process
-        self._evaluation_seconds = 0.0
+        self._final_evaluations, self._evaluation_seconds = final_evaluations, 0.0
 
     def resume(self, last_step: int) -> None:
         self.last_step = last_step
@@ -41,7 +49,7 @@ class TimeLimit:
         return step + (FIRST_STEPS if seconds is None else max(1, int(CHECK_SECONDS / seconds)))
 
     def note_evaluation(self, seconds: float) -> None:
-        """Note the duration of an evaluation: there is one more after the last step."""
+        """Note the duration of an evaluation, which those after the last step are taken to have."""
         self._evaluation_seconds = seconds
 
     def correct(self, step: int, elapsed_seconds: float) -> None:
@@ -49,7 +57,7 @@ class TimeLimit:
         self._measured.append((step, elapsed_seconds))
         while len(self._measured) > 2 and elapsed_seconds - self._measured[1][1] > MEMORY_SECONDS:
             del self._measured[0]
-        left = self._seconds - self._evaluation_seconds - elapsed_seconds
+        left = self._seconds - self._final_evaluations * self._evaluation_seconds - elapsed_seconds
         step_seconds = self._find_step_seconds()
         if step_seconds is not None or left <= 0:
             place = self._schedule.find_place(step)
