@@ -57,14 +57,7 @@ BEFORE_PYTHON = {
         cp -r as-tensorflow/. as-litert/. served""",
         "import tensorflow_text\n",  # one folder serves all blocks here, and its SavedModel takes texts
     ),
-    "README.md": (
-        "",
-        "import keras_bert_flow as kbf\n"
-        "rows = kbf.make_task('classification').read('reviews.tsv')\n"
-        "task = kbf.make_task('classification').learn(rows)\n"
-        "tokenizer = kbf.WordPieceTokenizer.from_file('out/records/vocab.txt')\n"
-        "batches = kbf.task_dataset(task.encode(tokenizer, rows, sequence_length=32), batch_size=4)\n",
-    ),
+    "README.md": ("kbf run mine.yaml --set name=Quickstart", ""),
     "training.md": ("", "import peft, transformers\nimport keras_bert_flow as kbf\nbase = 'out/pretrained/model'\n"),
 }
 PARTS = {page: [block for block in read_blocks(page) if block.to_run()] for page in PAGES}
