@@ -8,7 +8,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +18,13 @@ import numpy as np
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteError
 
 from keras_bert_flow.serving.batching import Batcher, Closed, Overloaded
-from keras_bert_flow.serving.limits import LimitedRequests, Limits, describe_refusal
+from keras_bert_flow.serving.limits import App, LimitedRequests, Limits, Receive, Scope, Send, describe_refusal
 
 RETRY_SECONDS = 1
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -80,7 +81,7 @@ class Metrics:
 
 def make_application(
     asked: Mapping[str, Asked], name: str, limits: Limits | None = None, token: str | None = None
-) -> Callable[..., Awaitable[None]]:
+) -> App:
     """Return the ASGI application.
 
     Args:
@@ -194,16 +195,32 @@ def make_application(
     async def tell_failed(request: Request, error: Exception) -> Response:
         return JSONResponse(describe_refusal(500, f"The model failed: {type(error).__name__}: {error}"), 500)
 
-    @app.middleware("http")
-    async def measure(request: Request, call: Callable) -> Response:
-        started = time.perf_counter()
-        response = await call(request)
-        path = request.url.path if response.status_code != 404 else "other"
-        metrics.requests.labels(path, str(response.status_code)).inc()
-        metrics.seconds.labels(path).observe(time.perf_counter() - started)
-        return response
+    known = {route.path for route in app.routes if isinstance(route, APIRoute)}
+    return measure(LimitedRequests(app, limits, token), metrics, known)
 
-    return LimitedRequests(app, limits, token)
+
+def measure(app: App, metrics: Metrics, known: Collection[str]) -> App:
+    """Return an application that counts and times each request, also one that is refused before its body is parsed.
+
+    Args:
+        known: the paths to tell apart; all others count as `other`.
+    """
+
+    async def measured(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        started, path = time.perf_counter(), scope["path"] if scope["path"] in known else "other"
+
+        async def follow(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                metrics.requests.labels(path, str(message["status"])).inc()
+                metrics.seconds.labels(path).observe(time.perf_counter() - started)
+            await send(message)
+
+        await app(scope, receive, follow)
+
+    return measured
 
 
 def cut(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:

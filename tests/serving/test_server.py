@@ -56,8 +56,8 @@ class Server:
     def post(self, path, content, **options):
         return httpx.post(f"{self.address}{path}", json=content, timeout=PATIENCE_SECONDS, **options)
 
-    def get(self, path):
-        return httpx.get(f"{self.address}{path}", timeout=PATIENCE_SECONDS)
+    def get(self, path, headers=None):
+        return httpx.get(f"{self.address}{path}", headers=headers, timeout=PATIENCE_SECONDS)
 
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)
@@ -155,6 +155,10 @@ def test_health_needs_no_token_and_all_else_does(folder):
         found = server.post("/embed", {"texts": ["a"]}, headers=headers)
         assert found.status_code == 401 and "Authorization: Bearer TOKEN" in found.json()["error"]["message"]
     assert server.get("/metrics").status_code == 401
+    assert server.get("/any/other/path").status_code == 401
+    counted = server.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"}).text
+    assert 'kbf_requests_total{path="/embed",status="401"} 3.0' in counted
+    assert 'kbf_requests_total{path="other",status="401"} 1.0' in counted
     found = server.post("/embed", {"texts": ["a"]}, headers={"authorization": f"Bearer {TOKEN}"})
     assert found.status_code == 200
     assert server.post("/predict", {}, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 404
