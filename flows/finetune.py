@@ -30,6 +30,8 @@ def finetune(
     """
     performed: list[Performed] = []
     make = partial(perform, performed=performed)
+    if not model:
+        config.check_finetuned_length()
     check_run(config, ("finetuning",))
     config = make_builtin(config, make)
     folder = settle_folder(model) if model else find_pretrained(config, find_records(config))[-1] / MODEL

@@ -36,7 +36,10 @@ ALLOWED = {
         "own_packages precision_choice command_time job_progress data backends models distribution conversion layers "
         "markdown stores tasks text records keras numpy scipy safetensors"
     ),
-    "tasks": "by_name text pydantic json_documents local_paths outputs numpy sklearn scipy threadpoolctl",
+    "tasks": (
+        "by_name text pydantic json_documents local_paths outputs numpy sklearn scipy threadpoolctl "
+        "pyarrow"  # comes with Beam; only where a file needs it
+    ),
     "evaluation": (
         "lineage tasks data prediction models conversion artifacts input_states config json_documents stages "
         "local_paths job_progress precision_choice records training "

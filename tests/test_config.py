@@ -212,7 +212,6 @@ def test_wrong_value_is_refused_by_name(text, parts, tmp_path):
             "records: {sequence_length: 600}",
             ("`records.sequence_length` must be at most `model.max_positions`", "=512"),
         ),
-        ("finetuning: {sequence_length: 600}", ("`finetuning.sequence_length` must be at most `model.max_positions`",)),
         ("finetuning: {grid: {epochs: [2, 3, 2]}}", ("`finetuning.grid`", "each value once", "epochs=[2, 3, 2]")),
         ("task: {extra_dev: {a/b: c.tsv}}", ("`extra_dev` must be of letters", "'a/b'")),
         ("task: {extra_dev: {dev: c.tsv}}", ("and not `dev`", "'dev'")),
@@ -311,6 +310,16 @@ def test_second_phase_replaces_what_it_names():
     assert second.second_phase is None and second.phases == (second,)
     again = load_config(None, ["second_phase=null", "second_phase.total_steps=2000"])  # as a written form has it
     assert again.phases[1].pretraining.total_steps == 2000
+
+
+def test_length_of_fine_tuning_concerns_the_model_that_is_fine_tuned():
+    config = load_config(None, ["finetuning.sequence_length=600"])  # which pre-training does not need
+    with pytest.raises(ValueError, match=r"`finetuning.sequence_length` must be at most `model.max_positions`.*=600"):
+        config.check_finetuned_length()
+    student = load_config(None, ["distillation.student.max_positions=64", "pretraining.sequence_length=64"])
+    with pytest.raises(ValueError, match=r"must be at most `distillation.student.max_positions`. Received: .*=128"):
+        student.check_finetuned_length()
+    load_config(None, ["finetuning.sequence_length=512"]).check_finetuned_length()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ EAGER_BACKEND, SHORT_MINUTES = "torch", 30
 @app.command()
 def init(
     text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files, folders or globs of text.")],
-    task: Annotated[Path, typer.Option(help="Table of texts and labels: .tsv, .csv, .jsonl; or words with tags.")],
+    task: Annotated[
+        Path, typer.Option(help="Table of texts and labels: .tsv, .csv, .jsonl, .parquet; or words with tags.")
+    ],
     output: Annotated[Path, typer.Option(help="New file for the configuration.")],
     dev: Annotated[
         Path | None,

@@ -73,7 +73,7 @@ def predict(
     is_fine_tuned = asked_as in (None, FINE_TUNED)
     _check_file_options(is_fine_tuned, format, set, input, output)
     check_asked_model(model, asked_as, options, [] if is_fine_tuned else [input], output)
-    task: Any = change_task(find_task(model)[0], set or ()) if is_fine_tuned else None
+    task: Any = change_task(find_task(model)[0], set or (), model) if is_fine_tuned else None
     if format != JSONL:
         check_format(format, task)
     examples: Any = task.read(input, has_labels=False) if task and input else None

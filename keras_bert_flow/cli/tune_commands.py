@@ -115,6 +115,8 @@ def _check(
     def check(overrides: Sequence[str]) -> None:
         changed = load_config(config, [*given, *overrides])
         resolve_shape(changed.model, changed.vocabulary.size)  # raises where the sizes contradict each other
+        if objective == "dev_score":
+            changed.check_finetuned_length()
 
     check_space(tuning, objective, check)
     return tuning, objective

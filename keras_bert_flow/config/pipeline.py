@@ -80,7 +80,7 @@ class PipelineConfig(Settings):
     @model_validator(mode="after")
     def _check_lengths(self):
         trained = "records" if self.pretraining.sequence_length is None else "pretraining"
-        for stage in (trained, "finetuning", *(("second_phase",) if self.second_phase else ())):
+        for stage in (trained, *(("second_phase",) if self.second_phase else ())):
             length = getattr(self, stage).sequence_length
             check_at_most(f"{stage}.sequence_length", length, "model.max_positions", self.model.max_positions)
         return self
@@ -153,12 +153,6 @@ class PipelineConfig(Settings):
         check_at_most(
             "sequence_length", length, "distillation.student.max_positions", self.distillation.student.max_positions
         )
-        check_at_most(
-            "finetuning.sequence_length",
-            self.finetuning.sequence_length,
-            "distillation.student.max_positions",
-            self.distillation.student.max_positions,
-        )
         return self
 
     @model_validator(mode="after")
@@ -170,6 +164,18 @@ class PipelineConfig(Settings):
                 f"initial_model={self.initial_model}, teacher={teacher}. Leave out one of them."
             )
         return self
+
+    def check_finetuned_length(self) -> None:
+        """Raise ValueError unless the model that this configuration makes has the positions of its fine-tuning.
+
+        Not when the configuration is made, since a stage before fine-tuning, or the fine-tuning of another model, does
+        not depend on it.
+        """
+        name, model = "model", self.model
+        if self.distillation is not None:
+            name, model = "distillation.student", self.distillation.student
+        length = self.finetuning.sequence_length
+        check_at_most("finetuning.sequence_length", length, f"{name}.max_positions", model.max_positions)
 
     @property
     def has_own_teacher(self) -> bool:

@@ -79,7 +79,7 @@ def _choose_pooling(folder: Path, config: dict[str, Any], is_new: bool, pooling:
     if pooling not in (None, stored):
         raise ValueError(
             f"{folder / 'config.json'}: `pooling` must be that of the model's head. Received: pooling={pooling!r}, "
-            f"{POOLING_FIELD}={stored!r}. {NEW_HEAD_ADVICE}"
+            f"{POOLING_FIELD}={stored!r}. Set finetuning.pooling={stored} to keep this head. {NEW_HEAD_ADVICE}"
         )
     return stored
 
@@ -105,7 +105,7 @@ def _choose_classes(
     if labels is not None and stored is not None and labels != stored:
         raise ValueError(
             f"{folder / 'config.json'}: `labels` must be those of the model. Received: labels={list(labels)}, "
-            f"id2label={list(stored)}. {NEW_HEAD_ADVICE}"
+            f"id2label={list(stored)}. {_advise_labels(labels, stored)}{NEW_HEAD_ADVICE}"
         )
     labels = stored if labels is None else labels
     kernel = f"{find_table(backbone.family).name_heads(CLASSIFIER_HEAD, saved.architecture)['classifier']}.weight"
@@ -117,8 +117,19 @@ def _choose_classes(
             f"Received: {tensors.shapes[kernel]}. Do the two files belong together?"
         )
     if num_classes not in (None, stored_classes) or (labels is not None and len(labels) != stored_classes):
+        may_be_some = labels is not None and len(labels) < stored_classes
+        keeping = "Name all of its classes in task.labels, in their order, to keep this head. " if may_be_some else ""
         raise ValueError(
             f"{folder}: its {saved.noun} has {stored_classes} classes. Received: num_classes={num_classes}, "
-            f"labels={labels}. {NEW_HEAD_ADVICE}"
+            f"labels={labels}. {keeping}{NEW_HEAD_ADVICE}"
         )
     return {"num_classes": stored_classes, "labels": labels}
+
+
+def _advise_labels(labels: Sequence[str], stored: Sequence[str]) -> str:
+    """Return how the labels of a task can be those of the model, whose head is then kept; "" if they cannot be."""
+    if set(labels) <= set(stored):
+        return "Set task.labels to those of id2label, in their order, to keep this head. "
+    if {name.casefold() for name in labels} <= {name.casefold() for name in stored}:
+        return "Spell the labels of the tables as in id2label, and set task.labels to these, to keep this head. "
+    return ""

@@ -30,6 +30,7 @@ class Cluster:
         computes_apart: whether each process computes losses and metrics of its own rows only; `feed` then splits
             batches.
         aborts: whether the backend may abort this process when another one is lost.
+        skips_steps: whether a step that is not finite can be left out.
         ask_every_steps: steps between the checks of all processes whether to stop; a check may wait for the device.
     """
 
@@ -38,6 +39,7 @@ class Cluster:
     devices = 1
     computes_apart = False
     aborts = False
+    skips_steps = True
     liveness: Any = None  # of several processes: a `liveness.Liveness`
     ask_every_steps = 1
 

@@ -68,6 +68,8 @@ def make_tpu_strategy() -> tf.distribute.Strategy:
 class TensorFlowCluster(Cluster):
     """The replicas of a TensorFlow distribution strategy."""
 
+    skips_steps = False
+
     def __init__(self, strategy: tf.distribute.Strategy):
         self._strategy = strategy
         resolver = strategy.cluster_resolver

@@ -34,7 +34,7 @@ class Column:
 
     Attributes:
         name: name in the header, or the column number from 0.
-        values: values of the sampled rows; in .jsonl they may have any type.
+        values: values of the sampled rows; in .jsonl and .parquet they may have any type.
     """
 
     name: str
@@ -90,7 +90,8 @@ class Table:
     """A sample of a table in a file.
 
     Attributes:
-        has_header: whether the first line names the columns; always False for .jsonl, whose fields have names.
+        has_header: whether the first line names the columns; always False for .jsonl and .parquet, whose fields have
+            names.
         header_reason: the reason for `has_header`.
         rows: number of sampled rows.
     """
@@ -107,7 +108,7 @@ class Table:
 
 
 def look_at_table(path: str | Path) -> Table:
-    """Read the first rows of a .tsv, .csv or .jsonl.
+    """Read the first rows of a .tsv, .csv, .jsonl or .parquet.
 
     Raises:
         FileNotFoundError, ValueError: it cannot be read, its rows differ in number of columns, or it has no rows.
@@ -119,7 +120,7 @@ def look_at_table(path: str | Path) -> Table:
         fields = [fields for _, fields in rows]
         names = dict.fromkeys(name for field in fields for name in field)
         columns = tuple(Column(name, tuple(field.get(name) for field in fields)) for name in names)
-        return Table(str(path), columns, False, "each line names its fields", len(rows))
+        return Table(str(path), columns, False, "its fields have names", len(rows))
     width = len(rows[0][1])
     for number, values in rows:
         if len(values) != width:

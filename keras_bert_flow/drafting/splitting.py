@@ -8,7 +8,9 @@ from typing import Any
 from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.tasks.core.repeats import identify
 from keras_bert_flow.tasks.formats.bounded_reading import read_whole
+from keras_bert_flow.tasks.formats.parquet_rows import take_rows
 from keras_bert_flow.tasks.formats.rows import TABLES, read_lines, read_whole_rows
+from keras_bert_flow.text.corpus.inputs import PARQUET
 
 EVERY = 10  # every tenth text goes to the dev table, and every tenth of a large table to the test table
 LEAST_TEXTS, LEAST_FOR_TEST = 20, 500
@@ -46,9 +48,10 @@ def split_table(table: Path, parts: Sequence[Path], header: bool, examples: Sequ
             raise FileExistsError(
                 f"A part of the table must be a new file. Received: {part}, which exists. Give --dev."
             )
-    whole = _read_csv(table) if parts[0].suffix == ".csv" else _read_plain(table)
+    is_parquet = parts[0].suffix == PARQUET
+    whole = [] if is_parquet else _read_csv(table) if parts[0].suffix == ".csv" else _read_plain(table)
     first = whole[:1] if header else []
-    rows = whole[len(first) :]
+    rows = range(len(examples)) if is_parquet else whole[len(first) :]
     numbers: dict[bytes, int] = {}  # of distinct texts, from 1
     texts = [numbers.setdefault(identify(example), len(numbers) + 1) for example in examples]
     if len(numbers) < LEAST_TEXTS:
@@ -56,12 +59,12 @@ def split_table(table: Path, parts: Sequence[Path], header: bool, examples: Sequ
             f"A table that is to be divided must have at least {LEAST_TEXTS} different texts. Received: {table}, with "
             f"{len(numbers)} in {len(rows)} rows. Give --dev, or more rows."
         )
-    chosen: list[list[str]] = [[] for _ in parts]
+    chosen: list[list] = [[] for _ in parts]
     for row, text in zip(rows, texts, strict=True):
         place = {0: 1, EVERY // 2: 2}.get(text % EVERY, 0)
         chosen[place if place < len(parts) else 0].append(row)
     for part, lines in zip(parts, chosen, strict=True):
-        write_atomically(part, "".join([*first, *lines]).encode())
+        write_atomically(part, take_rows(str(table), lines) if is_parquet else "".join([*first, *lines]).encode())
     return [len(lines) for lines in chosen]
 
 

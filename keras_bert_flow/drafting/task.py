@@ -18,7 +18,7 @@ from keras_bert_flow.drafting.columns import (
     look_at_table,
 )
 from keras_bert_flow.tasks.formats.bounded_reading import GZIP
-from keras_bert_flow.tasks.formats.rows import TABLES, read_lines
+from keras_bert_flow.tasks.formats.rows import NAMED_FIELDS, TABLES, read_lines
 
 SEPARATORS = ("|", ";", ",")
 MOST_CLASSES = 200
@@ -94,8 +94,8 @@ def _draft_tagging(path: str | Path) -> DraftedTask:
     has_ends = any(not line.strip() for line in lines)
     if not rows or len(tags) < len(rows) or not has_ends or not all(map(TAG.fullmatch, tags)):
         raise ValueError(
-            f"A task must be a table (.tsv, .csv, .jsonl), SQuAD's .json, or words with tags, a word a line. Received: "
-            f"{path}, which is none of these. Rename it, or copy a file of `kbf configs list`."
+            f"A task must be a table (.tsv, .csv, .jsonl, .parquet), SQuAD's .json, or words with tags, a word a line. "
+            f"Received: {path}, which is none of these. Rename it, or copy a file of `kbf configs list`."
         )
     reasons = {
         "kind": "a word a line with a tag such as B-PER at its end, and blank lines between sentences",
@@ -107,7 +107,7 @@ def _draft_tagging(path: str | Path) -> DraftedTask:
 def _draft_texts(table: Table) -> DraftedTask:
     settings: dict[str, Any] = {}
     reasons: dict[str, str] = {}
-    if not table.path.removesuffix(".gz").endswith(".jsonl"):
+    if not table.path.removesuffix(".gz").endswith(NAMED_FIELDS):
         settings["header"], reasons["header"] = table.has_header, table.header_reason
     several = _find_label_columns(table)
     label = None if several else _find_label(table)

@@ -45,6 +45,7 @@ from keras_bert_flow.lineage.links import find_source
 from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.markdown import escape_markdown
 from keras_bert_flow.precision_choice import resolve_precision
+from keras_bert_flow.prediction.derived_task import name_outputs
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
@@ -71,7 +72,8 @@ def evaluate_model(
 ) -> dict[str, float]:
     """Score one fine-tuned model directory on the task's dev file, and on further ones; see `score` of its task.
 
-    The configuration defines where and how the files are read, the model defines the labels.
+    The configuration defines where and how the files are read, the model defines the labels; if its outputs have no
+    names of their own, `task.labels` names them.
 
     Args:
         questions: what `read_questions` returns for this configuration and model, if already read.
@@ -85,6 +87,7 @@ def evaluate_model(
     expect(SEQUENCES, sum(len(asked.features) for asked in questions.values()))
     note(ASKING, 0)
     predictor = Predictor(model)
+    predictor.task = name_outputs(model, predictor.task, getattr(config.task, "labels", ()))
     scores: dict[str, Any] = {}
     for name, asked in questions.items():
         predictions = predictor.answer_encoded(asked.features, asked.examples, follow=_count)

@@ -1,5 +1,6 @@
 """Read and encode evaluation examples, before the model is loaded."""
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +10,13 @@ from typing import Any
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.directory_check import check_masked_lm
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.prediction.derived_task import find_task
+from keras_bert_flow.prediction.derived_task import find_task, has_unnamed_outputs, name_outputs
 from keras_bert_flow.records.verification import verify
 from keras_bert_flow.tasks.core.features import Features
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.core.unreachable import describe_unreachable
+from keras_bert_flow.tasks.formats.rows import abridge
+from keras_bert_flow.tasks.formats.tables import sort_names
 from keras_bert_flow.tasks.minimal_pairs import EncodedPairs, encode_pairs, read_minimal_pairs
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.training.finetuning.task_tables import fetch_table
@@ -43,18 +46,33 @@ def read_questions(config: PipelineConfig, model: str | Path) -> dict[str, Quest
         ValueError: a file or the model is unusable, a label is not one of the model's, or the model is of another kind
             of task.
     """
-    task, sequence_length = find_task(model)
     as_configured = make_task(**config.task.arguments)
+    task, sequence_length = find_task(model)
     require_kind(as_configured, task, model)
+    task = name_outputs(model, task, as_configured.labels)
     tables = {name: fetch_table(path) for name, path in ({DEV: config.task.dev} | config.task.extra_dev).items()}
     verify(model, *tables.values())
     tokenizer, found = read_tokenizer(Path(model)), {}
     for name, path in tables.items():
         examples = as_configured.read(path)
+        _require_names(model, task, path, examples)
         found[name] = Questions(examples, task.encode(tokenizer, examples, sequence_length))
         if remark := describe_unreachable(name, task.count_unreachable(tokenizer, examples, found[name].features)):
             _logger.warning("%s", remark)
     return found
+
+
+def _require_names(model: str | Path, task: Task, path: str, examples: Sequence[Any]) -> None:
+    """Raise ValueError if a table has labels and the outputs of the model have no names."""
+    labels = sort_names(name for example in examples for name in task.names_of(example))
+    if not has_unnamed_outputs(model, task) or set(labels) <= set(task.labels):
+        return
+    named = labels if len(labels) == len(task.labels) else (*labels, "...")
+    raise ValueError(
+        f"The outputs of a model must have names to be compared with labels. Received: {model}, whose outputs are "
+        f"{task.labels[0]} to {task.labels[-1]}, and {path} with {abridge(labels)}. Name them in the order of the "
+        f"outputs, such as --set 'task.labels={json.dumps(named, ensure_ascii=False)}'."
+    )
 
 
 def read_pairs(model: str | Path, path: str | Path, limit: int | None = None) -> EncodedPairs:

@@ -22,6 +22,8 @@ from keras_bert_flow.tasks.core.cut_texts import CutTexts
 from keras_bert_flow.tasks.core.task import Prediction
 from keras_bert_flow.tasks.core.texts import pose_texts
 from keras_bert_flow.tasks.formats.rows import read_lines
+from keras_bert_flow.tasks.formats.tables import read_columns
+from keras_bert_flow.text.corpus.inputs import PARQUET
 
 _logger = logging.getLogger(__name__)
 AT_ONCE = 512  # items of a stream that are sorted by length and predicted together
@@ -56,13 +58,17 @@ class AskedModel(ABC):
         return pose_texts(item, is_pair=False)
 
     def read(self, path: str | Path) -> Iterable[Any]:
-        """Read examples from a file; here one item per line, lazily, as read by `lines.read_items`.
+        """Read examples from a file, lazily; here one item per line, as read by `lines.read_items`, or the texts of the
+        column `text` of a .parquet.
 
         Raises:
             FileNotFoundError: there is no such file.
             ValueError: the file has other content.
         """
         check_lines_file(path)
+        if str(path).endswith(PARQUET):
+            rows = read_columns(path, ["text"], [], True, None, keeps_blanks=True)
+            return self._pose_all((f"{path}, row {number}", text) for number, (text,) in rows)
         return self._pose_all(read_items((line for _, line in read_lines(path)), f"{path}, row"))
 
     @abstractmethod

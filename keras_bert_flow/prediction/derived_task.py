@@ -74,6 +74,30 @@ def find_task(folder: str | Path) -> tuple[Task, int]:
     return make_task(kind, **values), max_positions
 
 
+def has_unnamed_outputs(folder: str | Path, task: Task) -> bool:
+    """Return whether the outputs of a model have no names of their own, but those of `transformers`: LABEL_0, ..."""
+    is_ours = (Path(folder) / TASK_FILE).is_file()
+    return not is_ours and bool(task.labels) and task.labels == number_labels(len(task.labels))
+
+
+def name_outputs(folder: str | Path, task: Task, names: Sequence[str]) -> Task:
+    """Return the task of a model whose unnamed outputs have these names.
+
+    It is unchanged if the outputs have names, or none are given.
+
+    Raises:
+        ValueError: there is another number of outputs.
+    """
+    if not names or not has_unnamed_outputs(folder, task):
+        return task
+    if len(names) != len(task.labels):
+        raise ValueError(
+            f"`labels` must name each output of the model, in their order. Received: {len(names)} names for the "
+            f"{len(task.labels)} outputs of {folder}. Name all of them."
+        )
+    return make_task(**task.get_config() | {"labels": tuple(names)})
+
+
 def _require_positions(folder: str | Path, task: Task, sequence_length: int, max_positions: int) -> tuple[Task, int]:
     if sequence_length > max_positions:
         raise ValueError(

@@ -15,7 +15,7 @@ from keras_bert_flow.input_states import NOTHING_HELD, InputStates
 from keras_bert_flow.json_documents import read_json
 from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.index_folder import INDEX, REMEDY, check_index, no_index
-from keras_bert_flow.prediction.lines import check_lines_file, decode_line
+from keras_bert_flow.prediction.lines import check_lines_file, decode_line, refuse_parquet
 from keras_bert_flow.prediction.nearest import unit_length
 from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.tasks.formats.bounded_reading import read_byte_lines
@@ -75,6 +75,7 @@ def load_line_vectors(
     """
     path = Path(path)
     check_lines_file(path)
+    refuse_parquet(path)
     if index is None:
         lines = _find_lines(path)
         vectors = _embed(path, lines, embedder, np.empty, follow)

@@ -15,6 +15,7 @@ from keras_bert_flow.prediction.whole_file import writing_whole
 from keras_bert_flow.tasks.core.task import Prediction
 from keras_bert_flow.tasks.formats.bounded_reading import MAX_LINE_BYTES
 from keras_bert_flow.terminal import show_json
+from keras_bert_flow.text.corpus.inputs import PARQUET
 from keras_bert_flow.text.encodings import suggest_conversion
 
 PlacedItem = tuple[str, Any]  # location, for messages, and item
@@ -25,6 +26,15 @@ def check_lines_file(path: str | Path) -> None:
     """Raise FileNotFoundError unless a path is a file."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"The texts must be a file. Received: {path}, which is not one. Check the path.")
+
+
+def refuse_parquet(path: str | Path) -> None:
+    """Raise ValueError for a table where lines of text are read."""
+    if str(path).endswith(PARQUET):
+        raise ValueError(
+            f"The texts must be lines of a file. Received: {path}, a table. Write its column of texts to a .txt, "
+            "a text a line."
+        )
 
 
 def check_batch_positions(batch_positions: int) -> None:

@@ -10,7 +10,7 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.outputs import check_output_file
 from keras_bert_flow.prediction.arrays import check_arrays
 from keras_bert_flow.prediction.index_folder import check_index
-from keras_bert_flow.prediction.lines import check_lines_file
+from keras_bert_flow.prediction.lines import check_lines_file, refuse_parquet
 from keras_bert_flow.prediction.load import check_request
 from keras_bert_flow.records.verification import verify
 
@@ -61,6 +61,7 @@ def check_asked_model(
 
 def check_search(model: Path, lines: Path, index: Path | None, output: Path | None) -> None:
     """Check the inputs of `kbf search`."""
+    refuse_parquet(lines)
     check_asked_model(model, "sentence_embedding", {}, [lines], output)
     if index is not None:
         check_index(index)

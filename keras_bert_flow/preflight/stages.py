@@ -262,7 +262,8 @@ def check_objectives(config: PipelineConfig) -> None:
 
 
 def check_finetuning(config: PipelineConfig) -> None:
-    """Check that the pre-trained model has the parts that fine-tuning pools with, freezes and adapts."""
+    """Check that the pre-trained model has the positions that fine-tuning needs, and the parts that it uses."""
+    config.check_finetuned_length()
     model = config.model if config.distillation is None else config.student.model
     check_trained_part(config, resolve_shape(model, config.vocabulary.size))
     if config.finetuning.pooling == BAG_OF_WORDS and not config.pretraining.bag_of_words:

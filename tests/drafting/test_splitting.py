@@ -2,7 +2,9 @@
 
 import json
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from keras_bert_flow.cli.init_commands import read_test
 from keras_bert_flow.drafting.splitting import name_parts, split_table
@@ -13,20 +15,24 @@ pytestmark = pytest.mark.any_backend
 
 
 def write_rows(path, texts):
-    if path.suffix == ".jsonl":
+    if path.suffix == ".parquet":
+        parquet.write_table(
+            pa.table({"text": [text for text, _ in texts], "label": [label for _, label in texts]}), path
+        )
+    elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in texts))
     else:
         mark = "," if path.suffix == ".csv" else "\t"
         path.write_text(f"text{mark}label\n" + "".join(f"{text}{mark}{label}\n" for text, label in texts))
 
 
-@pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl"])
+@pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl", ".parquet"])
 def test_rows_of_one_text_stay_together(tmp_path, ending):
     table, parts = tmp_path / f"t{ending}", [tmp_path / f"{part}{ending}" for part in ("train", "dev")]
     texts = [(f"{'Text' if n % 3 else 'text'} {n * 7 % 61}", "ab"[n % 2]) for n in range(1000)]
     write_rows(table, texts)
     task = make_task("classification")
-    counts = split_table(table, parts, header=ending != ".jsonl", examples=task.read(table))
+    counts = split_table(table, parts, header=ending not in (".jsonl", ".parquet"), examples=task.read(table))
     train, dev = map(task.read, parts)
     assert counts == [len(train), len(dev)] and sum(counts) == 1000
     assert count_repeats(train, dev).same_label + count_repeats(train, dev).other_label == 0

@@ -1,7 +1,9 @@
 """Asking in pieces: the same answers in the same order, few shapes, and the place of what is refused."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import keras_bert_flow as kbf
 from keras_bert_flow.prediction.lines import read_items
@@ -44,6 +46,20 @@ def cut(texts, sizes):
         size = int(next(sizes))
         yield [(f"Line {start + place}", text) for place, text in enumerate(texts[start : start + size], 1)]
         start += size
+
+
+def test_parquet_is_predicted_as_the_same_texts(predictor, at_once, folder, tmp_path):
+    columns = {"other": range(100), "text": pa.array(TEXTS[:100], pa.string_view())}
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    assert_same(predictor.answer(predictor.read(tmp_path / "t.parquet")), at_once[:100])
+    features = kbf.load(folder, task="features", pooling="mean")
+    (tmp_path / "t.txt").write_text("\n".join(TEXTS[:100]))
+    found = [[*features.read(tmp_path / name)] for name in ("t.parquet", "t.txt")]
+    assert [example.inputs for example in found[0]] == [example.inputs for example in found[1]]
+    parquet.write_table(pa.table({"body": ["a"]}), tmp_path / "u.parquet")
+    for model in (predictor, features):
+        with pytest.raises(ValueError, match=r"u\.parquet.*'text'\. Columns here: body\."):
+            list(model.read(tmp_path / "u.parquet"))
 
 
 def test_stream_of_many_chunks_meets_few_shapes(predictor, at_once):

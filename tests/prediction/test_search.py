@@ -55,6 +55,12 @@ def test_hits_are_lines_with_their_cosines(model, lines, tmp_path, monkeypatch, 
     assert len(search.search(["w3", "w6"], top=2)[1]["hits"]) == 2
 
 
+def test_tables_are_no_lines(model, tmp_path):
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match=r"must be lines of a file\. Received: .*t\.parquet, a table"):
+        kbf.SemanticSearch(model, tmp_path / "t.parquet")
+
+
 def test_lines_that_are_cut_are_counted_and_said(model, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(line_vectors, "LINES_AT_ONCE", 2)
     long = tmp_path / "lines.txt"

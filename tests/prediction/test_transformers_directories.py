@@ -1,10 +1,13 @@
 """Directories that `transformers` wrote are asked, and the answers are those of `transformers`."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
 import keras_bert_flow as kbf
+from keras_bert_flow.cli import app
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -51,6 +54,29 @@ def test_classes_and_their_probabilities_agree(write, labels):
         expected = softmax(logits_of(model, tokenizer, *([item] if isinstance(item, str) else item)))
         assert found["label"] == labels[expected.argmax()]
         np.testing.assert_allclose([found["probabilities"][name] for name in labels], expected, **TOLERANCE)
+
+
+def test_unnamed_outputs_are_scored_once_they_are_named(write, tmp_path, capsys):
+    folder, _, _ = write("BertForSequenceClassification", ("LABEL_0", "LABEL_1"))
+    outputs = [found["label"] for found in kbf.load(folder).predict(TEXTS)]
+    names = {"LABEL_0": "pos", "LABEL_1": "neg"}  # not in the order of the alphabet
+    gold = [names[outputs[0]], *("neg" if label == "LABEL_0" else "pos" for label in outputs[1:])]
+    table = tmp_path / "dev.tsv"
+    table.write_text("text\tlabel\n" + "".join(f"{row}\t{label}\n" for row, label in zip(TEXTS, gold, strict=True)))
+    (tmp_path / "task.yaml").write_text(f"task: {{name: Films, train: {table}, dev: {table}}}\n")
+    command = ["evaluate", "--config", str(tmp_path / "task.yaml"), "--model", str(folder), "--json"]
+    with pytest.raises(ValueError, match="LABEL_0 to LABEL_1, and .* with neg, pos. Name them in the order of") as told:
+        app(command, standalone_mode=False)
+    assert "\n" not in str(told.value) and """--set 'task.labels=["neg", "pos"]'""" in str(told.value)
+    with pytest.raises(ValueError, match="Received: 3 names for the 2 outputs"):
+        app([*command, "--set", "task.labels=[neg, pos, more]"], standalone_mode=False)
+    capsys.readouterr()
+    for labels, right in (("[pos, neg]", 1), ("[neg, pos]", 2)):
+        app([*command, "--set", f"task.labels={labels}"], standalone_mode=False)
+        assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(right / 3)
+    app(["predict", "--model", str(folder), "--set", "labels=[pos, neg]", *TEXTS], standalone_mode=False)
+    printed = [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()]
+    assert printed == [names[label] for label in outputs]
 
 
 def test_numbers_agree(write):

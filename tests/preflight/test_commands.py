@@ -16,7 +16,7 @@ PREDICT = "predict --model model"
 PAIRS = "evaluate --model masked_lm --minimal-pairs"
 REPORT = "report --config run.yaml --finetuned records --pretrained records"
 SHAPE = "--set model={num_layers: 1, hidden_dim: 4, num_heads: 2, intermediate_dim: 8, max_positions: 64}"
-SHORT = "--set records.sequence_length=8 --set finetuning.sequence_length=8"
+SHORT = "--set records.sequence_length=8"  # fine-tuning has 128, which concerns no earlier stage
 # command line → words of the message
 WRONG_COMMANDS = {
     "vocab --input none.txt --output new": "must be a file, a folder or a glob that matches",
@@ -44,7 +44,7 @@ WRONG_COMMANDS = {
     "pretrain --records records --initial-model damaged --output new": "not a whole safetensors file",
     "pretrain --records records --initial-model model --output new": "max_positions=64, not 512.*`model`",
     f"pretrain --records records --initial-model model --output new {SHAPE} {SHORT}": "with other pieces",
-    "pretrain --records records --output new --set model.max_positions=8": "must be at most `model.max_positions`",
+    "pretrain --records records --output new --set model.max_positions=8": "`records.sequence_length` must be at most",
     f"pretrain --records records --output new {SHAPE} --set model.max_positions=8 {SHORT}": "model's 8 positions",
     "finetune --model model --task run.yaml --output new": "model's 64 positions. .*finetuning.sequence_length=128",
     "finetune --model model --task short.yaml --set task.dev=odd.tsv --output new": "Received: 'maybe'",

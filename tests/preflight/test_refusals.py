@@ -129,6 +129,7 @@ def test_label_words_are_looked_up_in_a_vocabulary_that_is_there(place, capsys):
         (preprocess, "corpus.input=none.txt", "glob that matches"),
         (pretrain, "model.num_heads=5", "divisible"),
         (finetune, "task.dev=odd.tsv", "'maybe'"),
+        (finetune, "finetuning.sequence_length=1000", "must be at most `model.max_positions`"),
         (evaluate, "task.extra_dev.more=nope.tsv", "A table must be a file"),
         (evaluate, "evaluation.minimal_pairs=odd_pairs.jsonl", "row 2: a minimal pair"),
     ],

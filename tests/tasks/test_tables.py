@@ -5,7 +5,9 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from keras_bert_flow.tasks.formats import rows
 from keras_bert_flow.tasks.formats.tables import (
@@ -18,6 +20,7 @@ from keras_bert_flow.tasks.formats.tables import (
     read_table,
 )
 from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.training.finetuning.task_data import list_remarks
 from tests.tasks.files import DATA, message_of, needs_data, write
 
 
@@ -133,8 +136,8 @@ def test_read_table_stops_after_max_examples(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "options", "parts"),
     [
-        ("t.txt", "text\tlabel\na\t1\n", {}, [".tsv, .csv or .jsonl"]),
-        ("t.gz", "", {}, [".tsv, .csv or .jsonl"]),
+        ("t.txt", "text\tlabel\na\t1\n", {}, [".tsv, .csv, .jsonl or .parquet"]),
+        ("t.gz", "", {}, [".tsv, .csv, .jsonl or .parquet"]),
         ("t.tsv", "", {}, ["at least one example"]),
         ("t.tsv", "\n \n", {}, ["at least one example"]),
         ("t.tsv", "text\tlabel\n", {}, ["at least one example"]),
@@ -173,7 +176,7 @@ def test_read_table_refuses(tmp_path, name, content, options, parts):
     path = write(tmp_path, name, content)
     message = message_of(ValueError, read_table, path, **options)
     assert [part for part in parts if part not in message] == [], message
-    assert len(message) < 300 + len(str(path))
+    assert len(message) < 300 + 2 * len(str(path))
 
 
 @pytest.mark.parametrize("name", ["absent.tsv", "folder.tsv"])
@@ -238,9 +241,46 @@ def test_labels_that_look_alike_are_told(labels, parts):
 
 
 def test_a_class_that_is_a_heading_is_told():
-    line = describe_heading({"pos": 4, "neg": 3, "Label": 1})
+    line = describe_heading({"pos": 4, "neg": 3, "Label": 1}, has_header=False)
     assert "class 'Label' with a single row" in line and "task.header=true" in line
     assert describe_heading({"pos": 4, "rare": 1, "topic": 2}) == ""
+    assert "task.header" not in describe_heading({"pos": 4, "label": 1})
+
+
+@pytest.mark.parametrize("ending", ["tsv", "csv", "jsonl", "parquet"])
+def test_a_class_that_is_a_heading_is_told_of_every_format(tmp_path, ending):
+    path, rows = tmp_path / f"t.{ending}", [("a b", "pos"), ("c d", "neg"), ("text", "label"), ("e f", "pos")]
+    if ending == "parquet":
+        parquet.write_table(pa.table(dict(zip(("text", "label"), zip(*rows, strict=True), strict=True))), path)
+    elif ending == "jsonl":
+        path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
+    else:
+        separator = {"tsv": "\t", "csv": ","}[ending]
+        path.write_text("".join(separator.join(row) + "\n" for row in [("text", "label"), *rows]))
+    task, has_names = make_task("classification"), ending in ("jsonl", "parquet")
+    examples = task.read(path)
+    (remark,) = list_remarks(task.learn(examples), (), path, examples, {})
+    assert "class 'label' with a single row" in remark and "task.header" not in remark
+    if not has_names:
+        task = make_task("classification", text="0", label="1", header=False)
+        path.write_text(path.read_text().replace(f"text{separator}label\n", "", 1))
+        examples = task.read(path)
+        (remark,) = list_remarks(task.learn(examples), (), path, examples, {})
+        assert "task.header=true" in remark
+
+
+@pytest.mark.parametrize(
+    ("received", "known", "part"),
+    [
+        ("1.0", ("0", "1"), "It is '1' in another spelling: write both tables alike."),
+        ("true", ("0", "1"), "It is '1' in another spelling"),
+        ("1", ("false", "true"), "It is 'true' in another spelling"),
+        ("1.0", ("1", "true"), "Correct it, or add such examples"),  # either may be meant
+        ("2", ("0", "1"), "Correct it, or add such examples"),
+    ],
+)
+def test_a_label_in_another_spelling_is_named(received, known, part):
+    assert part in message_of(ValueError, label_ids, table_of(received), known)
 
 
 def test_nan_is_no_label(tmp_path):

@@ -164,6 +164,7 @@ def test_a_point_that_meets_infinity_is_told_and_not_chosen(place):
     assert failed["score"] is failed["seconds"] is None
     assert len(failed["runs"]) == 1  # the second seed is not tried
     assert "must be" in failed["runs"][0]["failure"]
+    assert "non_finite" not in failed["runs"][0]["failure"]  # which only pre-training has
     assert found["chosen"] == other["name"] and other["score"]
     grid = grid | {"learning_rate": [1e38]}
     with pytest.raises(ValueError, match=r"Received: 1, all with such runs; the first says: .* another grid") as caught:

@@ -151,6 +151,15 @@ def test_infinite_gradient_of_a_finite_loss_is_seen(tmp_path, max_skipped_steps)
         assert lines == [] and not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+def test_advice_is_that_of_the_stage(precision):
+    optimizer, weights = make_guarded_optimizer("adamw", 0.1, precision=precision, advice="Do this."), make_weights()
+    for _ in range(20):  # in float16 the scale is halved first
+        optimizer.apply([weight * np.nan for weight in weights], weights)
+    with pytest.raises(ValueError, match=r"at step [0-9]+\. Do this\.$"):
+        optimizer.check()
+
+
 def damage_batches(monkeypatch, wanted):
     """Make the weights of some batches infinite; they are numbered from 0 over the run."""
     make = module.pretraining_dataset
@@ -185,6 +194,7 @@ def test_run_stops_at_the_step_and_keeps_what_was_good(records, tmp_path, monkey
         with pytest.raises(ValueError, match="NaN or infinity in the loss at step 5. Lower the learning") as raised:
             pretraining.pretrain(config, records, output, lines.append)
     assert explain(raised.value) == USER_ERROR
+    assert str(raised.value).endswith("pretraining.non_finite=skip leaves such steps out.")
     assert [line["step"] for line in lines] == [2, 3, 4]
     assert not output.exists()
     saved = checkpoints_of(output)

@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import keras_bert_flow as kbf
 from keras_bert_flow.cli import app
@@ -30,6 +32,54 @@ def test_command_replaces_the_head_for_other_classes(tmp_path):
     app([*map(str, command), "--new-head"], standalone_mode=False)
     config = json.loads((tmp_path / "out/pretrained/seed-1/model/config.json").read_text())
     assert list(config["id2label"].values()) == ["entailment", "not_entailment"]
+
+
+def test_labels_in_the_order_of_the_model_keep_its_head(tmp_path):
+    model = load_task_model("classification", write_tiny_model(tmp_path), labels=("yes", "no"))
+    save_model_directory(model, tmp_path / "theirs", tmp_path / "vocab.txt")
+    rows = [f"a {letter}\t{'no' if letter > 'd' else 'yes'}" for letter in "abcdefgh"]
+    (tmp_path / "table.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    table = json.dumps(str(tmp_path / "table.tsv"))
+    (tmp_path / "task.yaml").write_text(
+        f"task: {{name: Letters, train: {table}, dev: {table}}}\n"
+        "finetuning: {batch_size: 4, epochs: 1, seeds: [1], compare_random: false, sequence_length: 16, "
+        "learning_rate: 1e-9}\n"
+    )
+    command = ["finetune", "--model", tmp_path / "theirs", "--config", tmp_path / "task.yaml", "--output"]
+    command.append(tmp_path / "out")
+    with pytest.raises(ValueError, match="Set task.labels to those of id2label, in their order, to keep this head"):
+        app([*map(str, command)], standalone_mode=False)
+    app([*map(str, command), "--set", "task.labels=[yes, no]"], standalone_mode=False)
+    trained = tmp_path / "out/pretrained/seed-1/model"
+    assert list(json.loads((trained / "config.json").read_text())["id2label"].values()) == ["yes", "no"]
+    heads = [load_file(folder / "model.safetensors")["classifier.weight"] for folder in (tmp_path / "theirs", trained)]
+    np.testing.assert_allclose(*heads, atol=1e-6)  # of so low a rate
+
+
+@pytest.mark.parametrize(
+    ("labels", "advice"),
+    [
+        (("entailment", "neutral"), "Set task.labels to those of id2label"),
+        (("Neutral", "entailment", "Contradiction"), "Spell the labels of the tables as in id2label"),
+        (("entailment", "other"), "--new-head"),
+    ],
+)
+def test_what_keeps_the_head_is_advised_first(tmp_path, labels, advice):
+    model = load_task_model("classification", write_tiny_model(tmp_path), labels=RELATIONS)
+    save_model_directory(model, tmp_path / "mnli", tmp_path / "vocab.txt")
+    with pytest.raises(ValueError, match="must be those of the model") as caught:
+        load_task_model("classification", tmp_path / "mnli", labels=labels)
+    assert advice in str(caught.value) and ("keep this head" in str(caught.value)) == (advice != "--new-head")
+    with pytest.raises(ValueError, match=r"pooling='mean'.*Set finetuning\.pooling=cls to keep this head"):
+        load_task_model("classification", tmp_path / "mnli", labels=RELATIONS, pooling="mean")
+
+
+def test_unnamed_outputs_are_all_to_be_named(tmp_path):
+    model = load_task_model("classification", write_tiny_model(tmp_path), num_classes=3)
+    save_model_directory(model, tmp_path / "three", tmp_path / "vocab.txt")
+    with pytest.raises(ValueError, match=r"has 3 classes\. .*Name all of its classes in task\.labels, in their order"):
+        load_task_model("classification", tmp_path / "three", labels=("no", "yes"))
+    assert load_task_model("classification", tmp_path / "three", labels=("no", "perhaps", "yes")).num_classes == 3
 
 
 def test_command_trains_a_head_on_the_mean_of_tokens(tmp_path):

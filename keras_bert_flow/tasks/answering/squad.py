@@ -161,7 +161,7 @@ def _load(path: str) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: the file must be UTF-8. Received: byte 0x{error.object[error.start]:02x} at {error.start}. "
-            f"{suggest_conversion(content)}"
+            f"{suggest_conversion(content, path)}"
         ) from None
     except ValueError as error:
         raise ValueError(

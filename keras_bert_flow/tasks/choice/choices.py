@@ -168,7 +168,8 @@ def _read_label(place: str, columns: ChoiceColumns, values: dict[str, Any], coun
     if columns.label is None:
         return None
     letters = ascii_uppercase[:count]
-    places = {str(number): number for number in range(count)} | {letter: n for n, letter in enumerate(letters)}
+    places = {letter: n for n, letter in enumerate(letters)}
+    places |= {spelt: n for n in range(count) for spelt in (f"{n}", f"{n}.0")}  # data frames with gaps have floats
     value = spell_label(values[columns.label])
     spelt = value.strip().upper() if isinstance(value, str) else None
     if spelt not in places:

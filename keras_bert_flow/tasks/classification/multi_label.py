@@ -36,8 +36,8 @@ MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true
 class MultiLabel(MultiLabelSettings, Task):
     """Multi-label text classification, from a table as read by `tables.read_table`.
 
-    The labels are in one column, joined by `separator` (in .jsonl also as a list), or each has a column of 0 and 1. An
-    example without labels has an empty column, an empty list, or only 0.
+    The labels are in one column, joined by `separator` (in .jsonl and .parquet also as a list), or each has a column
+    of 0 and 1. An example without labels has an empty column, an empty list, or only 0.
     The model returns {"logits": (rows, labels)}. A prediction is {"labels", "probabilities"}, the latter by label name.
     `score` returns `metrics.set_metrics`.
 
@@ -185,7 +185,7 @@ class MultiLabel(MultiLabelSettings, Task):
         if not all(isinstance(name, str) and name.strip() for name in names):
             raise ValueError(
                 f"{place}: column {self.label!r} must hold labels with {self.separator!r} between them, or nothing, or "
-                f"in .jsonl a list of them. Received: {abridge([repr(value)])}. Correct the row."
+                f"in .jsonl or .parquet a list of them. Received: {abridge([repr(value)])}. Correct the row."
             )
         for name in names:
             require_text(place, self.label, name)

@@ -1,4 +1,4 @@
-"""Read rows and columns of .tsv, .csv and .jsonl files, optionally .gz; errors name the row."""
+"""Read rows and columns of .tsv, .csv and .jsonl files, optionally .gz, and .parquet; errors name the row."""
 
 import csv
 import json
@@ -11,11 +11,15 @@ from typing import Any
 
 from keras_bert_flow.json_documents import parse_json
 from keras_bert_flow.tasks.formats.bounded_reading import GZIP, MAX_LINE_BYTES, read_byte_lines
-from keras_bert_flow.text.encodings import suggest_conversion
+from keras_bert_flow.tasks.formats.parquet_rows import list_columns, read_parquet
+from keras_bert_flow.text.corpus.inputs import PARQUET
+from keras_bert_flow.text.encodings import guess_utf16, rewrite, suggest_conversion
 
 JSON_LINES = ".jsonl"
-TABLES = (".tsv", ".csv", JSON_LINES)
+NAMED_FIELDS = (JSON_LINES, PARQUET)  # no first line names their columns
+TABLES = (".tsv", ".csv", *NAMED_FIELDS)
 COMMA, DELIMITERS = ",", (";", "\t", "|")
+REMOVE_NUL, END_LINES = r"tr -d '\000'", r"tr '\r' '\n'"
 LOOKED_AT_ROWS = 50  # for the delimiter
 Row = tuple[int, list]  # line of the file on which the row starts, from 1; its values
 
@@ -31,8 +35,8 @@ def read_rows(
         path: the file; its suffix determines the format.
         columns: names, or numbers from 0 if `header` is False.
         header: the first line of a .tsv or .csv names the columns.
-        num_labels: number of label columns, the last ones. In .jsonl they may be numbers or booleans, which are spelt
-            as in the file.
+        num_labels: number of label columns, the last ones. In .jsonl and .parquet they may be numbers or booleans,
+            which are spelt as in JSON.
         keeps_blanks: yield a blank line, other than before a header, as a row of empty values, instead of skipping it.
     Raises:
         FileNotFoundError: there is no such file.
@@ -42,12 +46,16 @@ def read_rows(
     path = str(path)
     if kind == JSON_LINES:
         return _parse_jsonl(path, columns, len(columns) - num_labels, keeps_blanks)
+    if kind == PARQUET:
+        return _parse_parquet(path, columns, len(columns) - num_labels)
     rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path, find_delimiter(path, columns, header))
     return _pick_columns(path, rows, columns, header, keeps_blanks)
 
 
 def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[str, Any]]]:
     """Yield the line, from 1, and all values of each row, unchanged; the first line is a row like any other.
+
+    Of a .parquet these are the values that `read_rows` can read, by column.
 
     Raises:
         FileNotFoundError, ValueError: as for `read_rows`.
@@ -56,6 +64,8 @@ def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[st
     path = str(path)
     if kind == JSON_LINES:
         yield from read_objects(path)
+    elif kind == PARQUET:
+        yield from read_parquet(path)
     else:
         rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path, find_delimiter(path))
         yield from (row for row in rows if not _is_blank(row[1]))
@@ -147,6 +157,11 @@ def require_ending(path: str | Path, endings: tuple[str, ...], packed_as: Sequen
             f"A table must end in {listed}, or in {'one of them' if endings[1:] else 'it'} and {packings}. "
             f"Received: {path}. Rename it."
         )
+    if ending == PARQUET and packing:
+        raise ValueError(
+            f"A .parquet, which is compressed inside, must not be compressed again. Received: {path}. Unpack it with "
+            "gunzip."
+        )
     if not Path(path).is_file():
         raise FileNotFoundError(f"A table must be a file. Received: {path}, which is not one. Check the path.")
     return ending
@@ -209,6 +224,15 @@ def _parse_jsonl(path: str, columns: list[str], num_texts: int, keeps_blanks: bo
             yield number, [""] * len(columns)
 
 
+def _parse_parquet(path: str, columns: list[str], num_texts: int) -> Iterator[Row]:
+    names = list_columns(path)
+    for column in columns:
+        _find_column(path, column, names)
+    for number, fields in read_parquet(path, columns, num_texts):
+        values = [fields[column] for column in columns]
+        yield number, [*values[:num_texts], *map(spell_label, values[num_texts:])]
+
+
 def _pick_columns(
     path: str, rows: Iterator[Row], columns: list[str], header: bool, keeps_blanks: bool
 ) -> Iterator[Row]:
@@ -220,7 +244,12 @@ def _pick_columns(
             continue
         if not names:
             names = [name.strip() for name in values] if header else [str(place) for place in range(len(values))]
-            places = [_find_column(f"{path}, row {number}", column, names, header) for column in columns]
+            remedy = (
+                " Where the first line is an example, turn `header` off."
+                if header
+                else " Without a header give a number."
+            )
+            places = [_find_column(f"{path}, row {number}", column, names, remedy) for column in columns]
             if header:
                 continue
         if len(values) != len(names):
@@ -231,11 +260,8 @@ def _pick_columns(
         yield number, [values[place] for place in places]
 
 
-def _find_column(place: str, column: str, names: list[str], header: bool) -> int:
+def _find_column(place: str, column: str, names: list[str], remedy: str = "") -> int:
     if column not in names:
-        remedy = (
-            " Where the first line is an example, turn `header` off." if header else " Without a header give a number."
-        )
         raise ValueError(_missing(place, column, names) + remedy)
     if names.count(column) > 1:
         raise ValueError(
@@ -254,17 +280,23 @@ def _decode(path: str, number: int, line: bytes) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}, row {number}: a table must be UTF-8. Received: byte 0x{line[error.start]:02x}. "
-            f"{suggest_conversion(line)}"
+            f"{suggest_conversion(line, path)}"
         ) from None
     if "\0" in decoded:
+        encoding = guess_utf16(line) if number == 1 else ""
+        remedy = (
+            suggest_conversion(line, path)
+            if encoding
+            else f"Copy the file again, or remove them with {rewrite(REMOVE_NUL, path)}."
+        )
         raise ValueError(
             f"{path}, row {number}: a table must not hold NUL bytes. Received: one at character "
-            f"{decoded.index(chr(0)) + 1}. Copy the file again, or remove them with tr -d '\\000'."
+            f"{decoded.index(chr(0)) + 1}. {remedy}"
         )
     decoded = decoded.removesuffix("\n").removesuffix("\r")
     if number == 1 and decoded.count("\r") and not line.endswith(b"\n"):  # one line, the only one
         raise ValueError(
             f"{path}: a line must end in LF or CR LF. Received: a file of one line, with "
-            f"{decoded.count(chr(13)):,} CR. Convert it, for example with tr '\\r' '\\n'."
+            f"{decoded.count(chr(13)):,} CR. Convert it, for example with {rewrite(END_LINES, path)}."
         )
     return decoded

@@ -1,4 +1,4 @@
-"""Read a task's table of texts or text pairs with labels, from .tsv, .csv or .jsonl, optionally .gz."""
+"""Read a table of texts or text pairs with labels, from .tsv, .csv or .jsonl, optionally .gz, or .parquet."""
 
 import logging
 import re
@@ -30,7 +30,8 @@ class TaskTable:
         texts: text of each example, as written.
         text_pairs: second text of each example; None if the task has one text.
         labels: name of each example's class, without surrounding blanks.
-        rows: line of the file on which each example starts, from 1; empty if not read from a file.
+        rows: line of the file on which each example starts, or row of a .parquet, from 1; empty if not read from a
+            file.
     """
 
     path: str
@@ -51,15 +52,15 @@ def read_table(
     """Read a table of texts with labels.
 
     .tsv is split at tabs, without quoting (GLUE's files contain bare quotes); .csv is quoted as in RFC 4180; each line
-    of .jsonl is an object with named fields, whose label may also be a number or a boolean. UTF-8, with or without a
-    byte order mark. Blank lines are skipped.
+    of .jsonl is an object with named fields, whose label may also be a number or a boolean, as in the columns of a
+    .parquet. UTF-8, with or without a byte order mark. Blank lines are skipped.
 
     Args:
         path: the file.
         text: column of the text: its name, or its number from 0 if `header` is False.
         text_pair: column of a second text.
         label: column of the label.
-        header: the first line of a .tsv or .csv names the columns. A .jsonl always names its own.
+        header: the first line of a .tsv or .csv names the columns. A .jsonl or .parquet always names its own.
         max_examples: read at most this many examples; None reads all.
     Raises:
         FileNotFoundError: there is no such file.
@@ -191,18 +192,21 @@ def describe_lookalikes(counts: Mapping[str, int]) -> str:
     return f"different labels: {'; '.join(parts)}{more}. Make them one in the table if they are."
 
 
-def describe_heading(counts: Mapping[str, int]) -> str:
+def describe_heading(counts: Mapping[str, int], has_header: bool = True) -> str:
     """Return one line about a class of a single row that is probably the name of a column, or "" if there is none.
 
     Args:
         counts: name → number of rows.
+        has_header: whether the names of the columns are known, so that a first line cannot be meant.
     """
     for name, rows in counts.items():
         if rows == 1 and name.strip().casefold() in HEADINGS:
-            return (
-                f"a class {ascii(name)} with a single row, which looks like the name of a column. If the first line "
-                "has names, set task.header=true; if not, remove the row."
+            remedy = (
+                "Remove the row unless it is a class."
+                if has_header
+                else "If the first line has names, set task.header=true; if not, remove the row."
             )
+            return f"a class {ascii(name)} with a single row, which looks like the name of a column. {remedy}"
     return ""
 
 
@@ -224,9 +228,15 @@ def number_labels(labels: Iterable[str], places: Iterable[str], names: tuple[str
     ids = []
     for label, place in zip(labels, places, strict=True):
         if label not in numbers:
+            twins = [name for name in names if _meaning_of(_look_of(name)) == _meaning_of(_look_of(label))]
+            remedy = (
+                f"It is {twins[0]!r} in another spelling: write both tables alike."
+                if len(twins) == 1
+                else "Correct it, or add such examples to the training table."
+            )
             raise ValueError(
                 f"{place}: a label must be one that the training table has. Received: {label!r}. "
-                f"Known labels: {abridge(names)}. Correct it, or add such examples to the training table."
+                f"Known labels: {abridge(names)}. {remedy}"
             )
         ids.append(numbers[label])
     return np.array(ids, dtype=np.int32)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from keras_bert_flow.tasks.formats.rows import abridge, parse_object, read_lines
 from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords
+from keras_bert_flow.text.corpus.inputs import PARQUET
 
 DOCUMENT_MARK = "-DOCSTART-"
 LAST = "last"
@@ -41,6 +42,11 @@ def read_tagged_words(
     path = str(path)
     if not Path(path).is_file():
         raise FileNotFoundError(f"A table must be a file. Received: {path}, which is not one. Check the path.")
+    if path.endswith(PARQUET):
+        raise ValueError(
+            f"Words with tags must be in columns, or in .jsonl. Received: {path}. Write it with "
+            "DataFrame.to_json(orient='records', lines=True)."
+        )
     if max_examples is not None and max_examples < 1:
         raise ValueError(
             f"`max_examples` must be at least 1. Received: {max_examples}. Leave it out to read every row."

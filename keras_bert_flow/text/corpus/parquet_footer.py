@@ -38,6 +38,8 @@ class ColumnChunk:
 def read_chunks(file: BinaryIO, name: str) -> list[ColumnChunk]:
     """Return the chunks of the column `name`, in the order of the row groups; the file position is restored.
 
+    A nested column has a chunk for each of its parts.
+
     Raises:
         ValueError: the footer is not that of a Parquet file.
     """
@@ -50,7 +52,7 @@ def read_chunks(file: BinaryIO, name: str) -> list[ColumnChunk]:
     try:
         groups = _Reader(footer).read_struct()[_ROW_GROUPS]
         columns = [column[_COLUMN_METADATA] for group in groups for column in group[_COLUMNS]]
-        return [_to_chunk(column) for column in columns if column[_PATH] == [name.encode()]]
+        return [_to_chunk(column) for column in columns if column[_PATH][0] == name.encode()]
     except (IndexError, KeyError, TypeError) as error:
         raise ValueError(f"its footer is no description of a file ({error})") from error
 

@@ -29,7 +29,7 @@ def read_vocabulary(path: str | Path) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"A vocabulary must be UTF-8. Received: {path}, where byte {error.start} is not. "
-            f"{suggest_conversion(error.object)}"
+            f"{suggest_conversion(error.object, str(path))}"
         ) from None
     # Not splitlines(): a piece may be a character that Python treats as a line end, such as U+0085.
     pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]

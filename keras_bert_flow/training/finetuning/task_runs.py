@@ -49,6 +49,8 @@ PRETRAINED, RANDOM = "pretrained", "random"
 RUN_FILE, MODEL = "run.json", "model"
 CHECKPOINTS, BEST = "checkpoints", "best"
 LOGS_A_RUN = 20
+ADVICE = "Lower finetuning.learning_rate, or look for damaged input."
+FLOAT16_ADVICE = f"{ADVICE} finetuning.precision=mixed_bfloat16 has the range of float32."
 
 
 class TaskRuns:
@@ -313,6 +315,7 @@ class TaskRuns:
             epsilon=settings.epsilon,
             accumulate_batches=settings.accumulate_batches,
             precision=settings.precision,
+            advice=FLOAT16_ADVICE if settings.precision == "mixed_float16" else ADVICE,
         )
         model = self._classifier
         # `TaskBatches` divides the weights of tags and of parts, so the losses use sum reduction.

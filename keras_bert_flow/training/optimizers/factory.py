@@ -4,7 +4,7 @@ from typing import Any
 
 from keras_bert_flow.models.defaults import EPSILON, make_adamw
 from keras_bert_flow.training.optimizers.bert_adam import BertAdam
-from keras_bert_flow.training.optimizers.guard import GuardedOptimizer
+from keras_bert_flow.training.optimizers.guard import DEFAULT_ADVICE, GuardedOptimizer
 from keras_bert_flow.training.optimizers.lamb import Lamb
 from keras_bert_flow.training.optimizers.muon import Muon
 from keras_bert_flow.training.optimizers.schedules import LINEAR, AccumulatedSteps, PacedSteps, WarmupDecay
@@ -73,13 +73,20 @@ def make_optimizer(
     raise ValueError(f"The optimizer must be {ADAMW}, {BERT_ADAM}, {LAMB} or {MUON}. Received: {kind!r}.")
 
 
-def make_guarded_optimizer(*arguments: Any, accumulate_batches=1, max_skipped_steps=0, precision="float32", **options):
+def make_guarded_optimizer(
+    *arguments: Any,
+    accumulate_batches=1,
+    max_skipped_steps=0,
+    precision="float32",
+    advice=DEFAULT_ADVICE,
+    **options,
+):
     """Return a `GuardedOptimizer`, for `compile(..., auto_scale_loss=False)`.
 
     Args:
         arguments: of `make_optimizer`.
         accumulate_batches: number of batches whose mean gradient makes a step.
-        max_skipped_steps: see `GuardedOptimizer`.
+        max_skipped_steps, advice: see `GuardedOptimizer`.
         precision: with `mixed_float16` the loss is scaled.
         options: of `make_optimizer`.
     """
@@ -87,6 +94,6 @@ def make_guarded_optimizer(*arguments: Any, accumulate_batches=1, max_skipped_st
     paced = next((argument for argument in arguments if isinstance(argument, PacedSteps)), None)
     if scales_loss or max_skipped_steps:
         inner = make_optimizer(*arguments, **options)
-        return GuardedOptimizer(inner, max_skipped_steps, accumulate_batches, scales_loss, paced)
+        return GuardedOptimizer(inner, max_skipped_steps, accumulate_batches, scales_loss, paced, advice=advice)
     options["accumulate_batches"] = accumulate_batches
-    return GuardedOptimizer(make_optimizer(*arguments, **options), paced=paced)
+    return GuardedOptimizer(make_optimizer(*arguments, **options), paced=paced, advice=advice)

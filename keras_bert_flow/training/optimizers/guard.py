@@ -10,6 +10,7 @@ from keras_bert_flow.backends.values import read_variable
 INITIAL_SCALE = 2.0**15
 LARGEST_SCALE = 2.0**24  # a larger one gains nothing for the float32 parts of a model
 GROWTH_STEPS = 2000
+DEFAULT_ADVICE = "Lower the learning rate, or look for damaged input."
 
 
 class NotFiniteError(ValueError):
@@ -37,6 +38,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
             each step with non-finite gradients, which is no error while it is above 1, and doubled after 2,000 finite
             steps.
         paced: the schedule of the inner optimizer, if it is one whose pace may change; its variables are kept here.
+        advice: what to do about a step that is not finite, at the end of the message.
     Source of the scale: Micikevicius et al. 2018, section 3.2, arXiv:1710.03740; the factors are those of Keras.
     """
 
@@ -48,6 +50,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         scales_loss=False,
         paced=None,
         name="guard",
+        advice=DEFAULT_ADVICE,
         **kwargs,
     ):
         super().__init__(learning_rate=0.0, name=name, **kwargs)
@@ -56,6 +59,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         self.accumulate_batches = accumulate_batches
         self.scales_loss = scales_loss
         self.paced = paced
+        self.advice = advice
         self.leaves_out = scales_loss or max_skipped_steps > 0
         own = inner_optimizer.gradient_accumulation_steps or 1
         if self.leaves_out and own > 1:
@@ -186,7 +190,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         if step:
             raise NotFiniteError(
                 f"Loss and gradients must be finite. Received: NaN or infinity in {self._describe_failure()} at step "
-                f"{step}{self._describe_row()}. {self._advise()}"
+                f"{step}{self._describe_row()}. {self.advice}"
             )
         facts = {"skipped_steps": _to_int(self._skipped_steps)} if self.leaves_out else {}
         return facts | ({"loss_scale": float(read_variable(self._scale))} if self.scales_loss else {})
@@ -201,10 +205,6 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
 
     def _describe_row(self) -> str:
         return f", the last of {self.max_skipped_steps + 1} such in a row" if self.max_skipped_steps else ""
-
-    def _advise(self) -> str:
-        advice = "Lower the learning rate, or look for damaged input"
-        return advice + ("." if self.max_skipped_steps else "; non_finite: skip leaves such steps out.")
 
     def reset(self) -> None:
         """Reset to the state before the first step."""

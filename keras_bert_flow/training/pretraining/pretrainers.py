@@ -13,9 +13,12 @@ from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.text.objectives.registry import DEFAULT
 from keras_bert_flow.training.loop.finite_means import keep_metrics_finite
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
+from keras_bert_flow.training.optimizers.guard import DEFAULT_ADVICE
 from keras_bert_flow.training.optimizers.layer_rates import find_rate_factors
 from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
 from keras_bert_flow.training.pretraining.objective_fit import check_objective
+
+SKIPPING_ADVICE = f"{DEFAULT_ADVICE} pretraining.non_finite=skip leaves such steps out."
 
 
 def make_pretrainer(
@@ -49,6 +52,7 @@ def compile_pretrainer(model: ModelWithHead, config: PipelineConfig, cluster: Cl
         accumulate_batches=settings.accumulate_batches,
         max_skipped_steps=max_skipped_steps,
         precision=settings.precision,
+        advice=SKIPPING_ADVICE if cluster.skips_steps and not max_skipped_steps else DEFAULT_ADVICE,
         rate_factors=find_rate_factors(model.backbone, token_embedding_factor=slower),
         muon_options={
             "matrices": model.list_matrices(),
