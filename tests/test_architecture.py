@@ -38,7 +38,7 @@ ALLOWED = {
     ),
     "tasks": "by_name text pydantic json_documents local_paths outputs numpy sklearn scipy threadpoolctl",
     "evaluation": (
-        "lineage tasks data prediction models conversion artifacts input_states config json_documents stages "
+        "columns lineage tasks data prediction models conversion artifacts input_states config json_documents stages "
         "local_paths job_progress precision_choice records training "
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),
@@ -74,6 +74,7 @@ ALLOWED = {
     "progress": "job_progress terminal rich",
     "command_time": "",
     "job_progress": "interrupts terminal",
+    "columns": "terminal rich",
     "markdown": "terminal",
     "exit_status": "",
     "interrupts": "exit_status",
@@ -102,8 +103,8 @@ ALLOWED = {
     "versions": "",
     "drafting": "artifacts config doctor models planning tasks terminal text yaml",
     "lineage": (
-        "artifacts config interrupts json_documents leases local_paths locks outputs records shared_folders stages "
-        "terminal"
+        "artifacts columns config interrupts json_documents leases local_paths locks outputs records shared_folders "
+        "stages terminal"
     ),
     "__main__": "cli exit_status interrupts own_packages terminal versions",
     "registration": "extras",
