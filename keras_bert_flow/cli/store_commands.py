@@ -138,10 +138,12 @@ def collect(
     """Remove results that no kept result was made from, and leftovers of dead processes.
 
     Kept are, with what they were made from: results that a run needs or a command reads, those that a link leads to,
-    and damaged ones. Programs that read a result without a command of `kbf` are not detected.
+    such as that of the newest run of a name, and damaged ones. Programs that read a result without a command of `kbf`
+    are not detected.
     """
     from keras_bert_flow.leases import find_needs
     from keras_bert_flow.lineage import collection
+    from keras_bert_flow.lineage.newest import remove_dangling
     from keras_bert_flow.lineage.results import Result
 
     if older_than is None and keep_last is None:
@@ -170,6 +172,9 @@ def collect(
     # In the order of making, backwards: what is left after a kill is whole, and has what it was made from.
     chosen = [choice.result for choice in reversed(going)] if is_sure else []
     removed, kept = collection.remove_results(folder, chosen, choose_now)
+    if not dry_run:
+        for link in remove_dangling(collection.find_store(folder)):
+            show(f"Removed the link {link}, which led nowhere.", sys.stderr)
     if json:
         rows = [
             {"key": choice.result.key, "stage": choice.result.stage, "folder": str(choice.result.folder)}
