@@ -33,7 +33,7 @@ from sklearn.model_selection import GridSearchCV
 
 import keras_bert_flow as kbf
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.evaluation.comparison import compare_models
+from keras_bert_flow.evaluation.comparison import compare_models, draw_scores
 from keras_bert_flow.tasks.baselines.linear_head import add_directions
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
@@ -125,7 +125,7 @@ def compare_runs(
     right = {"runs": np.array(answers) == labels} | {kind: values[None] for kind, values in linear.items()}
     measures = {name: [partial(_take_mean, values) for values in rows] for name, rows in right.items()}
     seeds = {name: [place if name == "runs" else None for place in range(len(rows))] for name, rows in right.items()}
-    compared = compare_models(measures, seeds, len(labels), "runs")
+    compared = compare_models(measures, seeds, draw_scores(measures, len(labels)), len(labels), "runs")
     found = [(100 * each["difference"], 100 * each["standard_error"]) for each in compared.values()]
     return [f"{100 * right['runs'].mean():.1f}", *(f"{difference:+.1f} ± {error:.1f}" for difference, error in found)]
 

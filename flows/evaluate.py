@@ -12,6 +12,7 @@ from flows.settling import settle_folder
 from flows.stages import evaluation_stage, make_builtin
 from flows.tasks import Performed, perform
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.lineage.newest import link_newest
 from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
 
@@ -43,4 +44,5 @@ def evaluate(
     evaluation = make(evaluation_stage(config, finetuned_folder, phases, folders[-1]))
     show_stages(performed)
     show_report(evaluation)
+    link_newest(evaluation, config.name)
     return name_path(evaluation / REPORT)

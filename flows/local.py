@@ -33,6 +33,7 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.artifacts import removed_on_leaving, write_atomically
 from keras_bert_flow.command_time import RUN_BEGAN, command_seconds
 from keras_bert_flow.interrupts import handling_signals
+from keras_bert_flow.lineage.newest import link_newest
 from keras_bert_flow.os_errors import explain_os_error
 from keras_bert_flow.progress import working
 
@@ -162,7 +163,10 @@ def find_report(parameters: dict[str, Any], on_line: Callable[[str], None]) -> P
     stages = find_all(config) if is_soon_digested(config) else None
     for stage in stages or ():
         on_line(stage.say(IS_THERE))
-    return stages[-1].folder / REPORT if stages else None
+    if not stages:
+        return None
+    link_newest(stages[-1].folder, config.name)
+    return stages[-1].folder / REPORT
 
 
 def _last_words(lines: Sequence[str]) -> str:

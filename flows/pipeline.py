@@ -15,6 +15,7 @@ from flows.report_pages import REPORT
 from flows.stages import make_all
 from flows.tasks import Performed, perform
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.lineage.newest import link_newest
 from keras_bert_flow.local_paths import name_path
 from keras_bert_flow.preflight.run import check_run
 
@@ -35,4 +36,5 @@ def bert_pipeline(config: PipelineConfig) -> str:
     evaluation = make_all(config, partial(perform, performed=performed))
     show_stages(performed)
     show_report(evaluation)
+    link_newest(evaluation, config.name)
     return name_path(evaluation / REPORT)

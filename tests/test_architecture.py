@@ -41,7 +41,7 @@ ALLOWED = {
         "pyarrow"  # comes with Beam; only where a file needs it
     ),
     "evaluation": (
-        "lineage tasks data prediction models conversion artifacts input_states config json_documents stages "
+        "columns lineage tasks data prediction models conversion artifacts input_states config json_documents stages "
         "local_paths job_progress precision_choice records training "
         "markdown progress terminal numpy scipy yaml matplotlib"
     ),
@@ -77,6 +77,7 @@ ALLOWED = {
     "progress": "job_progress terminal rich",
     "command_time": "",
     "job_progress": "interrupts terminal",
+    "columns": "terminal rich",
     "markdown": "terminal",
     "exit_status": "",
     "interrupts": "exit_status",
@@ -105,8 +106,8 @@ ALLOWED = {
     "versions": "",
     "drafting": "artifacts config doctor models planning tasks terminal text yaml",
     "lineage": (
-        "artifacts config interrupts json_documents leases local_paths locks outputs records shared_folders stages "
-        "terminal"
+        "artifacts columns config interrupts json_documents leases local_paths locks outputs records shared_folders "
+        "stages terminal"
     ),
     "__main__": "cli exit_status interrupts own_packages terminal versions",
     "registration": "extras",

@@ -21,13 +21,16 @@ def push(
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
     message: Annotated[str | None, typer.Option(help="Commit message.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything locally, but send nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check everything locally, without a token or a network, but send nothing."),
+    ] = False,
 ) -> None:
     """Push a model to the Hugging Face Hub in one commit; hf://org/name then refers to it everywhere."""
     from keras_bert_flow.conversion.directory_check import open_directory
     from keras_bert_flow.stores.hub_upload import CARD, check_push, list_model_files, push_to_hub, write_license
 
-    name, branch = check_push(address)
+    name, branch = check_push(address, is_sent=not dry_run)
     verify(model)
     open_directory(model)[1].check_finite()
     write_license(model / CARD, license)

@@ -19,7 +19,6 @@ from keras_bert_flow.terminal import show
 from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 
 RUNS = Path("runs")
-SHOWN_DIGITS = 8  # of a key
 
 
 @app.command()
@@ -65,13 +64,16 @@ def report(
 
 
 def _compare(runs: Sequence[str], store: Path, refused: Sequence[str]) -> None:
+    from keras_bert_flow.columns import find_columns
     from keras_bert_flow.evaluation.run_table import runs_text
     from keras_bert_flow.lineage.choosing import find_one
+    from keras_bert_flow.lineage.describing import short_key
     from keras_bert_flow.lineage.results import read_result
 
     if refused:
         raise ValueError(f"Reports to compare must be given alone. Received: {refused[0]} beside them. Leave it out.")
     # A folder is one wherever it lies; a key is looked for.
     found = [read_result(Path(run)) if (Path(run) / MANIFEST).is_file() else find_one(run, store)[0] for run in runs]
-    labels = [f"{result.name or result.stage} {result.key[:SHOWN_DIGITS]}" for result in found]
-    show(runs_text(dict(zip(labels, (result.folder for result in found), strict=True))), keep="\n")
+    labels = [f"{result.name or result.stage} {short_key(result.key)}" for result in found]
+    folders = dict(zip(labels, (result.folder for result in found), strict=True))
+    show(runs_text(folders, find_columns()), keep="\n")

@@ -24,6 +24,7 @@ RUNS = Path("runs")
 @runs.command("list")
 def list_runs(folder: Store = RUNS, json: AsJson = False) -> None:
     """List the results in a folder: stage, key, size, age, command, dependants and state."""
+    from keras_bert_flow.columns import find_columns
     from keras_bert_flow.lineage.describing import HEADINGS, align, as_row, as_values
     from keras_bert_flow.lineage.links import list_uses
     from keras_bert_flow.lineage.results import find_results
@@ -33,7 +34,9 @@ def list_runs(folder: Store = RUNS, json: AsJson = False) -> None:
     if json:
         show_json(dumps([as_values(result, uses[result.folder], now) for result in results], indent=1))
     elif results:
-        show(align([HEADINGS, *(as_row(result, uses[result.folder], now) for result in results)]), keep="\n")
+        columns = find_columns()
+        rows = [as_row(result, uses[result.folder], now, columns is not None) for result in results]
+        show(align([HEADINGS, *rows], columns), keep="\n")
     else:
         show(f"There are no results in {folder}.", sys.stderr)
 
@@ -84,11 +87,15 @@ def compare_runs(
     json: AsJson = False,
 ) -> None:
     """Show the inputs, settings and scores in which two results differ, side by side."""
+    from keras_bert_flow.columns import find_columns, name_files
     from keras_bert_flow.lineage.choosing import find_one
-    from keras_bert_flow.lineage.describing import align
+    from keras_bert_flow.lineage.describing import align, describe_source, short_key
+    from keras_bert_flow.lineage.links import list_sources
     from keras_bert_flow.lineage.settings import as_yaml, list_differences, read_scores, read_settings
 
-    pair = [find_one(key, folder)[0] for key in (first, second)]
+    columns = find_columns()
+    given = [find_one(key, folder) for key in (first, second)]
+    pair = [result for result, _ in given]
     inputs = [dict(result.manifest.inputs) if result.manifest else {} for result in pair]
     found = {
         "inputs": list_differences(*inputs),
@@ -99,13 +106,20 @@ def compare_runs(
         by_name = {title: {name: [a, b] for name, a, b in rows} for title, rows in found.items()}
         show_json(dumps({"keys": [result.key for result in pair]} | by_name, indent=1))
         return
-    rows = [["", *(f"{result.stage} {result.key}" for result in pair)]]
+    if columns is not None:  # where an input came from says more than the digest of its content
+        places = [{source.name: describe_source(source, True) for source in list_sources(*one)} for one in given]
+        found["inputs"] = [(name, places[0].get(name), places[1].get(name)) for name, _, _ in found["inputs"]]
+        for number, (name, *values) in enumerate(found["settings"]):
+            first_value, second_value = name_files(values)
+            found["settings"][number] = (name, first_value, second_value)
+    write = str if columns is None else short_key
+    rows = [["", *(f"{result.stage} {write(result.key)}" for result in pair)]]
     for title, differences in found.items():
         rows.append([f"{title}:" if differences else f"{title}: the same", "", ""])
         for name, first_value, second_value in differences:
             both = (first_value, second_value)
             rows.append([f"  {name}", *("-" if value is None else as_yaml(value) for value in both)])
-    show(align(rows), keep="\n")
+    show(align(rows, columns), keep="\n")
 
 
 @runs.command("gc")
@@ -124,10 +138,12 @@ def collect(
     """Remove results that no kept result was made from, and leftovers of dead processes.
 
     Kept are, with what they were made from: results that a run needs or a command reads, those that a link leads to,
-    and damaged ones. Programs that read a result without a command of `kbf` are not detected.
+    such as that of the newest run of a name, and damaged ones. Programs that read a result without a command of `kbf`
+    are not detected.
     """
     from keras_bert_flow.leases import find_needs
     from keras_bert_flow.lineage import collection
+    from keras_bert_flow.lineage.newest import remove_dangling
     from keras_bert_flow.lineage.results import Result
 
     if older_than is None and keep_last is None:
@@ -156,6 +172,9 @@ def collect(
     # In the order of making, backwards: what is left after a kill is whole, and has what it was made from.
     chosen = [choice.result for choice in reversed(going)] if is_sure else []
     removed, kept = collection.remove_results(folder, chosen, choose_now)
+    if not dry_run:
+        for link in remove_dangling(collection.find_store(folder)):
+            show(f"Removed the link {link}, which led nowhere.", sys.stderr)
     if json:
         rows = [
             {"key": choice.result.key, "stage": choice.result.stage, "folder": str(choice.result.folder)}
@@ -183,20 +202,24 @@ def _confirm(yes: bool, count: int, size: int) -> bool:
 
 @app.command()
 def lineage(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Result of a stage.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Result of a stage, or a model.")],
     store: Annotated[
         Path | None,
-        typer.Option("--runs", help="Folder of the results that it was made from. Default: the one around DIR."),
+        typer.Option("--runs", help="Folder of the results that it was made from. Default: that of DIR, or runs."),
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Show what a result was made from, down to the text, with the commands that reproduce it."""
-    from keras_bert_flow.lineage.choosing import list_chain, read_given
-    from keras_bert_flow.lineage.describing import draw_tree, list_commands
+    from keras_bert_flow.columns import find_columns
+    from keras_bert_flow.lineage.choosing import list_chain, read_made
+    from keras_bert_flow.lineage.describing import draw_tree, find_base, list_commands
 
-    result, results = read_given(folder, store)
+    result, part, results = read_made(folder, store)
     if json:
         show_json(dumps(list_chain(result, results), indent=1))
         return
-    lines = [*draw_tree(result, results), "", "Commands:", *map(escape_controls, list_commands(result, results))]
-    show("\n".join(lines), keep="\n" + JOINERS)
+    columns = find_columns()
+    base = None if columns is None else find_base(result)
+    title = "Commands:" if base in (None, Path.cwd()) else f"Commands, in {base}:"
+    commands = [escape_controls(line, "\n") for line in list_commands(result, results, base, columns)]
+    show("\n".join([*draw_tree(result, results, part, columns), "", title, *commands]), keep="\n" + JOINERS)

@@ -17,12 +17,44 @@ MOST_EXACT = 12  # differing examples whose signs are all enumerated, 4,096 of t
 MOST_LOOKED_AT = 2_000  # examples, for which each run is measured alone
 
 
+def draw_scores(measures: Mapping[str, Sequence[Measure]], count: int, seed: int = 1) -> dict[str, list[float]]:
+    """Return the mean score over the runs of each model on many draws of the examples, the same draws for every model.
+
+    Args:
+        measures: model → the score of each run as a function of the chosen examples.
+        count: number of examples.
+        seed: seed of the draws.
+    """
+    rng = np.random.default_rng(seed)
+    runs = sum(map(len, measures.values()))
+    resamples = max(LEAST_RESAMPLES, min(RESAMPLES, DRAWN // (count * runs)))
+    draws: dict[str, list[float]] = {model: [] for model in measures}
+    for _ in range(resamples):
+        chosen = rng.integers(count, size=count)
+        for model, of_model in measures.items():
+            draws[model].append(float(np.mean([measure(chosen) for measure in of_model])))
+    return draws
+
+
+def score_errors(
+    measures: Mapping[str, Sequence[Measure]], draws: Mapping[str, Sequence[float]], count: int
+) -> dict[str, float]:
+    """Return the standard error of the mean score of each model, over examples and seeds; see `compare_models`."""
+    scores = {
+        model: np.array([measure(np.arange(count)) for measure in of_model]) for model, of_model in measures.items()
+    }
+    return {
+        model: float(np.sqrt(np.var(draws[model], ddof=1) + _mean_variance(of_model)))
+        for model, of_model in scores.items()
+    }
+
+
 def compare_models(
     measures: Mapping[str, Sequence[Measure]],
     seeds: Mapping[str, Sequence[int | None]],
+    draws: Mapping[str, Sequence[float]],
     count: int,
     main: str,
-    seed: int = 1,
 ) -> dict[str, dict[str, float | int | bool]]:
     """Return the difference in mean score between the runs of `main` and each other model, with its standard error.
 
@@ -40,22 +72,14 @@ def compare_models(
     Args:
         measures: model → the score of each run as a function of the chosen examples.
         seeds: model → the seed of each run.
+        draws: of `draw_scores`.
         count: number of examples.
         main: the model that is compared with the others.
-        seed: seed of the draws.
     Returns:
         Other model → difference; standard_error; beyond_chance, whether the difference is more than two standard
         errors and passes the exact test; too_few, whether there are too few examples to tell; resamples.
     Source of the exact test: Fisher 1935, The Design of Experiments, section 21.
     """
-    rng = np.random.default_rng(seed)
-    runs = sum(map(len, measures.values()))
-    resamples = max(LEAST_RESAMPLES, min(RESAMPLES, DRAWN // (count * runs)))
-    draws: dict[str, list[float]] = {model: [] for model in measures}
-    for _ in range(resamples):
-        chosen = rng.integers(count, size=count)
-        for model, of_model in measures.items():
-            draws[model].append(float(np.mean([measure(chosen) for measure in of_model])))
     everything = np.arange(count)
     scores = {model: np.array([measure(everything) for measure in of_model]) for model, of_model in measures.items()}
     compared = {}
@@ -73,7 +97,7 @@ def compare_models(
                 "standard_error": error,
                 "beyond_chance": is_beyond,
                 "too_few": count < LEAST_EXAMPLES,
-                "resamples": resamples,
+                "resamples": len(draws[model]),
             }
     return compared
 

@@ -1,19 +1,16 @@
 """Plot the losses of pre-training and fine-tuning over steps, as SVG for a page."""
 
-import io
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from keras_bert_flow.evaluation.drawing import COLOURS, INK, draw_figure
 from keras_bert_flow.evaluation.headings import MODEL_NAMES
 from keras_bert_flow.terminal import escape_controls
 
-INK = "#010203"  # a unique colour, replaced by the page's text colour
-# Visible on white and on near-black: contrast of at least 3 with both (WCAG 2.1, 1.4.11).
-COLOURS = ("#3a80c9", "#d0691b", "#2a9262", "#b5518f", "#8a7a2f", "#6f6fd0")
 STYLES = ("-", "--", "-.", ":")
+MEASURED = ("dev_", "held_out_")  # begins the name of what is measured at a step; the rest are means over steps
 MAX_POINTS = 1000  # more than the pixels of a figure, and the page stays small
 FIGURE_INCHES = (7.6, 3.1)
 
@@ -80,14 +77,8 @@ def draw_panel(panel: Panel, salt: str) -> str:
     Raises:
         ImportError: matplotlib, of the extra `plots`, is not installed.
     """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
 
-    settings = {"svg.hashsalt": salt, "svg.fonttype": "none", "font.size": 9.5, "text.parse_math": False}
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    with rc_context({**settings, **dict.fromkeys(inked, INK)}):
-        figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
-        axes = figure.subplots()
+    def draw(axes: Any) -> None:
         _draw_lines(axes, panel)
         axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         if panel.is_log:
@@ -96,11 +87,9 @@ def draw_panel(panel: Panel, salt: str) -> str:
             axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
             axes.minorticks_off()
         axes.grid(color=INK, alpha=0.12, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
-        file = io.StringIO()
-        figure.savefig(file, format="svg", transparent=True)
-    return _inline(file.getvalue(), salt)
+
+    return draw_figure(draw, FIGURE_INCHES, salt, _describe_lines(panel))
 
 
 def describe_panel(panel: Panel) -> str:
@@ -120,11 +109,43 @@ def last_values(panels: Sequence[Panel]) -> list[list[str]]:
     ]
 
 
+def _describe_lines(panel: Panel) -> str:
+    """Return the text alternative of a figure: where each line begins and ends."""
+    ends = (f"{series.label} from {series.values[0]:.4g} to {series.values[-1]:.4g}" for series in panel.series)
+    return f"{panel.title}, {panel.y_label} over {panel.x_label}: {'; '.join(ends)}."
+
+
 def _make_series(lines: Sequence[Mapping[str, Any]], field: str, label: str, group: str) -> Series:
     points = [(line["step"], line[field]) for line in lines if line.get(field) is not None]
+    if not field.startswith(MEASURED):
+        points = _even_out(lines, field)
     stride = math.ceil(len(points) / MAX_POINTS) or 1
     points = points[::-1][::stride][::-1]  # counted from the end, to keep the last
     return Series(label, group, tuple(step for step, _ in points), tuple(value for _, value in points))
+
+
+def _even_out(lines: Sequence[Mapping[str, Any]], field: str) -> list[tuple[float, float]]:
+    """Return (last step, mean) of intervals of about the same length.
+
+    A line is the mean over the steps since the line before. An evaluation between two borders of the log splits their
+    interval into short ones, whose means scatter more, down to that of a single batch: a spike at each epoch. Short
+    intervals are joined until they are as long as the longest, which restores the borders of the log.
+    """
+    intervals, before = [], 0
+    for line in lines:
+        steps, before = line["step"] - before, line["step"]
+        if steps > 0 and line.get(field) is not None:
+            intervals.append((line["step"], steps, line[field]))
+    longest = max((steps for _, steps, _ in intervals), default=0)
+    joined: list[tuple[float, float, float]] = []  # last step, steps, sum
+    for step, steps, value in intervals:
+        is_last_short = step == intervals[-1][0] and 2 * steps <= longest
+        if joined and (joined[-1][1] < longest or is_last_short):
+            _, earlier, total = joined.pop()
+            joined.append((step, earlier + steps, total + steps * value))
+        else:
+            joined.append((step, steps, steps * value))
+    return [(step, total / steps) for step, steps, total in joined]
 
 
 def _has_points(series: Series) -> bool:
@@ -146,11 +167,3 @@ def _draw_lines(axes: Any, panel: Panel) -> None:
             label="_" if series.group in shown else series.group.replace("_", " "),
         )
         shown.add(series.group)
-
-
-def _inline(svg: str, salt: str) -> str:
-    svg = svg[svg.index("<svg") :]  # without the XML and DOCTYPE lines, which HTML does not allow
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)  # the date, and addresses on the web
-    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
-    svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{salt}-", svg)
-    return svg.replace(INK, "currentColor").strip()

@@ -90,13 +90,22 @@ def _show_records(records: Path) -> str:
 
 
 def _tabulate(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    counts = table(["table", "examples"], [[name, f"{found['examples']:,}"] for name, found in tables.items()])
     labels = list(dict.fromkeys(label for found in tables.values() for label in found["labels"]))
-    shown = labels if len(labels) <= MAX_CLASSES else []
+    if not labels or len(labels) > MAX_CLASSES:
+        return counts
+    with_labels = {name: found for name, found in tables.items() if found["labels"]}
+    header = ["label", *(column for name in with_labels for column in (name, "share"))]
     rows = [
-        [name, f"{found['examples']:,}", *(f"{found['labels'].get(label, 0):,}" for label in shown)]
-        for name, found in tables.items()
+        [label, *(cell for found in with_labels.values() for cell in _write_share(found, label))] for label in labels
     ]
-    return table(["table", "examples", *shown], rows)
+    return f"{counts}\n{table(header, rows)}"
+
+
+def _write_share(found: Mapping[str, Any], label: str) -> list[str]:
+    """Return the count of a label in a table, and its share of the examples, which may have several labels."""
+    count = found["labels"].get(label, 0)
+    return [f"{count:,}", f"{100 * count / (found['examples'] or 1):.1f} %"]
 
 
 def _count_rows(counters: Mapping[str, Any], prefix: str = "") -> list[list[str]]:

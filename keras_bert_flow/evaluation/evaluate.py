@@ -29,10 +29,12 @@ from keras_bert_flow.evaluation.results import (
 from keras_bert_flow.evaluation.stage_costs import gather_costs
 from keras_bert_flow.evaluation.summary import (
     calibration_sentence,
+    collapse_sentence,
     credit_sentence,
     extra_results,
     improving_sentence,
     results_markdown,
+    spread_sentence,
     texts_markdown,
     unreachable_markdown,
     verdict,
@@ -275,7 +277,8 @@ def _count(batches: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
 
 def _write_tables(results: Mapping[str, Any]) -> str:
     tables = [f"**{escape_markdown(verdict(results))}**", results_markdown(results)]
-    tables += filter(None, [credit_sentence(results), improving_sentence(results), calibration_sentence(results)])
+    sentences = (spread_sentence, collapse_sentence, credit_sentence, improving_sentence, calibration_sentence)
+    tables += filter(None, [sentence(results) for sentence in sentences])
     tables += [
         f"On {escape_markdown(name)}:\n\n{results_markdown(other)}" for name, other in extra_results(results).items()
     ]

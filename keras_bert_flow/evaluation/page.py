@@ -13,8 +13,9 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --soft: #9aa4b1; --line: #363c45; --paper: #16181c;
   --tint: #1f2329; --shade: 90, 155, 225; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 58rem; padding: 2.5rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+body { margin: 0 auto; max-width: 64rem; padding: 2.5rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
+  overflow-wrap: break-word; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .6rem; }
 h2 { font-size: 1.1rem; margin: 2.6rem 0 .7rem; padding-bottom: .3rem; border-bottom: 1px solid var(--line); }
 p { margin: .5rem 0; max-width: 46rem; }
@@ -24,18 +25,25 @@ p { margin: .5rem 0; max-width: 46rem; }
 table { border-collapse: collapse; font-size: .92rem; margin: .4rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .32rem 1.1rem .32rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
-tbody th { font-weight: 500; min-width: 11.5rem; }
-.number { text-align: right; white-space: nowrap; padding: .32rem 0 .32rem 1.4rem; }
+tbody th { font-weight: 500; min-width: 11rem; }
+.number { text-align: right; white-space: nowrap; padding: .32rem 0 .32rem 1.2rem; }
 thead .number { white-space: normal; }
 .number + :not(.number) { padding-left: 1.4rem; }
 .cell { text-align: right; padding: .32rem .8rem; }
 .text { overflow-wrap: anywhere; min-width: 16rem; }
 figure { margin: 1rem 0; }
 figure svg { display: block; width: 100%; height: auto; }
+.bars svg { max-width: 40rem; }
 figure svg text { font-family: inherit !important; }
 code, pre { font: .85rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 pre { background: var(--tint); padding: 1rem; margin: .6rem 0; border-radius: 6px; white-space: pre-wrap; }
 summary { cursor: pointer; }
+@media (max-width: 40rem) {
+  body { padding: 1.5rem .9rem 3rem; }
+  table { font-size: .8rem; }
+  th, td, .number, .cell, .number + :not(.number) { padding-left: 0; padding-right: .35rem; }
+  .number { white-space: normal; } tbody th { min-width: 5rem; } .text { min-width: 9rem; }
+  figure:not(.bars) { overflow-x: auto; } figure:not(.bars) svg { min-width: 34rem; } }
 @media print { :root { color-scheme: light; --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --tint: #f4f4f4;
     --shade: 44, 110, 180; }
   body { max-width: none; padding: 0; font-size: 10pt; }
@@ -105,17 +113,17 @@ def shaded_table(corner: str, names: Sequence[str], counts: Sequence[Sequence[in
     )
 
 
-FIGURE = '<figure role="group">'
+FIGURE = '<figure role="group"'
 
 
-def figure(svg: str, caption: str) -> str:
+def figure(svg: str, caption: str, kind: str = "") -> str:
     """Return a figure with its caption. The SVG is our own markup and is not escaped."""
-    return f"{FIGURE}\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
+    return f"{FIGURE}{_css(kind)}>\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
 
 
 def find_figures(page: str) -> list[tuple[str, str]]:
     """Return the SVG and caption, as written, of each figure that `figure` put into a page."""
-    return re.findall(rf"{FIGURE}\n(<svg.*?</svg>)\n<figcaption>(.*?)</figcaption>", page, re.DOTALL)
+    return re.findall(rf"{FIGURE}[^>]*>\n(<svg.*?</svg>)\n<figcaption>(.*?)</figcaption>", page, re.DOTALL)
 
 
 def code(text: str) -> str:
@@ -135,4 +143,4 @@ def _cell(text: str, kind: str, column: int) -> str:
 
 
 def _css(kind: str) -> str:
-    return f' class="{kind}"' if kind in ("number", "text", "note", "verdict") else ""
+    return f' class="{kind}"' if kind in ("number", "text", "note", "verdict", "bars") else ""

@@ -5,15 +5,18 @@ from typing import Any
 
 from keras_bert_flow.evaluation.headings import format_metric, name_models, shown_metrics
 from keras_bert_flow.evaluation.page import paragraph, shaded_table, table
+from keras_bert_flow.evaluation.score_bars import describe_bars
 from keras_bert_flow.evaluation.summary import (
     COMPARISON_NOTE,
     calibration_sentence,
+    collapse_sentence,
     credit_sentence,
     describe_words,
     extra_results,
     improving_sentence,
     interval_sentence,
     result_rows,
+    spread_sentence,
 )
 from keras_bert_flow.tasks.core.unreachable import list_unreachable
 from keras_bert_flow.tasks.registry import find_task_class
@@ -28,14 +31,12 @@ NOTHING = "(none)"
 
 
 def describe_results(results: Mapping[str, Any]) -> list[str]:
-    """Return the table of models, its notes, and the table of runs."""
+    """Return the bars and the table of models, its notes, and the table of runs."""
     task, metrics = results["task"], shown_metrics(results)
     header, *rows = result_rows(results)
     labels = f", {len(task['labels'])} labels" if task["labels"] else ""
-    note = (
-        f"{task['train_examples']:,} training and {task['dev_examples']:,} dev examples{labels}. "
-        "Mean ± standard deviation over the seeds. A collapsed run says the same of every example."
-    )
+    counts = f"{task['train_examples']:,} training and {task['dev_examples']:,} dev examples{labels}."
+    note = " ".join(filter(None, [counts, spread_sentence(results), collapse_sentence(results)]))
     runs = [
         [
             f"{name}, seed {run['seed']}",
@@ -60,7 +61,7 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
         calibration_sentence(results),
     )
     notes = [paragraph(sentence, "note") for sentence in sentences]
-    return [table(header, rows), *notes, table(columns, runs, kinds)]
+    return [*describe_bars(results), table(header, rows), *notes, table(columns, runs, kinds)]
 
 
 def _describe_costs(run: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ The format, with shares from 0 to 1, losses in nats and durations in seconds:
             baseline and tfidf are one run each, with seed null and 0.0 seconds
     comparisons: each model but pretrained → difference (of the mean main metrics, pretrained minus that), its
         standard_error, beyond_chance, too_few and resamples; see `keras_bert_flow.evaluation.comparison`
+    standard_errors: each model → the standard error of its mean main metric, over dev examples and seeds
     tfidf: how that model was chosen: longest, strength, score, choosing_examples and fitted_examples; see
         `keras_bert_flow.tasks.baselines.word_baseline`
     extra_dev: name of each further dev file → examples, and models as above; absent if there is none
@@ -49,7 +50,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.evaluation.comparison import compare_models
+from keras_bert_flow.evaluation.comparison import compare_models, draw_scores, score_errors
 from keras_bert_flow.evaluation.convergence import is_improving
 from keras_bert_flow.evaluation.interval import bootstrap_interval
 from keras_bert_flow.tasks.core.counts import pool_tables
@@ -114,7 +115,7 @@ def build_results(
             "dev_examples": len(dev),
         },
         "models": models,
-        "comparisons": _compare(task, training, dev, runs),
+        **_compare(task, training, dev, runs),
         "pretraining": dict(pretraining),
         "interval": _bound(task, dev, runs[PRETRAINED][0], models[PRETRAINED]["runs"][0][task.main_metric]),
         "classes": pool_tables([task.tabulate(dev, run.predictions) for run in runs[PRETRAINED]]),
@@ -139,12 +140,17 @@ def _list_models(task: Task, training, dev, runs) -> dict[str, Sequence[RunPredi
 
 
 def _compare(task: Task, training, dev, runs) -> dict[str, dict[str, Any]]:
+    """Return `comparisons` and `standard_errors` of the results."""
     found = _list_models(task, training, dev, runs)
     measures = {
         model: [task.make_measure(dev, run.predictions) for run in of_model] for model, of_model in found.items()
     }
     seeds = {model: [run.seed for run in of_model] for model, of_model in found.items()}
-    return compare_models(measures, seeds, len(dev), PRETRAINED)
+    draws = draw_scores(measures, len(dev))
+    return {
+        "comparisons": compare_models(measures, seeds, draws, len(dev), PRETRAINED),
+        "standard_errors": score_errors(measures, draws, len(dev)),
+    }
 
 
 def worst_errors(

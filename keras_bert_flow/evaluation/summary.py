@@ -95,7 +95,7 @@ def improving_sentence(results: Mapping[str, Any]) -> str:
 def verdict(results: Mapping[str, Any]) -> str:
     """Return in one sentence which rows the pre-trained model beats, by how much, and whether chance explains it."""
     metric, heading = main_metric(results), shown_metrics(results)[main_metric(results)]
-    reached = f"the pre-trained model reaches {_write(results['models']['pretrained'][metric], heading)}"
+    reached = f"the pre-trained model reaches {_write_mean(results['models']['pretrained'][metric], heading)}"
     clauses = [f"By {heading.removesuffix(SHARE)} on {results['task']['name']}, {reached}"]
     compared = results["comparisons"].items()
     few = [name for name, found in compared if found.get("too_few")]
@@ -117,7 +117,15 @@ def verdict(results: Mapping[str, Any]) -> str:
         clauses.append("random weights were not compared")
     if len(results["models"]["pretrained"]["runs"]) == 1:
         clauses.append("a single run shows no spread over seeds")
+    if any("±" in clause for clause in clauses):
+        clauses.append(f"± is one standard error over {name_variation(results)}")
     return "; ".join(clauses) + "."
+
+
+def name_variation(results: Mapping[str, Any]) -> str:
+    """Return what the standard errors of the results are over."""
+    has_seeds = any(len(model["runs"]) > 1 for model in results["models"].values())
+    return "dev examples and seeds" if has_seeds else "dev examples"
 
 
 def credit_sentence(results: Mapping[str, Any]) -> str:
@@ -133,6 +141,20 @@ def credit_sentence(results: Mapping[str, Any]) -> str:
         f"Of the {gain}{_unit(heading)} over random weights, {counts} are of the initial embeddings, which are counted "
         f"from the text, and {trained} ± {error} of the pre-training steps."
     )
+
+
+def spread_sentence(results: Mapping[str, Any]) -> str:
+    """Name the ± of the table; empty if it has none."""
+    metrics, models = shown_metrics(results), results["models"].values()
+    has_spread = any(model[metric]["standard_deviation"] > 0 for model in models for metric in metrics)
+    return "In the table: mean ± standard deviation over the seeds." if has_spread else ""
+
+
+def collapse_sentence(results: Mapping[str, Any]) -> str:
+    """Say what a collapsed run is; empty if none collapsed."""
+    runs = [run for model in results["models"].values() for run in model["runs"] if run["seed"] is not None]
+    has_one = any(run["collapsed"] for run in runs)  # a baseline always is, and the table does not call it so
+    return "A collapsed run says the same of every example." if has_one else ""
 
 
 COMPARISON_NOTE = (
@@ -207,13 +229,13 @@ def _list_rows(results: Mapping[str, Any], models: Sequence[str], signed: bool =
         sign = ("+" if difference >= 0 else "-") if signed else ""
         spread = "" if results["comparisons"][model].get("too_few") else f" ± {format_metric(error, heading)}"
         distance = f"{sign}{format_metric(abs(difference), heading)}{spread}{_unit(heading)}"
-        score = _write(results["models"][model][metric], heading)
+        score = _write_mean(results["models"][model][metric], heading)
         rows.append(f"{names[model]} ({score}; {distance})" if signed else f"{names[model]} ({score}) by {distance}")
     return ", ".join(rows[:-1]) + (" and " if rows[1:] else "") + rows[-1]
 
 
-def _write(summary: Mapping[str, float], heading: str) -> str:
-    return format_spread(summary, heading) + ("%" if heading.endswith(SHARE) else "")
+def _write_mean(summary: Mapping[str, float], heading: str) -> str:
+    return format_metric(summary["mean"], heading) + ("%" if heading.endswith(SHARE) else "")
 
 
 def _unit(heading: str) -> str:

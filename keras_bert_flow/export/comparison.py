@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_bert_flow.data.tasks import make_inputs
 from keras_bert_flow.export.format import Inputs, Run
+from keras_bert_flow.export.request import MAX_CHANGED
 from keras_bert_flow.export.sentences import SENTENCES
 from keras_bert_flow.export.served_model import INPUT_NAMES, LOGITS, ServedModel
 from keras_bert_flow.job_progress import JobPart, note
@@ -34,6 +35,7 @@ class Comparison:
         largest_difference: largest absolute difference of two outputs.
         error: largest RMS difference of an output, relative to its standard deviation over texts.
         agreement: fraction of equal predictions; None if the model predicts neither classes nor positions.
+        predictions: number of them.
     """
 
     texts: int
@@ -41,17 +43,27 @@ class Comparison:
     largest_difference: float
     error: float
     agreement: float | None
+    predictions: int
+
+    @property
+    def changed(self) -> int:
+        """Number of predictions that are not those of the original."""
+        return 0 if self.agreement is None else round((1 - self.agreement) * self.predictions)
 
 
-def compare(model: ServedModel, run: Run, tokenizer: Tokenizer, title: str, int8: bool) -> Comparison:
+def compare(
+    model: ServedModel, run: Run, tokenizer: Tokenizer, title: str, int8: bool, max_changed: float = MAX_CHANGED
+) -> Comparison:
     """Compare the outputs of an exported model with the original's.
 
     Args:
         run: computes the exported model in its runtime.
         title: name of the format, for messages.
         int8: whether its weights are int8; then the tolerance is `MOST_INT8_ERROR`, else `TOLERANCE`.
+        max_changed: the share of the predictions that int8 may change.
     Raises:
-        ValueError: the runtime refuses a batch, or the outputs differ by more than the tolerance.
+        ValueError: the runtime refuses a batch, the outputs differ by more than the tolerance, or int8 changes more
+            predictions.
     """
     texts, batches, found = 0, 0, _Differences(model)
     for inputs in make_batches(model, tokenizer):
@@ -67,7 +79,14 @@ def compare(model: ServedModel, run: Run, tokenizer: Tokenizer, title: str, int8
             f"A model with int8 weights must say what the model says. Received: {title} with errors of "
             f"{found.error:.2f} of the outputs' standard deviation, at most {MOST_INT8_ERROR}. Leave --int8 out."
         )
-    return Comparison(texts, batches, found.largest, found.error, found.agreement)
+    done = Comparison(texts, batches, found.largest, found.error, found.agreement, found.predictions)
+    if int8 and done.changed > max_changed * done.predictions:
+        raise ValueError(
+            f"A model with int8 weights must keep its predictions. Received: {title} with {done.changed} of "
+            f"{done.predictions} changed ({1 - (done.agreement or 0):.1%}), at most {max_changed:.1%}. Leave --int8 "
+            "out, or allow more by --max-changed."
+        )
+    return done
 
 
 def ask(run: Run, inputs: Inputs, title: str) -> dict[str, np.ndarray]:
@@ -154,6 +173,10 @@ class _Differences:
     @property
     def agreement(self) -> float | None:
         return float(np.concatenate(self._agreeing).mean()) if self._agreeing else None
+
+    @property
+    def predictions(self) -> int:
+        return sum(map(len, self._agreeing))
 
     def _list_answers(self, name: str, values: np.ndarray, inputs: Inputs) -> np.ndarray:
         """Return the values of each text, or of each token that is not padding, (texts or tokens, values)."""

@@ -15,7 +15,7 @@ from keras_bert_flow.export.comparison import COMPARING, TOLERANCE, Comparison, 
 from keras_bert_flow.export.format import ExportFormat
 from keras_bert_flow.export.kinds import EMBEDDING, find_kind
 from keras_bert_flow.export.registry import find_export_format
-from keras_bert_flow.export.request import check_export, choose_backend
+from keras_bert_flow.export.request import MAX_CHANGED, check_export, check_max_changed, choose_backend
 from keras_bert_flow.export.served_model import ServedModel, StringInputs, load_served
 from keras_bert_flow.input_states import hold
 from keras_bert_flow.job_progress import JobPart, note, plan_parts
@@ -37,6 +37,7 @@ def export_model(
     int8: bool = False,
     asked_as: str | None = None,
     strings: bool = False,
+    max_changed: float = MAX_CHANGED,
 ) -> Comparison:
     """Export a model to a serving format, with the backend that Keras was imported with.
 
@@ -47,15 +48,17 @@ def export_model(
         int8: store weights as int8.
         asked_as: what the model is exported as; see `kinds.find_kind`.
         strings: let a SavedModel also take texts.
+        max_changed: the share of the predictions on the compared texts that int8 may change.
     Returns:
         How the exported model, in its runtime, compares with the original.
     Raises:
         FileExistsError: the output exists.
         FileNotFoundError: the model, or a file of it, is missing.
         ValueError: the backend cannot write the format, a package is missing, a file is damaged, or the exported model
-            is refused by its runtime or computes different outputs.
+            is refused by its runtime, computes different outputs, or changes more predictions by int8.
     """
     output, backend = check_local(output), choose_backend(format, keras.backend.backend())
+    check_max_changed(max_changed if int8 else None, int8)
     folder = fetch(folder)
     inputs = hold(folder)
     tokenizer: Any = check_export(folder, output, format, backend, int8, asked_as, strings)
@@ -77,7 +80,7 @@ def export_model(
         note(LOADING, 0)
         run = _load(known, path)
         note(COMPARING, 0)
-        comparison = compare(model, run, tokenizer, known.title, int8)
+        comparison = compare(model, run, tokenizer, known.title, int8, max_changed)
         names = (CONFIG, *TOKENIZER, TASK_FILE, *(INPUT_FILES if model.kind == EMBEDDING else ()))
         copy_files({name: folder / name for name in names if (folder / name).is_file()}, place)
         pad_right(place)
@@ -124,7 +127,7 @@ def _describe(
         "sequence_length": sequence_length,
         "int8": int8,
         "strings": model.strings is not None,
-        "comparison": asdict(comparison) | ({} if int8 else {"tolerance": TOLERANCE}),
+        "comparison": asdict(comparison) | ({"changed": comparison.changed} if int8 else {"tolerance": TOLERANCE}),
         "versions": {"keras-bert-flow": package_version(), "keras": keras.__version__}
         | {name: sys.modules[name].__version__ for name in sorted(packages)},
     }

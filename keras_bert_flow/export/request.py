@@ -14,6 +14,7 @@ from keras_bert_flow.text.tokenizers.wordpiece import PLAIN, WordPieceTokenizer
 
 STRINGS = "tensorflow_text"
 CHOICE = "multiple_choice"
+MAX_CHANGED = 0.05  # share of the predictions that int8 may change
 
 
 def choose_backend(format: str, backend: str | None = None) -> str:
@@ -38,6 +39,20 @@ def choose_backend(format: str, backend: str | None = None) -> str:
     order = sorted(known.packages, key=lambda name: name != preferred)
     installed = [name for name in order if importlib.util.find_spec(name)]
     return installed[0] if installed else order[0]
+
+
+def check_max_changed(share: float | None, int8: bool) -> None:
+    """Check the share of predictions that int8 may change.
+
+    Raises:
+        ValueError: it is not a share, or given without int8.
+    """
+    if share is None:
+        return
+    if not 0 <= share <= 1:
+        raise ValueError(f"--max-changed must be from 0 to 1, a share. Received: {share:g}. Try {MAX_CHANGED}.")
+    if not int8:
+        raise ValueError("--max-changed must be of int8: float32 changes nothing. Received: no --int8. Leave it out.")
 
 
 def check_export(

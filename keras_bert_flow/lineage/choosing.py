@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.lineage.links import walk_sources
+from keras_bert_flow.artifacts import file_digest
+from keras_bert_flow.lineage.links import find_part, walk_sources
 from keras_bert_flow.lineage.results import Result, find_results, read_result, store_of
 from keras_bert_flow.outputs import MANIFEST
 from keras_bert_flow.terminal import abridge
 
 SHOWN = 8
+RUNS = Path("runs")
+WEIGHTS = "*.safetensors"  # files of a model directory that its copies have unchanged
 
 
 def find_one(key: str, store: Path) -> tuple[Result, list[Result]]:
@@ -46,13 +49,49 @@ def read_given(folder: Path, store: Path | None) -> tuple[Result, list[Result]]:
     if not (folder / MANIFEST).is_file():
         raise FileNotFoundError(
             f"A result must hold {MANIFEST}. Received: {folder}. Give what a stage published, such as what "
-            "`kbf runs list` shows."
+            "`kbf runs list` shows, or a model."
         )
     result = read_result(folder)
     if result.manifest is None:
         raise ValueError(f"A manifest must be whole. Received: {folder / MANIFEST}, damaged. Build the folder again.")
     results = find_results(store_of(folder) if store is None else store)
     return next((other for other in results if _is_same(other.folder, folder)), result), results
+
+
+def read_made(folder: Path, store: Path | None) -> tuple[Result, str, list[Result]]:
+    """Return the result that a folder is or is part of, which part it is, and the results that it may be made from.
+
+    A model that was copied elsewhere is found by its weights.
+
+    Args:
+        folder: a result, a model directory in one, or a copy of such a directory.
+        store: where to look for the results. None: around the result; for a copy, `runs`.
+    Raises:
+        FileNotFoundError: it is none of these, or no result has these weights.
+        ValueError: the manifest is damaged.
+    """
+    real = folder.resolve()
+    if (folder / MANIFEST).is_file():
+        result, results = read_given(folder, store)
+        return result, "", results
+    weights = sorted(folder.glob(WEIGHTS))
+    holder = next((parent for parent in real.parents if (parent / MANIFEST).is_file()), None)
+    if weights and holder is not None:
+        result, results = read_given(holder, store)
+        return result, real.relative_to(holder).as_posix(), results
+    if not weights:
+        read_given(folder, store)  # says what a result is
+    place = RUNS if store is None else store
+    digest = ",".join(f"{file.name}:{file_digest(file)}" for file in weights)
+    results = find_results(place) if store is not None or place.is_dir() else []
+    for result in results:
+        part = find_part(digest, result.manifest) if result.manifest and result.state == "whole" else None
+        if part is not None:
+            return result, part, results
+    raise FileNotFoundError(
+        f"A model must be one that a result holds. Received: {folder}, whose weights none in {place} has. Give the "
+        "folder of the results that it was made in as --runs."
+    )
 
 
 def list_chain(result: Result, results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -174,6 +174,8 @@ def _find_reason(
         return ""
     if result.is_linked:
         return "a link leads to it; remove both by hand"
+    if result.named_by:
+        return f"the link {result.named_by} leads to it; remove that first"
     if reader := find_reader(result.folder):
         return f"read by {reader}"
     age = now - result.changed_at

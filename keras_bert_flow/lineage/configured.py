@@ -43,21 +43,29 @@ def find_model(config: str | Path) -> Path:
     for report in sorted(named, key=lambda result: result.changed_at, reverse=True):
         finetuned = next((held for source in list_sources(report, results) for held in source.results
                           if source.name == "finetuned"), None)  # fmt: skip
-        runs = {} if finetuned is None else {path: read_json_object(path) for path in finetuned.folder.glob(RUNS)}
-        runs = {path: run for path, run in runs.items() if (path.parent / "model" / "config.json").is_file()}
-        if runs:
-            best = max(runs, key=lambda path: (runs[path]["score"], -runs[path]["seed"]))
+        if finetuned is not None and (found := find_best(finetuned.folder)):
+            best, score, count = found
             changed = _list_changes(settings, report)
             since = f", made with another {', '.join(changed)}" if changed else ""
             _logger.warning(
                 "%s is %s, the best of %d on dev (%.4g)%s.",
-                *(config, best.parent / "model", len(runs), runs[best]["score"], since),
+                *(config, best, count, score, since),
             )
-            return best.parent / "model"
+            return best
     raise FileNotFoundError(
         f"A configuration must have a finished run to stand for its model. Received: {config}, and none of "
         f"`name: {settings.name}` in {settings.runs}. kbf run {config}"
     )
+
+
+def find_best(finetuned: Path) -> tuple[Path, float, int] | None:
+    """Return the model of a fine-tuning that is best on dev, its score, and the number of models; None without one."""
+    runs = {path.parent / "model": read_json_object(path) for path in finetuned.glob(RUNS)}
+    runs = {model: run for model, run in runs.items() if (model / "config.json").is_file()}
+    if not runs:
+        return None
+    best = max(runs, key=lambda model: (runs[model]["score"], -runs[model]["seed"]))
+    return best, runs[best]["score"], len(runs)
 
 
 def _is_of(result: Result, settings: PipelineConfig) -> bool:

@@ -1,16 +1,20 @@
 """Format results for people, as tables and trees, and for programs, as JSON-like values."""
 
+import hashlib
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
+from keras_bert_flow.columns import fit
 from keras_bert_flow.lineage.links import Source, list_sources, walk_sources
-from keras_bert_flow.lineage.results import Result
+from keras_bert_flow.lineage.results import Result, store_of
 from keras_bert_flow.lineage.settings import as_yaml, list_changed
 from keras_bert_flow.stages.registry import STAGES
-from keras_bert_flow.terminal import JOINERS, abridge, escape_controls
+from keras_bert_flow.terminal import JOINERS, escape_controls
 
-SHOWN_DIGITS = 8  # of a key, in the column that may name several
+SHOWN_DIGITS = 8  # of a short key
 UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 # stage → input in its manifest → option that takes it; the pattern `*` stands for a number
 OPTIONS = {
@@ -40,22 +44,33 @@ def as_values(result: Result, uses: Sequence[Result], now: float) -> dict[str, A
     }
 
 
-def as_row(result: Result, uses: Sequence[Result], now: float) -> list[str]:
-    """Return a result's table row: stage, name, key, state, size, age, what made it, what was made from it."""
+def as_row(result: Result, uses: Sequence[Result], now: float, is_short: bool = False) -> list[str]:
+    """Return a result's table row: stage, name, key, state, size, age, what made it, what was made from it.
+
+    Args:
+        is_short: whether the key is to be short.
+    """
     state = result.state if result.state == "whole" else f"{result.state}: {result.fault}".rstrip(": ")
     if result.owner:
         state = f"in work: {result.owner}"
-    needed = ", ".join(f"{other.stage} {other.key[:SHOWN_DIGITS]}" for other in uses)
+    needed = ", ".join(f"{other.stage} {short_key(other.key)}" for other in uses)
     size, age = f"{result.file_bytes / 1e6:,.1f} MB", show_age(now - result.changed_at)
-    return [result.stage, result.name or "-", result.key, size, age, describe_maker(result), needed or "-", state]
+    key = short_key(result.key) if is_short else result.key
+    return [result.stage, result.name or "-", key, size, age, describe_maker(result), needed or "-", state]
 
 
 HEADINGS = ["stage", "name", "key", "size", "age", "made by", "needed by", "state"]
 
 
-def align(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows in columns; the last column may be long."""
-    rows = [[escape_controls(abridge(cell), JOINERS) for cell in row] for row in rows]
+def align(rows: Sequence[Sequence[str]], columns: int | None = None) -> str:
+    """Align rows in columns.
+
+    Args:
+        columns: the width to wrap the cells to; None for lines of any length.
+    """
+    if columns is not None:
+        return fit(rows, columns)
+    rows = [[escape_controls(cell, JOINERS) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -77,60 +92,118 @@ def describe_maker(result: Result) -> str:
     return " ".join(filter(None, (f"kbf {stage.command}" if stage else "?", version)))
 
 
-def describe_source(source: Source) -> str:
-    """Return a description of where an input came from."""
+def short_key(key: str) -> str:
+    """Return the first digits of a key, by which commands find it too."""
+    return key[:SHOWN_DIGITS]
+
+
+def describe_source(source: Source, is_short: bool = False) -> str:
+    """Return a description of where an input came from; with short keys if wanted."""
     if source.results:
         first, *others = source.results
-        also = f", also in {', '.join(other.key for other in others)}" if others else ""
-        return f"{first.stage} {first.key}{f', its {source.part}' if source.part else ''}{also}"
-    sha256 = source.digest.rpartition(":")[2][:12]
-    return f"from outside this store, content {sha256}" if source.digest.isprintable() else "from outside this store"
+        write = short_key if is_short else str
+        also = f", also in {', '.join(write(other.key) for other in others)}" if others else ""
+        return f"{first.stage} {write(first.key)}{f', its {source.part}' if source.part else ''}{also}"
+    sha256 = source.digest.rpartition(":")[2]
+    if source.digest.startswith("["):  # of a folder: the names and digests of its files
+        sha256 = hashlib.sha256(source.digest.encode()).hexdigest()
+    return f"from outside this store{f', content {sha256[:12]}' if source.digest.isprintable() else ''}"
 
 
-def draw_tree(result: Result, results: Sequence[Result]) -> list[str]:
-    """Draw the tree of everything that a result was made from, down to the text."""
-    lines, drawn = [f"{result.stage} {result.key}  {result.folder}"], {result.folder}
+def draw_tree(result: Result, results: Sequence[Result], part: str = "", columns: int | None = None) -> list[str]:
+    """Draw the tree of everything that a result was made from, down to the text.
+
+    Args:
+        part: a part of the result, such as a model, which the tree is of.
+        columns: the width to fit the lines into, with short keys; None for lines of any length.
+    """
+    key = result.key if columns is None else short_key(result.key)
+    place = str(result.folder) if columns is None else name_near(result.folder)
+    lines, drawn = [f"{f'{part} of ' if part else ''}{result.stage} {key}  {place}"], {result.folder}
 
     def draw(parent: Result, margin: str) -> None:
         sources = list_sources(parent, results)
         for number, source in enumerate(sources):
             is_last = number == len(sources) - 1
-            line = f"{margin}{'└─' if is_last else '├─'} {source.name}: {describe_source(source)}"
             held = source.results[0] if source.results else None
             is_drawn = held is not None and held.folder in drawn
-            lines.append(line + (" (see above)" if is_drawn else ""))
+            text = f"{source.name}: {describe_source(source, columns is not None)}{' (see above)' if is_drawn else ''}"
+            lines.append(f"{margin}{'└─' if is_last else '├─'} {text}")
             if held is not None and not is_drawn:
                 drawn.add(held.folder)
                 draw(held, f"{margin}{'   ' if is_last else '│  '}")
 
     draw(result, "")
-    return [escape_controls(line, JOINERS) for line in lines]
+    lines = [escape_controls(line, JOINERS) for line in lines]
+    if columns is None:
+        return lines
+    return [part for line in lines for part in wrap(line, columns, subsequent_indent="      ")]
 
 
-def list_commands(result: Result, results: Sequence[Result]) -> list[str]:
+def list_commands(
+    result: Result, results: Sequence[Result], base: Path | None = None, columns: int | None = None
+) -> list[str]:
     """Return the commands that reproduce a result, starting from the text, with all non-default settings.
 
     A manifest records the content of text but not its path: TEXT and TABLES are placeholders for the paths.
+
+    Args:
+        base: folder that the paths are relative to; None for absolute ones.
+        columns: the width to fit lines into, each but the last continued by a backslash; None for one line a command.
     """
-    return [_write_command(made, sources) for made, sources in walk_sources(result, results)]
+    commands = [_write_command(made, sources, base) for made, sources in walk_sources(result, results)]
+    return [_break_lines(words, columns) if columns else shlex.join(words) for words in commands]
 
 
-def _write_command(result: Result, sources: Sequence[Source]) -> str:
+def find_base(result: Result) -> Path:
+    """Return the folder that paths in commands are shortest from: the current one, or that of the results."""
+    store, here = store_of(result.folder), Path.cwd()
+    return here if store.is_relative_to(here) else store
+
+
+def name_near(path: Path) -> str:
+    """Return a path relative to the current folder if it lies there, and else its folder of results and key."""
+    path, here = path.absolute(), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else "…/" + "/".join(path.parts[-2:])
+
+
+def _break_lines(words: Sequence[str], columns: int) -> str:
+    """Break a command before its options, as a shell reads it."""
+    pieces: list[str] = []
+    for word in words:
+        is_value = pieces and pieces[-1].startswith("--") and " " not in pieces[-1]
+        if is_value and not word.startswith("--"):
+            pieces[-1] += f" {shlex.quote(word)}"
+        else:
+            pieces.append(shlex.quote(word))
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        if len(lines[-1]) + len(piece) + 3 > columns:  # a space before it, and one before a backslash
+            lines.append(f"    {piece}")
+        else:
+            lines[-1] += f" {piece}"
+    return " \\\n".join(lines)
+
+
+def _write_command(result: Result, sources: Sequence[Source], base: Path | None) -> list[str]:
+    def find_place(source: Source) -> str:
+        return _place(source.results[0].folder / source.part, base) if source.results else source.name.upper()
+
     stage = STAGES.get(result.stage)
     if stage is None:
-        return f"# {result.folder}: its stage is not known"
+        return ["#", f"{result.folder}: its stage is not known"]
     words = ["kbf", stage.command]
     inputs = {source.name: source for source in sources}
     for name, option in OPTIONS.get(result.stage, {}).items():
         if name in inputs:
-            words += [option, _find_place(inputs[name])]
+            words += [option, find_place(inputs[name])]
     if result.stage == "evaluation":
         phases = [source for name, source in inputs.items() if name.startswith("pretrained-")]
-        words += ["--pretrained", _find_place(phases[-1])] if phases else []
-        words += [word for phase in phases[:-1] for word in ("--earlier", _find_place(phase))]
+        words += ["--pretrained", find_place(phases[-1])] if phases else []
+        words += [word for phase in phases[:-1] for word in ("--earlier", find_place(phase))]
     if result.stage in TEXT:
         text = [source for name, source in inputs.items() if name.startswith("corpus-")]
-        places = [_find_place(source) for source in text if source.results]
+        places = [find_place(source) for source in text if source.results]
         words += [word for place in places for word in ("--input", place)] or ["--input", "TEXT"]
     if result.stage in TABLES:
         words += ["--config", "CONFIG"]
@@ -138,10 +211,8 @@ def _write_command(result: Result, sources: Sequence[Source]) -> str:
         for name, value in list_changed(result).items():
             if name.split(".")[0] not in ("corpus", "beam"):
                 words += ["--set", f"{name}={as_yaml(value)}"]
-    return shlex.join([*words, "--output", str(result.output)])
+    return [*words, "--output", _place(result.output, base)]
 
 
-def _find_place(source: Source) -> str:
-    if not source.results:
-        return source.name.upper()
-    return str(source.results[0].folder / source.part)
+def _place(path: Path, base: Path | None) -> str:
+    return str(path.relative_to(base)) if base is not None and path.is_relative_to(base) else str(path)

@@ -87,7 +87,7 @@ def _find_source(result: Result, name: str, digest: str, results: Sequence[Resul
         # A copy in a result of a later stage is no source, nor is a file of the same stage; a model of it may be.
         if other.manifest is None or other.folder == result.folder or place > own or (place == own and is_file):
             continue
-        part = _find_part(digest, other.manifest)
+        part = find_part(digest, other.manifest)
         if part is not None:
             holders.append((place, part, other))
     if not holders:
@@ -98,7 +98,7 @@ def _find_source(result: Result, name: str, digest: str, results: Sequence[Resul
     return Source(name, digest, tuple(other for _, other in chosen), chosen[0][0])
 
 
-def _find_part(digest: str, manifest: Manifest) -> str | None:
+def find_part(digest: str, manifest: Manifest) -> str | None:
     """Return the part of a result with this content: a file, a folder in it, or "" for all of it; None if none has."""
     if digest.startswith("["):
         return "" if digest == manifest_digest(manifest) else None

@@ -14,6 +14,7 @@ from keras_bert_flow.stages.registry import STAGES
 
 State = Literal["whole", "damaged", "unfinished", "set aside", "removed"]
 UNKNOWN = "?"
+REPORT_LINKS, MODEL_LINK = ("report.html", "report.md"), "model"  # of the newest run of a name; see `lineage.newest`
 REMOVED_SUFFIX = ".removed"  # of a folder that is being removed; see `lineage.collection`
 _HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<kind>work|removed)")
 _SET_ASIDE = re.compile(r"(?P<name>.+)\.damaged-[0-9]+")
@@ -34,6 +35,7 @@ class Result:
         changed_at: when it was published, seconds since 1970; if not whole, when a file in it last changed.
         owner: description of the process that is making it; None if there is none.
         is_linked: a symbolic link leads to it.
+        named_by: link of the newest run of a name that leads into it, if there is one.
     """
 
     folder: Path
@@ -46,6 +48,7 @@ class Result:
     changed_at: float
     owner: str | None
     is_linked: bool = False
+    named_by: Path | None = None
 
     @property
     def name(self) -> str:
@@ -91,11 +94,26 @@ def find_results(folder: str | Path) -> list[Result]:
     places: dict[str, list[Path]] = {}
     for path in _list_places(folder):
         places.setdefault(os.path.realpath(path), []).append(path)
+    links = {str(parent): link for link in find_links(folder) for parent in Path(os.path.realpath(link)).parents}
     found = [
-        replace(read_result(min(paths, key=os.path.islink)), is_linked=any(map(os.path.islink, paths)))
-        for paths in places.values()
+        replace(
+            read_result(min(paths, key=os.path.islink)),
+            is_linked=any(map(os.path.islink, paths)),
+            named_by=links.get(place),
+        )
+        for place, paths in places.items()
     ]
     return sorted(found, key=lambda result: (order.get(result.stage, len(order)), result.changed_at, result.key))
+
+
+def find_links(store: Path) -> list[Path]:
+    """Return the links to the newest report and model of each name in a store, also those that lead nowhere."""
+    found = []
+    for folder in _list_folders(store):
+        if folder.name not in STAGES and not folder.is_symlink() and not _is_result(folder):
+            links = (folder / name for name in (*REPORT_LINKS, MODEL_LINK))
+            found += [link for link in links if os.path.islink(link)]
+    return found
 
 
 def store_of(result: Path) -> Path:

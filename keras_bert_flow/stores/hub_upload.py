@@ -57,9 +57,11 @@ def write_license(card: Path, license: str | None) -> bytes:
     return content[: start + found.start()] + f"license: {license}".encode() + content[start + found.end() :]
 
 
-def check_push(address: str) -> tuple[str, str]:
+def check_push(address: str, is_sent: bool = True) -> tuple[str, str]:
     """Check, without contacting the Hub, that a model can be uploaded; return its name and revision.
 
+    Args:
+        is_sent: whether it will be; else no token is needed, and the Hub may be in offline mode.
     Raises:
         ValueError: it is not the address of a model, there is no token, the Hub is in offline mode, or
             `huggingface_hub` is not installed.
@@ -68,6 +70,8 @@ def check_push(address: str) -> tuple[str, str]:
     name, revision = split_address(address)
     if "/" not in name:
         raise ValueError(f"A model must be pushed to org/name or org/name@revision. Received: {address}.")
+    if not is_sent:
+        return name, revision or MAIN
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:

@@ -87,7 +87,7 @@ def has_int8_products() -> bool:
 @pytest.mark.slow_on_tensorflow
 def test_int8_is_smaller_and_predicts_the_same(format, tmp_path):
     model = save_kind("classification", tmp_path, hidden_dim=192, intermediate_dim=512)
-    done = export_model(model, tmp_path / "out", format, int8=True)
+    done = export_model(model, tmp_path / "out", format, int8=True, max_changed=0.1)  # random weights are undecided
     name = find_export_format(format).file
     # Kernels of 4 bytes a number become 1; embeddings, norms and the graph stay as they are.
     assert (tmp_path / "out" / name).stat().st_size < 0.5 * (model / "model.safetensors").stat().st_size

@@ -1,14 +1,15 @@
 import numpy as np
 import pytest
-from scipy.stats import binomtest, norm, permutation_test
+from scipy.stats import binomtest, norm, permutation_test, sem
 
-from keras_bert_flow.evaluation.comparison import compare_models
+from keras_bert_flow.evaluation.comparison import compare_models, draw_scores, score_errors
 from keras_bert_flow.tasks.core.metrics import mean_measure
 
 
 def compare_runs(runs, others, count: int, paired: bool = False, **options):
     seeds = {"runs": (1, 2, 3), "others": (1, 2, 3) if paired else (4, 5, 6)}
-    return compare_models({"runs": runs, "others": others}, seeds, count, "runs", **options)["others"]
+    measures = {"runs": runs, "others": others}
+    return compare_models(measures, seeds, draw_scores(measures, count, **options), count, "runs")["others"]
 
 
 def draw(rng: np.random.Generator, rate: float, count: int, hardness: np.ndarray | None = None):
@@ -42,9 +43,18 @@ def test_seeds_add_their_variance_paired_where_they_are_the_same():
     assert unpaired["standard_error"] == pytest.approx(np.sqrt(2 * 0.01 / 3))
     assert paired["beyond_chance"] and not unpaired["beyond_chance"]
     measures, seeds = {"a": lower, "b": runs[:1], "c": runs}, {"a": (1, 2, 3), "b": (None,), "c": (1, 2, 3)}
-    found = compare_models(measures, seeds, 50, "c")
+    found = compare_models(measures, seeds, draw_scores(measures, 50), 50, "c")
     assert list(found) == ["a", "b"] and found["a"] == pytest.approx(paired)
     assert found["b"]["standard_error"] == pytest.approx(np.sqrt(0.01 / 3))
+
+
+def test_error_of_a_score_is_over_examples_and_seeds():
+    """Against the textbook: a share's √(p(1-p)/n) for one run, and the standard error of the mean over equal seeds."""
+    right = draw(np.random.default_rng(1), 0.7, 2000)
+    measures = {"one": [mean_measure(right)], "seeds": [mean_measure(np.full(2000, v)) for v in (0.5, 0.6, 0.7)]}
+    found = score_errors(measures, draw_scores(measures, 2000), 2000)
+    assert found["one"] == pytest.approx(right.std() / np.sqrt(2000), rel=0.2)  # of 200 draws, as above
+    assert found["seeds"] == pytest.approx(sem((0.5, 0.6, 0.7)))
 
 
 def test_chance_is_told_at_the_stated_rate():

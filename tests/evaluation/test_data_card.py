@@ -1,8 +1,10 @@
 import pytest
 
 from keras_bert_flow.evaluation.data_card import describe_data, make_data_card
+from keras_bert_flow.evaluation.page import page
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
+from tests.evaluation.test_report import Page
 from tests.oracles.tiny_records import write_tiny_records
 from tests.tasks.kinds import MAIN_METRICS, make_case
 
@@ -21,6 +23,19 @@ def test_card_counts_labels_and_shows_an_example_of_each(tmp_path):
     assert "record 0 of train-" in card["records"] and "[MASK: " in card["records"]
     said = "\n".join(describe_data(card, {"documents": 12}))
     assert "blue" in said and "pre-training records" in said and "[MASK: " in said
+
+
+def test_card_shows_the_shares_of_classes_in_every_table():
+    tables = {
+        "training": {"examples": 4, "labels": {"a": 1, "b": 3}},
+        "dev": {"examples": 8, "labels": {"a": 8, "b": 0}},
+    }
+    _, shares = Page(page("t", describe_data({"tables": tables}, {}))).tables
+    assert shares == [
+        ["label", "training", "share", "dev", "share"],
+        ["a", "1", "25.0 %", "8", "100.0 %"],
+        ["b", "3", "75.0 %", "0", "0.0 %"],
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,9 @@ import pytest
 
 from keras_bert_flow.evaluation.curves import MAX_POINTS, describe_panel, last_values, log_panels
 from keras_bert_flow.evaluation.grid_table import grid_rows
+from keras_bert_flow.evaluation.page import find_figures
 from keras_bert_flow.evaluation.report import Report, render_report, write_report
+from keras_bert_flow.evaluation.score_bars import describe_bars
 from tests.evaluation.test_grid_table import GRID
 from tests.evaluation.test_results import results_of
 
@@ -150,13 +152,70 @@ def test_report_draws_the_losses():
     pytest.importorskip("matplotlib")
     html = render_report(full_report())
     page = Page(html)
-    assert page.tags.count("svg") == 2
+    assert page.tags.count("svg") == 3
     assert "Pre-training: loss 1.0000 at step 20; held out loss 1.5000 at step 20." in page.text
     assert "Fine-tuning: one line a seed." in page.text
     assert "random weights" in html[html.index("</svg>") : html.rindex("</svg>")]  # in the legend, as text
     assert "currentColor" in html and "#010203" not in html and "#000000" not in html
     # Text in the page's colour, so that it is seen on a dark page: no text lies outside the rule.
     assert all("currentColor" in text for text in re.findall(r"<text[^>]*>", html))
+
+
+def test_bars_have_the_models_and_their_intervals():
+    pytest.importorskip("matplotlib")
+    results = results_of([[0, 1, 2, 2], [0, 1, 2, 1]], [[0, 0, 0, 0], [0, 1, 1, 1]], times=3)
+    results["standard_errors"] = {"baseline": 0.0, "random": 0.125, "pretrained": 0.05}
+    (shown,) = describe_bars(results)
+    svg, caption = find_figures(shown)[0]
+    (alternative,) = re.findall(r'^<svg role="img" aria-label="([^"]*)"', svg)
+    assert caption == "Mean accuracy of each model. The lines are ± 2 standard errors over dev examples and seeds."
+    assert alternative == (
+        f"{caption} majority class: 25.0; random weights: 37.5 (12.5 to 62.5); pre-trained: 87.5 (77.5 to 97.5)."
+    )
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", svg)
+    order = [texts.index(name) for name in ("majority class", "random weights", "pre-trained")]
+    assert order == sorted(order) and {"25.0", "37.5", "87.5"} <= {*texts}
+    few = results_of([[0, 1, 2, 2]])  # four examples, whose intervals would mean nothing
+    assert "standard error" not in describe_bars(few)[0]
+    del results["standard_errors"]  # as of an earlier version
+    assert "standard error" not in describe_bars(results)[0]
+
+
+def test_notes_name_only_what_there_is():
+    collapsed, spread = "A collapsed run says", "mean ± standard deviation over the seeds"
+    some = Page(render_report(replace(results=results_of([[0, 1, 2, 2], [0, 1, 2, 1]], [[0, 0, 0, 0]])))).text
+    none = Page(render_report(replace(results=results_of([[0, 1, 2, 2]], [[0, 1, 1, 1]])))).text
+    assert collapsed in some and spread in some and collapsed not in none and spread not in none
+
+
+def test_losses_of_short_intervals_are_joined():
+    """An evaluation every 7 steps between lines of the log every 3: intervals of 1 and 2 steps, of single batches."""
+    losses = [
+        4.0,
+        4.1,
+        3.9,
+        3.0,
+        3.1,
+        2.9,
+        9.0,
+        1.0,
+        2.0,
+        2.1,
+        1.9,
+        2.0,
+        1.5,
+        8.5,
+    ]  # of each step; a rare batch ends it
+    ends = (3, 6, 7, 9, 12, 14)
+    means = [sum(losses[start:end]) / (end - start) for start, end in zip((0, *ends), ends, strict=False)]
+    lines = [{"step": end, "loss": mean, "dev_accuracy": 0.5} for end, mean in zip(ends, means, strict=True)]
+    loss, score = log_panels({"pretrained/1": lines}, "accuracy")
+    assert loss.series[0].steps == (3, 6, 9, 12, 14)
+    assert loss.series[0].values == pytest.approx([4.0, 3.0, 4.0, 2.0, 5.0])
+    assert score.series[0].steps == ends  # what is measured at a step is of that step alone
+    single = [*lines[:4], {"step": 10, "loss": 50.0}]
+    (loss,) = log_panels({"pretrained/1": single})
+    assert loss.series[0].steps == (3, 6, 10) and loss.series[0].values[-1] == pytest.approx((3 * 4.0 + 50.0) / 4)
 
 
 def test_report_refers_to_nothing_outside():

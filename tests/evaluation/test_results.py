@@ -43,7 +43,8 @@ def results_of_kind(name: str, skills=(2.0, 1.5), random_skills=(0.5, 0.0), **fi
 def test_results_hold_the_documented_format():
     results = results_of([[0, 1, 2, 2], [0, 1, 2, 1]], [[0, 0, 0, 0], [0, 1, 1, 1]], {"steps": 10})
     assert json.loads(json.dumps(results, allow_nan=False)) == results
-    assert list(results) == ["task", "models", "comparisons", "pretraining", "interval", "classes", "confusion"]
+    compared = ["comparisons", "standard_errors"]
+    assert list(results) == ["task", "models", *compared, "pretraining", "interval", "classes", "confusion"]
     assert results["task"] == {
         "name": "colours",
         "kind": "classification",
@@ -207,7 +208,7 @@ def test_table_of_every_kind_begins_with_the_main_metric(name, columns, baseline
                 "By accuracy on colours, the pre-trained model reaches 100.0%",
                 "it beats the majority class (25.0%) by 75.0 ± ",
                 "random weights were not compared",
-                "a single run shows no spread over seeds",
+                "a single run shows no spread over seeds; ± is one standard error over dev examples.",
             ],
         ),
         (
@@ -219,8 +220,9 @@ def test_table_of_every_kind_begins_with_the_main_metric(name, columns, baseline
             [[0, 1, 2, 2], [0, 1, 2, 1]],
             [[0, 0, 0, 0], [0, 1, 1, 1]],
             [
-                "reaches 87.5 ± 17.7%; it beats the majority class (25.0%) by 62.5 ± ",
-                "points beyond chance; chance explains its difference from random weights (37.5 ± 17.7%; +50.0 ± ",
+                "reaches 87.5%; it beats the majority class (25.0%) by 62.5 ± ",
+                "points beyond chance; chance explains its difference from random weights (37.5%; +50.0 ± ",
+                "; ± is one standard error over dev examples and seeds.",
             ],
         ),
         (

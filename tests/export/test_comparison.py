@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.export import registry
+from keras_bert_flow.export import comparison, registry
 from keras_bert_flow.export.comparison import make_batches
 from keras_bert_flow.export.export_model import export_model
 from keras_bert_flow.export.format import ExportFormat
+from keras_bert_flow.export.request import check_max_changed
 from keras_bert_flow.export.sentences import SENTENCES
 from keras_bert_flow.export.served_model import load_served
 from tests.oracles.exported_models import save_kind
@@ -49,9 +50,9 @@ def changed(monkeypatch, tmp_path):
     monkeypatch.setitem(registry.FORMATS, "changed", f"{__name__}:Changed")
     model = save_kind("classification", tmp_path)
 
-    def export(change, int8=False):
+    def export(change, int8=False, **options):
         monkeypatch.setattr(Changed, "change", staticmethod(change))
-        return export_model(model, tmp_path / "out", "changed", int8)
+        return export_model(model, tmp_path / "out", "changed", int8, **options)
 
     return export
 
@@ -110,6 +111,32 @@ def test_int8_may_differ_but_not_say_something_else(changed, tmp_path):
     done = changed(lambda found, inputs: {"logits": found["logits"] + 0.03}, int8=True)
     assert done.agreement == 1 and 0.01 < done.error < 0.5
     assert "tolerance" not in json.loads((tmp_path / "out" / "export.json").read_text())["comparison"]
+
+
+def test_int8_that_changes_many_predictions_is_refused(changed, tmp_path, monkeypatch):
+    """Of 63 texts, the two of a batch of 40 about which the model is most undecided change: 3.2 %."""
+    monkeypatch.setattr(comparison, "MOST_INT8_ERROR", 10.0)  # random weights hardly distinguish texts
+
+    def change(found, inputs):
+        if len(logits := found["logits"]) == len(SENTENCES):
+            order = logits.argsort(axis=1)
+            first, second = order[:, -1:], order[:, -2:-1]
+            margins = np.take_along_axis(logits, first, 1) - np.take_along_axis(logits, second, 1)
+            for row in margins[:, 0].argsort()[:2]:
+                logits[row, order[row, -2]] += margins[row, 0] + 1e-4
+        return found
+
+    with pytest.raises(ValueError, match=r"Changed with 2 of 63 changed \(3\.2%\), at most 3\.0%\. .* --max-changed"):
+        changed(change, int8=True, max_changed=0.03)
+    assert not (tmp_path / "out").exists()
+    done = changed(change, int8=True)
+    assert (done.changed, done.predictions) == (2, 63)
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["comparison"]["changed"] == 2
+    for share, message in ((-0.1, "from 0 to 1"), (1.1, "from 0 to 1"), (float("nan"), "from 0 to 1")):
+        with pytest.raises(ValueError, match=message):
+            changed(change, int8=True, max_changed=share)
+    with pytest.raises(ValueError, match="must be of int8"):
+        check_max_changed(0.5, int8=False)
 
 
 def test_batches_have_every_shape_that_is_served(tmp_path):

@@ -68,6 +68,8 @@ def test_finished_run_needs_no_flow(report, flow_runs):
     assert run_locally("tiny.yaml", backend="torch", on_line=lines.append) == report
     assert [line.split()[0] for line in lines if ": is there, in " in line] == STAGES
     assert flow_runs == []
+    named = report.parents[2] / settle_config("tiny.yaml", [BACKEND]).name
+    assert (named / "report.html").resolve() == report.resolve()
 
 
 def test_finished_run_is_shown_on_a_server_that_is_set(report, flow_runs, monkeypatch):

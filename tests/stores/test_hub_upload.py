@@ -67,9 +67,10 @@ def test_earlier_model_is_replaced_as_a_whole(hub, model):
     assert hub.commits == [("tiny/made", "next", "Second try")] and ("tiny/made", "next") in hub.branches
 
 
-def test_dry_run_asks_nothing(hub, model):
-    status, output, error = push(hub, model, "tiny/made", "--dry-run")
+def test_dry_run_needs_no_token_and_asks_nothing(hub, model):
+    status, output, error = push(hub, model, "tiny/made", "--dry-run", HF_TOKEN="", HF_HUB_OFFLINE="1")
     assert status == 0 and not hub.asked, error
+    assert output.splitlines()[-1] == "Nothing was sent to tiny/made@main."
     assert [line.partition(",")[0] for line in output.splitlines()[:-1]] == SENT
     assert not [name for name in (*OTHERS, "diary.txt") if name in output]
 
