@@ -60,6 +60,7 @@ class TaskRuns:
         report: called with every line of a log.
         callbacks: see `finetune`.
         key: content key of the result, for loggers.
+        order: the folders of all runs of the stage; a reported line then has the place of its run among them.
 
     Attributes:
         identity: see `finetuning_identity`.
@@ -74,6 +75,7 @@ class TaskRuns:
         report: Callable[[Mapping[str, Any]], None],
         callbacks: Sequence[keras.callbacks.Callback],
         key: str = "",
+        order: Sequence[Path] = (),
     ):
         self._units = find_units(data.task.kind, data.train)
         if self._units is not None:
@@ -85,7 +87,7 @@ class TaskRuns:
         self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
         self.identity = finetuning_identity(self._config, model)
         self._field = f"dev_{data.task.main_metric}"
-        self._key = key
+        self._key, self._order = key, tuple(order)
         self._classifier: Any = None
         self._probe: LinearProbe | None = None
 
@@ -227,6 +229,9 @@ class TaskRuns:
         if most_seconds is not None:
             # Fewer steps than an epoch teach nothing, and their scores would be those of no model.
             limit = TimeLimit(most_seconds, total_steps, model.optimizer.paced, least_steps=batches.steps_per_epoch)
+        about: dict[str, Any] = {"run": name, "total_steps": total_steps}
+        if folder in self._order:
+            about |= {"run_number": self._order.index(folder) + 1, "run_count": len(self._order)}
         seconds = train(
             model,
             lambda step: read_batches(batches, step),
@@ -235,7 +240,7 @@ class TaskRuns:
             checkpoints,
             evaluate,
             batches.mean_positions,
-            lambda line: self._report({"run": name} | dict(line)),
+            lambda line: self._report(about | dict(line)),
             batches_per_step=self._parts,
             callbacks=callbacks,
             on_begin=on_begin,
