@@ -6,6 +6,7 @@ import pytest
 import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
+from prefect.flow_engine import run_flow
 from prefect.states import Failed
 from prefect.testing.utilities import prefect_test_harness
 from prefect.utilities.callables import parameter_schema
@@ -172,6 +173,15 @@ def test_form_reaches_the_commands(runs: Path):
     assert "pretrain torch" in (runs / "calls.txt").read_text()
     (line,) = (line for line in (runs / "arguments.txt").read_text().splitlines() if line.startswith("pretrain"))
     assert load_config(options_of(line.split())["--config"]).pretraining.total_steps == 5
+
+
+@pytest.mark.parametrize(("name", "kept"), [("mine", "mine"), (None, "tiny, torch, 5 steps")])
+def test_given_name_of_a_run_is_kept(runs: Path, name: str | None, kept: str):
+    given = {"config_path": "tiny.yaml", "steps": 5, "backend": "torch", "overrides": ["records.shard=3"]}
+    with get_client(sync_client=True) as client:
+        made = client.create_flow_run(bert_pipeline, parameters=given, name=name)  # as a deployment does
+        run_flow(bert_pipeline, made, given, return_type="state")
+        assert client.read_flow_run(made.id).name.removesuffix(", records.shard=3") == kept
 
 
 def test_single_flows_follow_each_other(runs: Path):
