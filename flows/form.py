@@ -6,7 +6,9 @@ the bounds and descriptions of the settings, so values out of bounds are refused
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from keras_bert_flow.config.matrix import ONE_RUN
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import Settings
 from keras_bert_flow.config.tasks import TASKS
+from keras_bert_flow.locks import RUN_NAME
 
 CONFIG_TITLE, CONFIG_HELP = "Configuration", "File of settings, relative to the working directory."
 OVERRIDES_TITLE, OVERRIDES_HELP = "Further settings", "`key=value`, such as finetuning.epochs=1; they win."
@@ -55,7 +58,7 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
             fields = {name: given.pop(name) for name in names if name in given}
             overrides = list_overrides(fields, given.pop(OVERRIDES, ()))
             config = settle_config(given.pop(CONFIG, DEFAULT_CONFIG), overrides)
-            with holding_plan(config):
+            with _naming_processes(), holding_plan(config):
                 return run(config, **given)
 
         del start.__wrapped__  # otherwise its signature would be used for `start`
@@ -64,6 +67,19 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
         return start
 
     return decorate
+
+
+@contextmanager
+def _naming_processes() -> Iterator[None]:
+    """Let the locks of this process and its children, started within the block, name the run that holds them."""
+    before = os.environ.get(RUN_NAME)
+    os.environ[RUN_NAME] = flow_run.name or before or ""
+    try:
+        yield
+    finally:
+        os.environ.pop(RUN_NAME)
+        if before is not None:
+            os.environ[RUN_NAME] = before
 
 
 def name_run() -> str:

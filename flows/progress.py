@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
+from keras_bert_flow.locks import WAITING
 from keras_bert_flow.terminal import JOINERS, escape_controls
 
 # Lines of `keras_bert_flow.progress` and `job_progress`: "step 1,200 of 5,000: loss 6.913, 0:12:30 left",
@@ -50,6 +51,9 @@ class StageProgress:
 
     def follow(self, line: str) -> None:
         self._log(line)
+        if line.startswith(WAITING):
+            self._update(self._share, escape_controls(line, JOINERS))
+            return
         share = parse_share(line)
         if share is not None and time.monotonic() - self._updated_at >= UPDATE_SECONDS:
             self._updated_at, self._share = time.monotonic(), max(share, self._share)

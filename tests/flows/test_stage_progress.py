@@ -39,6 +39,15 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return shares
 
 
+def test_page_says_what_a_stage_waits_for(monkeypatch, shown):
+    words = []
+    monkeypatch.setattr(progress, "update_progress_artifact", lambda _, share, description: words.append(description))
+    bar = StageProgress("records", lambda line: None)
+    line = "Waiting for /runs/.a.lock, held by process 7 of the run `mine` on here since noon: kbf records."
+    bar.follow(line)
+    assert words == [f"records: {line}"]
+
+
 def test_the_bar_of_fine_tuning_moves_through_its_runs_and_never_back(shown, capsys):
     with training_progress() as report:
         for number, name in enumerate(("pretrained/seed-1", "pretrained/seed-2", "random/seed-1"), 1):
